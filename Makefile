@@ -1,0 +1,29 @@
+# `make quickstart` and `make test` set up everything they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup quickstart test lint clean
+
+setup: $(VENV)/.installed
+
+# Every version comes from constraints.txt. A CPU build of torch is enough and ten times smaller; where pip finds none,
+# the default build works too.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[maniskill,dev]'
+	touch $@
+
+quickstart: setup
+	$(BIN)/rlpipe train configs/ppo_push_cube.yaml
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info
