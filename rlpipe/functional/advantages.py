@@ -1,0 +1,57 @@
+"""Advantage estimators. Time is the first axis; shapes are those of ``rlpipe.trajectory``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates, ``A_t = d_t + discount * gae_lambda * A_{t+1}`` with
+    ``d_t = r_t + discount * V(s_{t+1}) - V(s_t)``.  Schulman et al. 2016, arXiv:1506.02438, section 3.
+
+    Termination removes V(s_{t+1}): the task has no future. A time limit keeps it, because the future exists and was
+    only not observed (Pardo et al. 2018, arXiv:1712.00378). Both stop the sum, because step t+1 belongs to another
+    episode. Where both hold, termination wins.
+
+    Args:
+        rewards: [T, N] reward.
+        values: [T, N] V(s_t).
+        next_values: [T, N] V(s_{t+1}) of the true successor, before any reset.
+        terminated, truncated: [T, N] bool.
+    Returns:
+        [T, N], in the unit of the reward, not normalised.
+    """
+    deltas = rewards + discount * next_values * ~terminated - values
+    carry = discount * gae_lambda * ~(terminated | truncated)
+    advantages = torch.zeros_like(rewards)
+    advantage = torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        advantage = deltas[t] + carry[t] * advantage
+        advantages[t] = advantage
+    return advantages
+
+
+def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over the valid decisions, ``(A - mean) / (std + eps)``, where the
+    standard deviation divides by n - 1.
+
+    The statistics are those of the whole batch: taken per minibatch or per rank they would make the update depend on
+    how the batch is cut. Fewer than two valid decisions are left as they are.
+
+    Args:
+        advantages: any shape.  valid: bool of the same shape; the other positions do not influence the result.
+    """
+    chosen = advantages[valid]
+    if chosen.numel() < 2:
+        return advantages
+    return (advantages - chosen.mean()) / (chosen.std() + eps)

@@ -1,0 +1,42 @@
+"""Numbers that say whether learning is healthy. They describe; nothing is optimised through them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def approx_kl(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """[B] estimate of KL(old || new) per decision, ``(r - 1) - ln r`` with ``r = pi_new / pi_old``.
+
+    Unbiased for samples of the old policy, never negative, and of low variance: estimator k3 of Schulman 2020,
+    "Approximating KL Divergence" (http://joschu.net/blog/kl-approx.html).
+
+    Args:
+        log_probs, old_log_probs: [B], nats.
+    """
+    log_ratio = (log_probs - old_log_probs).double()  # in float32, r - 1 - ln r cancels to noise near r = 1
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def clip_fraction(clipped_low: Tensor, clipped_high: Tensor) -> Tensor:
+    """[B] 1.0 where either clip is the active branch, from the fields of ``PolicyLoss``."""
+    return clipped_low + clipped_high
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float | None:
+    """``1 - Var(R - V) / Var(R)`` over all elements; None where the returns do not vary or there are fewer than two.
+
+    1 says that V follows R up to a constant offset, 0 that V is no better than a constant. The metric of the same name
+    is the same formula over merged moments, so that it is exact over workers.
+
+    Args:
+        values, returns: same shape.
+    """
+    returns = returns.double()
+    variance = returns.var(correction=0).item() if returns.numel() > 1 else 0.0
+    if variance == 0.0 or math.isnan(variance):
+        return None
+    return 1.0 - (returns - values.double()).var(correction=0).item() / variance

@@ -1,0 +1,111 @@
+"""Losses, one value per decision; the caller averages over the valid ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class PolicyLoss(NamedTuple):
+    """Per-decision terms of the clipped surrogate, each [B].
+
+    Attributes:
+        loss: to be minimised.
+        ratio: pi_new / pi_old.
+        clipped_ratio: the ratio clamped to the clip range; its mean is a mean of ratios, not a share.
+        clipped_low, clipped_high: 1.0 where the lower / upper clip is the active branch and cuts the gradient.
+        dual_clipped: 1.0 where the dual clip is active.
+        ratio_outside: 1.0 where the ratio is outside the clip range, whatever the sign of the advantage.
+    """
+
+    loss: Tensor
+    ratio: Tensor
+    clipped_ratio: Tensor
+    clipped_low: Tensor
+    clipped_high: Tensor
+    dual_clipped: Tensor
+    ratio_outside: Tensor
+
+
+class ValueLoss(NamedTuple):
+    """Per-decision terms of the value loss, each [B].
+
+    Attributes:
+        loss: to be minimised.
+        clipped: 1.0 where the value moved further than the clip range.
+    """
+
+    loss: Tensor
+    clipped: Tensor
+
+
+def ppo_policy_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    dual_clip: float | None = None,
+) -> PolicyLoss:
+    """Clipped surrogate ``max(-A r, -A clamp(r, 1 - low, 1 + high))`` with ``r = exp(log_prob - old_log_prob)``.
+    Schulman et al. 2017, arXiv:1707.06347, equation 7.
+
+    The dual clip bounds the loss of a negative advantage by ``-dual_clip * A``, so that one huge ratio cannot own the
+    batch. Ye et al. 2020, arXiv:1912.09729, equation 5.
+
+    A ratio exactly on a bound is not clipped, and a zero advantage never is: comparisons are strict.
+
+    Args:
+        log_probs, old_log_probs, advantages: [B], nats, nats and reward units (or standard deviations).
+        clip_ratio_low, clip_ratio_high: how far the ratio may fall below and rise above 1.
+        dual_clip: greater than 1, or None for no dual clip.
+    Raises:
+        ValueError: the three do not share a shape.
+    """
+    if not log_probs.shape == old_log_probs.shape == advantages.shape:
+        raise ValueError(
+            "ppo_policy_loss compares the same decisions one by one, so its inputs must share a shape, but got "
+            f"log_probs {tuple(log_probs.shape)}, old_log_probs {tuple(old_log_probs.shape)} and "
+            f"advantages {tuple(advantages.shape)}."
+        )
+    ratio = torch.exp(log_probs - old_log_probs)
+    clipped_ratio = torch.clamp(ratio, 1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    plain, clipped = -advantages * ratio, -advantages * clipped_ratio
+    loss = torch.maximum(plain, clipped)
+    with torch.no_grad():
+        active = clipped > plain
+        low, high = ratio < 1.0 - clip_ratio_low, ratio > 1.0 + clip_ratio_high
+        dual = torch.zeros_like(active)
+    if dual_clip is not None:
+        bound = -dual_clip * advantages
+        dual = (advantages < 0) & (loss > bound)
+        loss = torch.where(dual, bound, loss)
+    return PolicyLoss(
+        loss,
+        ratio.detach(),
+        clipped_ratio.detach(),
+        (active & low).float(),
+        (active & high).float(),
+        dual.float(),
+        (low | high).float(),
+    )
+
+
+def clipped_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, *, value_clip: float | None = None
+) -> ValueLoss:
+    """Value loss ``0.5 * max((V - R)^2, (V_clip - R)^2)`` with ``V_clip = V_old + clamp(V - V_old, -c, c)``; without a
+    clip ``0.5 * (V - R)^2``.  Schulman et al. 2017's code; Huang et al. 2022, "The 37 implementation details of PPO".
+
+    Args:
+        values: [B] V now.  old_values: [B] V at collection.  returns: [B] targets.  value_clip: c, or None.
+    """
+    plain = 0.5 * (values - returns).square()
+    if value_clip is None:
+        return ValueLoss(plain, torch.zeros_like(plain))
+    clipped_values = old_values + torch.clamp(values - old_values, -value_clip, value_clip)
+    loss = torch.maximum(plain, 0.5 * (clipped_values - returns).square())
+    return ValueLoss(loss, ((values - old_values).abs() > value_clip).float())

@@ -1,0 +1,67 @@
+"""Finds the class that a name in a configuration stands for.
+
+A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the one in its
+``__all__``. Code outside this package is named ``package.module:Class``. There is no registry to edit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """What the user asked for cannot be done; raised before anything starts, exit code 2."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """End of a sentence: ``; did you mean 'x'?`` for the known name most like this one, else a full stop."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else "."
+
+
+def available(kind: str) -> list[str]:
+    """Names of the plug-ins in ``rlpipe/<kind>/``, sorted."""
+    package = importlib.import_module(f"rlpipe.{kind}")
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base")
+
+
+def resolve(kind: str, name: str, key: str) -> type[Any]:
+    """The class behind a plug-in name.
+
+    Args:
+        kind: folder of the plug-in: envs, policies, algorithms or backends.
+        name: ``maniskill``, or ``package.module:Class`` for code outside this package.
+        key: configuration key that named it, for the error.
+    Raises:
+        ConfigError: no such plug-in.
+    """
+    if ":" in name:
+        module_name, _, class_name = name.partition(":")
+        try:
+            found: type[Any] = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{key} is {name!r}, but importing it failed: {error}.") from error
+        return found
+    known = available(kind)
+    if name not in known:
+        raise ConfigError(
+            f"{key} is {name!r}, but rlpipe/{kind}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
+            "For your own file write 'package.module:Class'."
+        )
+    module = importlib.import_module(f"rlpipe.{kind}.{name}")
+    return getattr(module, module.__all__[0])  # type: ignore[no-any-return]
+
+
+def require(package: str, extra: str, key: str) -> None:
+    """Checks that an optional package is installed, without importing it.
+
+    Raises:
+        ConfigError: it is missing; the message holds the command that installs it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{key} needs the package {package}, which is not installed: pip install 'rlpipe[{extra}]'")

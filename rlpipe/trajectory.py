@@ -1,0 +1,118 @@
+"""Every array that travels between collection and learning: its shape, dtype and unit.
+
+Letters used throughout: T steps (time first), N environments, D observation width, A action width,
+K ended episodes in the batch, B decisions after flattening.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """What a policy must know of a simulator.
+
+    Attributes:
+        observation_dim: D.
+        action_dim: A for a continuous action, 1 for a discrete one.
+        num_actions: number of discrete actions, or None for a continuous action.
+        action_low, action_high: [A] bounds of a continuous action, in the simulator's unit; None when discrete.
+    """
+
+    observation_dim: int
+    action_dim: int
+    num_actions: int | None = None
+    action_low: Float32 | None = None
+    action_high: Float32 | None = None
+
+    def same_as(self, other: SpaceSpec) -> bool:
+        """Whether a policy made for one fits the other."""
+        return (self.observation_dim, self.action_dim, self.num_actions) == (
+            other.observation_dim,
+            other.action_dim,
+            other.num_actions,
+        )
+
+
+@dataclass(frozen=True)
+class TrajectoryBatch:
+    """One fragment of experience of N environments over T steps.
+
+    Attributes:
+        observations: [T + 1, N, D] float32; row t is what the policy saw at step t, the last row what it sees next.
+        actions: [T, N, A] float32, or [T, N] int64 when discrete; as sampled, before clipping to the bounds.
+        log_probs: [T, N] float32, log-probability of the action under the policy that took it, in nats.
+        rewards: [T, N] float32, raw.
+        terminated, truncated: [T, N] bool; the task ended, or a time limit cut it off. Both can hold at once.
+        valid: [T, N] bool; False where no decision was made (the step only reset the environment, or a slot is idle).
+        final_observations: [K, D] float32, true successor of each step that ended an episode, before any reset.
+        final_index: [K] int64, t * N + n of that step.
+        policy_version: number of updates behind the weights that acted.
+    """
+
+    observations: Float32
+    actions: NDArray[Any]
+    log_probs: Float32
+    rewards: Float32
+    terminated: Bool
+    truncated: Bool
+    valid: Bool
+    final_observations: Float32
+    final_index: NDArray[np.int64]
+    policy_version: int
+
+    def successors(self) -> Float32:
+        """[T, N, D] the true successor of every step: before any reset, unlike ``observations[1:]``."""
+        successors = self.observations[1:].copy()
+        successors.reshape(-1, successors.shape[-1])[self.final_index] = self.final_observations
+        return successors
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: a line of ``episodes.jsonl`` or ``eval_episodes.jsonl``, without the iteration.
+
+    Return, length and success are frozen at the first end, inclusive; later steps belong to the next episode.
+
+    Attributes:
+        worker: rank of the rollout worker.  slot: environment, counted over all workers.
+        seed: of the reset that began the episode; None where a vectorised simulator draws its own.
+        policy_version: of the weights that took the last step.
+        episode_return: undiscounted sum of rewards.  length: environment steps.
+        success_once: success held after some step.  success_at_end: after the last step.  success_at_reset: before the
+            first. None for a simulator without a notion of success.
+        terminated, truncated: how it ended; both can hold.
+    """
+
+    worker: int
+    slot: int
+    seed: int | None
+    policy_version: int
+    episode_return: float
+    length: int
+    success_once: bool | None
+    success_at_end: bool | None
+    success_at_reset: bool | None
+    terminated: bool
+    truncated: bool
+
+    def as_row(self, iteration: int) -> dict[str, Any]:
+        """The JSON object of the ledger; the return stands there under its public name."""
+        fields = asdict(self)
+        fields["return"] = fields.pop("episode_return")
+        return {"iteration": iteration, **fields}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Episode:
+        """Inverse of ``as_row``."""
+        fields = {key: value for key, value in row.items() if key != "iteration"}
+        fields["episode_return"] = fields.pop("return")
+        return cls(**fields)
