@@ -1,0 +1,92 @@
+"""What an algorithm offers to the learner: samples from trajectories, and a loss of a minibatch of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
+
+from torch import Tensor
+
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics.declaration import Metric
+from rlpipe.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """What every algorithm's own configuration begins with."""
+
+    name: str
+    """File in ``rlpipe/algorithms/``, or ``package.module:Class``."""
+    update_epochs: int = 8
+    """Passes over each batch."""
+    num_minibatches: int = 8
+    """Parts each pass is cut into, drawn anew each time; one optimiser step each."""
+    target_kl: float | None = None
+    """End the update after a pass whose mean approx_kl exceeds this, in nats; None never does."""
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Fragments joined along N, on the learner's device; fields as in ``rlpipe.trajectory.TrajectoryBatch``."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    final_observations: Tensor
+    final_index: Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Decisions to learn from, flattened; only valid ones.
+
+    Attributes:
+        observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages, returns, old_values: [B].
+    """
+
+    observations: Tensor
+    actions: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    returns: Tensor
+    old_values: Tensor
+
+    def select(self, index: Tensor | slice) -> Self:
+        """The decisions at an index."""
+        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+
+class Loss(NamedTuple):
+    """Loss of one minibatch.
+
+    Attributes:
+        total: scalar to minimise, with gradients.
+        observed: raw values to log, per decision [B], without gradients.
+    """
+
+    total: Tensor
+    observed: Mapping[Metric, Tensor]
+
+
+class OnPolicyAlgorithm(ABC):
+    """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone."""
+
+    Config: ClassVar[type[Any]] = AlgorithmConfig
+
+    @abstractmethod
+    def prepare(self, trajectories: Trajectories, policy: Policy, window: MetricWindow) -> Samples:
+        """Turns trajectories into samples and observes the ``rollout/`` metrics; runs without gradients."""
+
+    @abstractmethod
+    def loss(self, policy: Policy, samples: Samples) -> Loss:
+        """Loss of a minibatch."""

@@ -1,0 +1,1 @@
+"""Simulators. One file each; the file's name is its name in a configuration."""

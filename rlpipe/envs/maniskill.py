@@ -1,0 +1,221 @@
+"""ManiSkill tasks on CPU physics, with state observations. K environments live in one process; none needs Vulkan.
+
+Importing this file imports no simulator.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import Beginning, NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.plugins import ConfigError, nearest, require
+from rlpipe.trajectory import Float32, SpaceSpec
+
+__all__ = ["ManiSkill", "ManiSkillConfig", "ManiSkillEnv"]
+
+NO_RENDERING = (
+    "ManiSkill: rendering is off, because no Vulkan device was found. State observations do not need it; videos do "
+    "(Mesa's lavapipe 24.3 or newer is enough)."
+)
+
+
+@dataclass(frozen=True)
+class ManiSkillConfig(SimulatorConfig):
+    """Options of a ManiSkill task."""
+
+    id: str = ""
+    """Registered task, such as ``PushCube-v1``."""
+    control_mode: str = "pd_joint_delta_pos"
+    """What an action means; the task's robot names the ones it knows."""
+    reward_mode: str = "sparse"
+    """``sparse``: 1 where success holds, else 0. ``dense``, ``normalized_dense`` (at most 1 a step), or ``none``."""
+    max_episode_steps: int | None = None
+    """Time limit in environment steps; None keeps the registered one."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
+
+
+class _InertMaterial:
+    """Stands in for ``sapien.render.RenderMaterial`` where no rendering device exists: task code colours things it will
+    never draw. Attributes can be set; setters do nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.base_color = [1.0, 1.0, 1.0, 1.0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("set_"):
+            return lambda *_, **__: None
+        raise AttributeError(name)
+
+
+def load_maniskill() -> bool:
+    """Imports ManiSkill's tasks, and first puts the stand-in in place where rendering cannot work.
+
+    Returns:
+        Whether rendering works.
+    """
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*libvulkan.*")
+        import sapien.pysapien.render
+        import sapien.render
+
+        rendering = True
+        if sapien.render.RenderMaterial is _InertMaterial:
+            rendering = False
+        else:
+            try:
+                sapien.render.RenderMaterial()
+            except RuntimeError:
+                rendering = False
+                sapien.render.RenderMaterial = _InertMaterial
+                sapien.pysapien.render.RenderMaterial = _InertMaterial
+        import mani_skill.envs  # noqa: F401
+    return rendering
+
+
+def _known_tasks() -> set[str]:
+    """Task ids that ManiSkill's source registers, read without importing it, which takes seconds."""
+    spec = importlib.util.find_spec("mani_skill")
+    folders = spec.submodule_search_locations if spec else None
+    source = Path(next(iter(folders or [])), "envs")
+    pattern = re.compile(r"@register_env\(\s*[\"']([^\"']+)[\"']")
+    return {name for file in source.rglob("*.py") for name in pattern.findall(file.read_text(encoding="utf-8"))}
+
+
+def _missing_assets(task: str) -> list[str]:
+    """Assets that a registered task needs and that are not on this machine. ManiSkill itself would ask on stdin."""
+    from mani_skill.utils import assets
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    missing: list[str] = []
+    for asset in REGISTERED_ENVS[task].asset_download_ids or []:
+        sources = (
+            assets.expand_data_group_into_individual_data_source_ids(asset) if asset in assets.DATA_GROUPS else [asset]
+        )
+        missing += [source for source in sources if not assets.is_data_source_downloaded(source)]
+    return missing
+
+
+class ManiSkillEnv(SingleEnv):
+    """One task instance. Steps the task itself: the wrappers around it would only count steps, which we do."""
+
+    def __init__(self, config: ManiSkillConfig) -> None:
+        """Makes the task; ``load_maniskill`` has run."""
+        import gymnasium
+
+        made = gymnasium.make(
+            config.id,
+            num_envs=1,
+            obs_mode="state",
+            control_mode=config.control_mode,
+            reward_mode=config.reward_mode,
+            sim_backend="physx_cpu",
+            render_backend="none",
+            **config.kwargs,
+        )
+        limit = (
+            gymnasium.spec(config.id).max_episode_steps
+            if config.max_episode_steps is None
+            else config.max_episode_steps
+        )
+        if limit is None:
+            raise ConfigError(f"{config.id} has no time limit of its own: set env.train.max_episode_steps.")
+        self._limit = limit
+        self._steps = 0
+        self._env: Any = made.unwrapped
+        space = self._env.single_action_space
+        self.spec = SpaceSpec(
+            int(np.prod(self._env.single_observation_space.shape)),
+            space.shape[0],
+            None,
+            space.low.astype(np.float32),
+            space.high.astype(np.float32),
+        )
+        self.has_success = True
+
+    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+        self._steps = 0
+        observation, _ = self._env.reset(seed=seed)
+        solved = self._env.evaluate().get("success")
+        return observation.numpy()[0], None if solved is None else bool(solved[0])
+
+    def step(self, action: Any) -> SingleStep:
+        self._steps += 1
+        observation, reward, terminated, _, info = self._env.step(action)
+        success = info.get("success")
+        return SingleStep(
+            observation.numpy()[0],
+            float(reward),
+            bool(terminated),
+            self._steps >= self._limit,
+            None if success is None else bool(success[0]),
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class ManiSkill(OneByOne):
+    """K task instances in this process, each with its own physics."""
+
+    Config = ManiSkillConfig
+
+    @classmethod
+    def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> ManiSkill:
+        rendering = load_maniskill()
+        if missing := _missing_assets(config.id):
+            raise ConfigError(
+                f"{config.id} needs assets that are not on this machine: {', '.join(missing)}. Download them with: "
+                f"python -m mani_skill.utils.download_asset {config.id}"
+            )
+        try:
+            envs: list[SingleEnv] = [ManiSkillEnv(config) for _ in range(num_envs)]
+        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:
+            raise ConfigError(
+                f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
+                f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
+            ) from error
+        simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        simulator.notes = () if rendering else (NO_RENDERING,)
+        return simulator
+
+    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
+        import torch
+
+        with torch.inference_mode():  # ManiSkill tracks gradients by default; without, a step is about 15 % faster
+            return super().reset()
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        import torch
+
+        with torch.inference_mode():
+            return super().step(actions)
+
+    @classmethod
+    def check(cls, config: ManiSkillConfig, key: str) -> None:
+        require("mani_skill", "maniskill", key)
+        modes = ("sparse", "dense", "normalized_dense", "none")
+        if config.reward_mode not in modes:
+            raise ConfigError(
+                f"{key}.reward_mode is {config.reward_mode!r}; ManiSkill knows {', '.join(modes)}"
+                f"{nearest(config.reward_mode, modes)}"
+            )
+        if config.id in _known_tasks():
+            return
+        load_maniskill()  # slow, so only where the id may come from a module of the user's
+        from mani_skill.utils.registration import REGISTERED_ENVS
+
+        if config.id not in REGISTERED_ENVS:
+            raise ConfigError(
+                f"{key}.id is {config.id!r}, but ManiSkill has no such task{nearest(config.id, REGISTERED_ENVS)} "
+                f"It knows {len(REGISTERED_ENVS)} tasks."
+            )

@@ -1,0 +1,140 @@
+"""A simulator with known outcomes, for tests: every reward, end and success is written down beforehand.
+
+A script says, for each slot, which episodes follow one another; after the last the slot starts over. Observations are
+``[slot, episode, step, bias]``, so that every transition can be told from every other. Actions change nothing, unless
+``match_actions`` is set: then each step pays 1 for the action with the sign of the bias, a task learnt in seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.plugins import ConfigError
+from rlpipe.trajectory import Float32, SpaceSpec
+
+__all__ = ["Scripted", "ScriptedConfig", "ScriptedEnv", "ScriptedEpisode"]
+
+
+@dataclass(frozen=True)
+class ScriptedEpisode:
+    """One episode whose course is known.
+
+    Attributes:
+        length: steps, at least 1.
+        end: how the last step ends it: ``terminated``, ``truncated`` or ``both``.
+        success_at: steps after which success holds, counted from 1; 0 says that it is solved at reset.
+        reward: of the last step; every other step pays 0.
+    """
+
+    length: int
+    end: str = "truncated"
+    success_at: tuple[int, ...] = ()
+    reward: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScriptedConfig(SimulatorConfig):
+    """Options of the scripted simulator."""
+
+    script: list[list[dict[str, Any]]] = field(default_factory=lambda: [[{"length": 10}]])
+    """For each slot its episodes, as keyword arguments of ``ScriptedEpisode``; slots beyond the last start over."""
+    match_actions: bool = False
+    """Pay 1 for each step whose action has the sign of the observed bias; when discrete, action 1 is positive."""
+    discrete: bool = False
+    """Two discrete actions instead of one continuous one."""
+    step_seconds: float = 0.0
+    """Time each step takes, as a stand-in for a slow simulator."""
+
+
+class ScriptedEnv(SingleEnv):
+    """One slot of a script."""
+
+    def __init__(
+        self, slot: int, episodes: list[ScriptedEpisode], *, match_actions: bool = False, discrete: bool = False
+    ) -> None:
+        """Plays the episodes in turn; ``slot`` is the first entry of every observation."""
+        bound = None if discrete else np.ones(1, dtype=np.float32)
+        self.spec = SpaceSpec(4, 1, 2 if discrete else None, None if bound is None else -bound, bound)
+        self.has_success = True
+        self._slot = slot
+        self._episodes = episodes
+        self._match_actions = match_actions
+        self._count = -1
+        self._step = 0
+        self._bias = 0.0
+
+    def _observation(self) -> Float32:
+        return np.array([self._slot, self._count, self._step, self._bias], dtype=np.float32)
+
+    @property
+    def _episode(self) -> ScriptedEpisode:
+        return self._episodes[self._count % len(self._episodes)]
+
+    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+        self._count += 1
+        self._step = 0
+        if self._match_actions:
+            self._bias = 1.0 if np.random.default_rng(seed).random() < 0.5 else -1.0
+        return self._observation(), 0 in self._episode.success_at
+
+    def step(self, action: Any) -> SingleStep:
+        self._step += 1
+        episode = self._episode
+        last = self._step >= episode.length
+        reward = episode.reward if last else 0.0
+        if self._match_actions:
+            positive = bool(np.asarray(action).ravel()[0] > (0.5 if self.spec.num_actions else 0.0))
+            reward += float(positive == (self._bias > 0))
+        return SingleStep(
+            self._observation(),
+            reward,
+            last and episode.end in ("terminated", "both"),
+            last and episode.end in ("truncated", "both"),
+            self._step in episode.success_at,
+        )
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class Scripted(OneByOne):
+    """The scripted simulator."""
+
+    Config = ScriptedConfig
+    _step_seconds = 0.0
+
+    @classmethod
+    def make(cls, config: ScriptedConfig, num_envs: int, next_seed: NextSeed) -> Scripted:
+        script = [[ScriptedEpisode(**episode) for episode in slot] for slot in config.script]
+        envs: list[SingleEnv] = [
+            ScriptedEnv(n, script[n % len(script)], match_actions=config.match_actions, discrete=config.discrete)
+            for n in range(num_envs)
+        ]
+        simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        simulator._step_seconds = config.step_seconds
+        return simulator
+
+    @classmethod
+    def check(cls, config: ScriptedConfig, key: str) -> None:
+        for slot in config.script:
+            for episode in slot:
+                try:
+                    made = ScriptedEpisode(**episode)
+                except TypeError as error:
+                    raise ConfigError(f"{key}.script holds {episode!r}, which is no episode: {error}.") from error
+                if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
+                    raise ConfigError(
+                        f"{key}.script holds {episode!r}; length must be at least 1 and end one of terminated, "
+                        "truncated, both."
+                    )
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        return super().step(actions)
