@@ -1,0 +1,92 @@
+"""Reinforcement learning for manipulation on Ray, with metrics that can be trusted.
+
+config = rlpipe.load_config("configs/ppo_push_cube.yaml", ["rollout.num_workers=8"])
+result = rlpipe.train(config)                   # on Ray; rlpipe.train(config, local=True) in this process
+report = rlpipe.evaluate(result.checkpoint, episodes=400)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlpipe.config import Config
+    from rlpipe.evaluation import EvaluationReport
+    from rlpipe.training import Engine, Interruption, TrainResult
+
+__all__ = ["evaluate", "load_config", "train"]
+
+
+def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Reads, completes and checks a configuration: a YAML file or a mapping, and ``key=value`` overrides.
+
+    Raises:
+        rlpipe.plugins.ConfigError: anything is wrong with it; nothing has been started or written.
+    """
+    from rlpipe.config import load_config
+
+    return load_config(source, overrides)
+
+
+def train(
+    config: Config,
+    *,
+    local: bool = False,
+    ray_address: str | None = None,
+    resume: str | Path | None = None,
+    interruption: Interruption | None = None,
+) -> TrainResult:
+    """Trains, on Ray or in this process.
+
+    Args:
+        config: from ``load_config``; to resume, the one in the run's directory.
+        local: run everything in this process.
+        ray_address: cluster to join; else ``RAY_ADDRESS``, else a cluster of this run's own.
+        resume: run directory to go on with, from its newest whole checkpoint.
+        interruption: asked after every iteration whether to end.
+    Raises:
+        rlpipe.plugins.ConfigError: the machine cannot do what is configured.
+    """
+    from rlpipe import training
+
+    resume = None if resume is None else Path(resume)
+    return training.train(config, _engine(config, local, ray_address), resume=resume, interruption=interruption)
+
+
+def evaluate(
+    checkpoint: str | Path,
+    *,
+    episodes: int | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = False,
+    ray_address: str | None = None,
+) -> EvaluationReport:
+    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds.
+
+    Args:
+        checkpoint: file or run directory.
+        episodes: how many; None takes the configuration's.
+        overrides: ``key=value`` on the configuration it was trained with.
+        local, ray_address: as for ``train``.
+    Raises:
+        rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
+    """
+    from rlpipe import training
+    from rlpipe.config import from_yaml, load_config
+
+    state, trained_with = training.find_checkpoint(Path(checkpoint))
+    changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
+    config = load_config(from_yaml(trained_with), changes)
+    return training.evaluate(config, state, _engine(config, local, ray_address))[0]
+
+
+def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:
+    if local:
+        from rlpipe.local import LocalEngine
+
+        return LocalEngine(config)
+    from rlpipe.distributed.engine import RayEngine
+
+    return RayEngine(config, ray_address)

@@ -1,0 +1,105 @@
+"""What a backend is given: rows, events, and an end (stop 7 on the data's way)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Row:
+    """One iteration: a line of ``metrics.jsonl``.
+
+    Attributes:
+        iteration: from 1.  total_timesteps: environment steps so far.  time: seconds since 1970.
+        metrics: number by name; a metric that has nothing to say is absent.
+        nonfinite: how many observations of a metric were not finite and so are not in its number; usually empty.
+    """
+
+    iteration: int
+    total_timesteps: int
+    time: float
+    metrics: dict[str, float]
+    nonfinite: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The line; ``nonfinite`` only where there is something to say."""
+        fields = asdict(self)
+        if not self.nonfinite:
+            del fields["nonfinite"]
+        return fields
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened once: a stage change, a resume, a signal. A line of ``events.jsonl``.
+
+    Attributes:
+        kind: short name, for programs.  message: sentence, for people.  iteration: it happened in or after.
+        time: seconds since 1970.  data: whatever else a program may want.
+    """
+
+    kind: str
+    message: str
+    iteration: int
+    time: float
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The line."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a backend may want to know when it opens.
+
+    Attributes:
+        run_id, experiment, project: names.  directory: of the run.
+        config_yaml: resolved configuration.
+        total_iterations, total_timesteps: length of the run.
+        first_iteration: 1, or the one a resumed run goes on with; a backend forgets what it holds from there on.
+        stages: (name, last iteration) of each.
+    """
+
+    run_id: str
+    experiment: str
+    project: str
+    directory: Path
+    config_yaml: str
+    total_iterations: int
+    total_timesteps: int
+    first_iteration: int
+    stages: tuple[tuple[str, int], ...]
+
+
+class Backend(ABC):
+    """A view of the metrics. Made as ``Backend(run)``; sees every row once, in order."""
+
+    at_terminal: ClassVar[bool] = False
+    """Lives in the process the user started, where the terminal is, instead of beside the logger."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Checks before anything starts that the backend can work.
+
+        Raises:
+            ConfigError: it cannot; the message says what to install.
+        """
+
+    @abstractmethod
+    def __init__(self, run: RunInfo) -> None:
+        """Opens the view."""
+
+    @abstractmethod
+    def write(self, row: Row) -> None:
+        """Shows an iteration."""
+
+    def event(self, event: Event) -> None:
+        """Shows an event; the default ignores it."""
+
+    @abstractmethod
+    def close(self, status: str) -> None:
+        """Ends the view; ``status`` is completed, interrupted or failed."""

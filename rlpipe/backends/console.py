@@ -1,0 +1,202 @@
+"""The terminal: a live panel, or one plain line an iteration where there is no terminal to draw on."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from datetime import timedelta
+
+from rich import box
+from rich.console import Console as Terminal
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics import catalogue as m
+
+__all__ = ["Console"]
+
+_HEALTH = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
+_BARS = "▁▂▃▄▅▆▇█"
+_HISTORY = 40
+
+
+class Console(Backend):
+    """Progress, time left, success with its number of episodes, throughput, and whether learning is healthy."""
+
+    at_terminal = True
+
+    def __init__(self, run: RunInfo) -> None:
+        """Draws live where both output streams are terminals, so that neither a pipe nor a log file gets the panel."""
+        self._run = run
+        self._terminal = Terminal(stderr=True, highlight=False)
+        self._row: Row | None = None
+        self._evaluated: Row | None = None
+        self._history: deque[float] = deque(maxlen=_HISTORY)
+        self._seconds: deque[float] = deque(maxlen=20)
+        self._live: Live | None = None
+        if sys.stdout.isatty() and self._terminal.is_terminal:
+            self._live = Live(self._panel(), console=self._terminal, refresh_per_second=4, transient=False)
+            self._live.start()
+
+    def write(self, row: Row) -> None:
+        self._row = row
+        self._seconds.append(row.metrics[m.STEP.name])
+        success = row.metrics.get(m.ENV.success_once.name)
+        headline = row.metrics.get(m.ENV.episode_return.name) if success is None else success
+        if headline is not None:
+            self._history.append(headline)
+        if m.EVAL.num_trajectories.name in row.metrics:
+            self._evaluated = row
+        if self._live is not None:
+            self._live.update(self._panel())
+        else:
+            self._terminal.print(self._line(row), soft_wrap=True)
+
+    def event(self, event: Event) -> None:
+        self._terminal.print(
+            Text(f"· {event.message}", style="dim" if event.kind == "note" else "cyan"), soft_wrap=True
+        )
+
+    def close(self, status: str) -> None:
+        if self._live is not None:
+            self._live.update(self._panel(status))
+            self._live.stop()
+
+    def _eta(self) -> str:
+        if self._row is None or not self._seconds:
+            return "--:--"
+        ordered = sorted(self._seconds)
+        left = (self._run.total_iterations - self._row.iteration) * ordered[len(ordered) // 2]
+        return _clock(left)
+
+    def _stage(self, iteration: int) -> str:
+        names = [(name, until) for name, until in self._run.stages]
+        index = next((i for i, (_, until) in enumerate(names) if iteration <= until), len(names) - 1)
+        return f"{names[index][0]} ({index + 1}/{len(names)})" if len(names) > 1 else names[0][0]
+
+    def _line(self, row: Row) -> str:
+        """One iteration without a terminal."""
+        metrics = row.metrics
+        episodes = int(metrics[m.ENV.num_trajectories.name])
+        success = metrics.get(m.ENV.success_once.name)
+        parts = [
+            f"{row.iteration:>{len(str(self._run.total_iterations))}}/{self._run.total_iterations}",
+            self._stage(row.iteration),
+            f"{episodes:>3} episodes",
+            *([] if success is None else [f"success_once {_number(success)}"]),
+            f"return {_number(metrics.get(m.ENV.episode_return.name))}",
+            f"{metrics.get(m.FPS_INTERVAL.name, 0.0):>6,.0f} steps/s",
+            *(f"{_short(metric.name)} {_number(metrics.get(metric.name))}" for metric in _HEALTH),
+            f"ETA {self._eta()}",
+        ]
+        if m.EVAL.num_trajectories.name in metrics:
+            parts.append(f"eval {_outcome(row)}")
+        return "  ".join(parts)
+
+    def _panel(self, status: str = "") -> RenderableType:
+        run, row = self._run, self._row
+        metrics = row.metrics if row else {}
+        iteration = row.iteration if row else run.first_iteration - 1
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column()
+        bar.add_column(ratio=1)
+        bar.add_column(justify="right")
+        ended = status in ("interrupted", "failed")
+        bar.add_row(
+            Text(self._stage(iteration + (row is None)), style="bold"),
+            ProgressBar(
+                total=run.total_iterations,
+                completed=iteration,
+                style="grey30",
+                complete_style="yellow" if ended else "cyan",
+                finished_style="green",
+            ),
+            Text(f"{iteration}/{run.total_iterations}  ETA {self._eta()}"),
+        )
+        body = Table.grid(padding=(0, 2))
+        for _ in range(3):
+            body.add_column(no_wrap=True)
+        known = m.ENV.success_once.name in metrics or not metrics
+        headline = m.ENV.success_once if known else m.ENV.episode_return
+        episodes = int(metrics.get(m.ENV.num_trajectories.name, 0))
+        body.add_row(
+            Text(headline.name, style="bold"),
+            Text(_number(metrics.get(headline.name)), style="bold green"),
+            Text.assemble((_sparkline(self._history), "green"), f"  {episodes} episodes"),
+        )
+        outcome = "-" if self._evaluated is None else f"{_outcome(self._evaluated)}"
+        when = "" if self._evaluated is None else f"at iteration {self._evaluated.iteration}"
+        body.add_row(Text("eval"), Text(outcome.split(" ")[0]), Text(" ".join([*outcome.split(" ")[1:], when]).strip()))
+        body.add_row(
+            Text("steps/s"),
+            Text(f"{metrics[m.FPS.name]:,.0f}" if m.FPS.name in metrics else "-"),
+            Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
+        )
+        for metric in _HEALTH:
+            value = metrics.get(metric.name)
+            verdict, style = _verdict(metric.name, value)
+            body.add_row(Text(metric.name), Text(_number(value), style=style), Text(verdict, style=style))
+        return Panel(
+            Group(bar, "", body),
+            title=f"[bold]rlpipe[/bold] {run.experiment} [dim]{run.run_id}[/dim]",
+            subtitle=f"[dim]{status or 'Ctrl-C stops after the current iteration and saves'}[/dim]",
+            box=box.ROUNDED,
+            border_style="cyan",
+            width=min(100, self._terminal.width),
+        )
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix("_loss")
+
+
+def _outcome(row: Row) -> str:
+    """Result of an evaluation: success with its interval, or the return where there is no success."""
+    metrics = row.metrics
+    episodes = int(metrics[m.EVAL.num_trajectories.name])
+    success = metrics.get(m.EVAL.success_once.name)
+    if success is None:
+        mean, std = metrics[m.EVAL.episode_return.name], metrics[m.EVAL.return_std.name]
+        return f"{_number(mean)} +- {_number(std)} return, {episodes} episodes"
+    low, high = metrics[m.EVAL_CI_LOW.name], metrics[m.EVAL_CI_HIGH.name]
+    return f"{success:.3f} [{low:.3f}, {high:.3f}] {episodes} held-out episodes"
+
+
+def _sparkline(values: deque[float]) -> str:
+    """Course of the last values; a success rate is drawn between 0 and 1, anything else between its extremes."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    if low >= 0.0 and high <= 1.0:
+        low, high = 0.0, 1.0
+    span = (high - low) or 1.0
+    return "".join(_BARS[min(7, int((value - low) / span * 8))] for value in values)
+
+
+def _verdict(name: str, value: float | None) -> tuple[str, str]:
+    """Whether a value lies in the healthy band of its metric, in words and as a colour."""
+    band = CATALOGUE[name].healthy
+    if value is None or band is None:
+        return "", ""
+    low, high = band
+    if low is not None and value < low:
+        return f"below {low:g}", "yellow"
+    if high is not None and value > high:
+        return f"above {high:g}", "yellow"
+    return "healthy", "green"

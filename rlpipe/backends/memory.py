@@ -1,0 +1,32 @@
+"""Keeps everything in a list, for tests and notebooks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rlpipe.backends.base import Backend, Event, Row, RunInfo
+
+__all__ = ["Memory"]
+
+
+class Memory(Backend):
+    """Rows and events of the newest run in this process."""
+
+    latest: ClassVar[Memory | None] = None
+
+    def __init__(self, run: RunInfo) -> None:
+        """Becomes ``Memory.latest``."""
+        self.run = run
+        self.rows: list[Row] = []
+        self.events: list[Event] = []
+        self.status: str | None = None
+        Memory.latest = self
+
+    def write(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self, status: str) -> None:
+        self.status = status

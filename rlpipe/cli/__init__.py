@@ -1,0 +1,56 @@
+"""The command line: ``rlpipe COMMAND``. One file a command; each parses, calls, prints and chooses the exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (after a clean save).
+Results go to stdout, progress to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from rlpipe.cli import evaluate, train
+from rlpipe.plugins import ConfigError
+
+app = typer.Typer(
+    help="Reinforcement learning for manipulation on Ray, with metrics that can be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+train.add_to(app)
+evaluate.add_to(app)
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    stderr = Console(stderr=True, highlight=False)
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=stderr, show_time=False, show_path=False, show_level=False)],
+    )
+    logging.getLogger("rlpipe").setLevel(logging.INFO)
+    try:
+        app()
+    except ConfigError as error:
+        stderr.print(f"[bold red]error:[/] {_escaped(error)}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        stderr.print("[yellow]interrupted[/]")
+        sys.exit(130)
+    except Exception as error:
+        stderr.print_exception()
+        stderr.print(f"[bold red]failed:[/] {type(error).__name__}: {_escaped(error)}", soft_wrap=True)
+        sys.exit(1)
+
+
+def _escaped(error: Exception) -> str:
+    from rich.markup import escape
+
+    return escape(str(error))

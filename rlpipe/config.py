@@ -1,0 +1,412 @@
+"""The configuration: a tree of frozen dataclasses, and the one function that makes it.
+
+YAML holds only what differs from the defaults; ``key=value`` overrides it. Each plug-in brings its own part of the tree
+(its ``Config``), so ``env.train``, ``policy`` and ``algorithm`` have the fields of whatever they name. Everything is
+checked here, before anything starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from rlpipe.plugins import ConfigError, available, nearest, resolve
+
+AUTO = "auto"
+FIRST_TRAINING_SEED = 2**30
+"""Training resets with seeds from here up to 2^31, evaluation with seeds below: they cannot meet."""
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where Ray runs the parts."""
+
+    cpus_per_worker: float = 1.0
+    """CPUs that Ray reserves for each rollout worker; its torch runs on one thread."""
+    start_timeout: float = 180.0
+    """Seconds within which all rollout workers must have their simulators ready."""
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """Where metrics go. ``metrics.jsonl`` and the episode ledgers are always written."""
+
+    log_path: str = "runs"
+    """Folder of all runs."""
+    project_name: str = "rlpipe"
+    """Project, for backends that group runs."""
+    experiment_name: str = "experiment"
+    """Folder of this experiment's runs inside ``log_path``."""
+    logger_backends: list[str] = field(default_factory=lambda: ["console", "tensorboard"])
+    """Views of the metrics: files in ``rlpipe/backends/``, or ``package.module:Class``."""
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """Course of the run."""
+
+    seed: int = 0
+    """Origin of every random number: weights, noise, minibatches, resets."""
+    total_timesteps: int = 1_000_000
+    """Environment steps after which the run ends, rounded up to a whole iteration."""
+    val_check_interval: int = 0
+    """Iterations between evaluations; 0 evaluates only at the end."""
+    save_interval: int = 10
+    """Iterations between checkpoints; one is also written at the end and on Ctrl-C."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints that are kept."""
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Protocol of an evaluation."""
+
+    episodes: int = 100
+    """Whole episodes; each slot gets its share beforehand, so quick ones are not counted more often."""
+    first_seed: int = 1_000_000
+    """Seed of the first episode; the others follow by one. Below 2^30, where training seeds begin."""
+    deterministic: bool = True
+    """Take the most likely action instead of sampling."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Collection."""
+
+    num_workers: int | str = AUTO
+    """Rollout workers, which must divide env.train.total_num_envs; ``auto`` takes as many as there are CPUs for."""
+    horizon: int = 200
+    """Steps each environment advances per iteration (T)."""
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """Optimisation, and the hardware it runs on."""
+
+    device: str = AUTO
+    """``cpu``, ``cuda``, or ``auto``: cuda where there is one."""
+    num_threads: int | str = AUTO
+    """Torch threads while learning; ``auto`` takes all CPUs, since workers wait meanwhile."""
+    lr: float = 3e-4
+    """Learning rate of the actor (Adam)."""
+    critic_lr: float | None = None
+    """Learning rate of the critic; None takes the actor's."""
+    lr_schedule: str = "constant"
+    """``constant``, or ``linear``: down to 0 at total_timesteps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float | None = 0.5
+    """L2 norm to which the gradients of actor and of critic are cut, each; None never cuts."""
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """A part of the run with settings of its own."""
+
+    name: str
+    """What the console and the events call it."""
+    timesteps: int | None = None
+    """Environment steps it lasts, rounded up to a whole iteration; None, for the last: to the end."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """Full keys under env.train, algorithm or learner, and their values during the stage."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The simulator to train in, and the one to evaluate in, which repeats the first where it says nothing."""
+
+    train: Any
+    eval: Any
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run is made from. ``env.*``, ``policy`` and ``algorithm`` are the plug-ins' own ``Config``."""
+
+    env: EnvConfig
+    policy: Any
+    algorithm: Any
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    stages: tuple[StageConfig, ...] = ()
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of one iteration: horizon times environments."""
+        return int(self.rollout.horizon * self.env.train.total_num_envs)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage with its whole configuration.
+
+    Attributes:
+        name: of the stage.  until: iteration after which it ends.  config: the run's, with the overrides applied.
+    """
+
+    name: str
+    until: int
+    config: Config
+
+
+_PLUGINS = {"env.train": "envs", "env.eval": "envs", "policy": "policies", "algorithm": "algorithms"}
+_GROUPS: dict[str, type[Any]] = {
+    "cluster": ClusterConfig,
+    "runner": RunnerConfig,
+    "evaluation": EvaluationConfig,
+    "rollout": RolloutConfig,
+    "learner": LearnerConfig,
+}
+_STAGE_KEYS = ("env.train.", "algorithm.", "learner.")
+
+
+def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Reads, completes and checks a configuration.
+
+    Args:
+        source: YAML file, or the same as a mapping.
+        overrides: ``key=value`` with full dotted keys; values are read as YAML.
+    Raises:
+        ConfigError: anything at all is wrong with it. Nothing has been started or written.
+    """
+    tree = _read(source, overrides)
+    config = _build(tree)
+    _check(config)
+    stages(config)
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """The whole configuration, defaults included; ``load_config`` reads it back."""
+    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
+
+
+def from_yaml(text: str) -> dict[str, Any]:
+    """What ``to_yaml`` gave, as the mapping that ``load_config`` takes."""
+    tree = OmegaConf.to_container(OmegaConf.create(text))
+    return {str(key): value for key, value in tree.items()} if isinstance(tree, dict) else {}
+
+
+def stages(config: Config) -> list[Stage]:
+    """The stages of a run in turn, each checked; a run without stages is one stage called ``training``.
+
+    Raises:
+        ConfigError: a stage is impossible.
+    """
+    total = -(-config.runner.total_timesteps // config.steps_per_iteration)
+    if not config.stages:
+        return [Stage("training", total, config)]
+    found: list[Stage] = []
+    begin = 0
+    base = dataclasses.asdict(config)
+    for index, stage in enumerate(config.stages):
+        key = f"stages[{index}] ({stage.name})"
+        if stage.timesteps is None and index < len(config.stages) - 1:
+            raise ConfigError(f"{key}.timesteps is missing; only the last stage may leave it out.")
+        until = total if stage.timesteps is None else begin - (-stage.timesteps // config.steps_per_iteration)
+        tree = OmegaConf.create(base)
+        for name, value in _flat(stage.overrides):
+            if not name.startswith(_STAGE_KEYS) or name.endswith((".name", ".total_num_envs", ".id")):
+                raise ConfigError(
+                    f"{key}.overrides holds {name}; a stage may change keys under env.train, algorithm and learner, "
+                    "but not the task, the plug-ins or the number of environments."
+                )
+            OmegaConf.update(tree, name, value, force_add=True)
+        staged = _build(tree)
+        _check(staged)
+        if (staged.learner.device, staged.learner.num_threads) != (config.learner.device, config.learner.num_threads):
+            raise ConfigError(f"{key}.overrides changes the learner's hardware, which stays the same for a run.")
+        found.append(Stage(stage.name, until, staged))
+        begin = until
+    if begin < total:
+        raise ConfigError(
+            f"the stages last {begin * config.steps_per_iteration} environment steps, but runner.total_timesteps is "
+            f"{config.runner.total_timesteps}: leave timesteps out of the last stage, or lengthen one."
+        )
+    if len(found) > 1 and found[-2].until >= total:
+        raise ConfigError(
+            f"runner.total_timesteps is {config.runner.total_timesteps}, which ends before stage {found[-1].name} "
+            f"begins, at {found[-2].until * config.steps_per_iteration} environment steps."
+        )
+    return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in found]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested mapping under dotted keys; keys may be dotted themselves."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value and not f"{prefix}{name}".endswith("kwargs"):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _read(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
+    if isinstance(source, Mapping):
+        tree = OmegaConf.create(dict(source))
+    else:
+        path = Path(source)
+        if not path.is_file():
+            folder = path.parent if path.parent.is_dir() else Path("configs")
+            near = nearest(path.name, [file.name for file in folder.glob("*.yaml")])
+            raise ConfigError(f"there is no configuration file {source}{near}")
+        try:
+            loaded = OmegaConf.load(path)
+        except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
+            raise ConfigError(f"{source} is not readable as YAML: {error}") from error
+        if not isinstance(loaded, DictConfig):
+            raise ConfigError(f"{source} must hold keys and values at its top level, but holds a list.")
+        tree = loaded
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{override!r} is no override; write key=value, such as runner.seed=1.")
+        try:
+            OmegaConf.update(tree, key, OmegaConf.create(f"value: {value}").value if value else None, force_add=True)
+        except Exception as error:
+            raise ConfigError(f"the override {override!r} cannot be applied: {error}") from error
+    return tree
+
+
+def _build(tree: DictConfig) -> Config:
+    known = [*(f.name for f in dataclasses.fields(Config))]
+    for name in tree:
+        if name not in known:
+            raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Legal are {', '.join(known)}.")
+    env = tree.get("env") or OmegaConf.create({})
+    for name in env:
+        if name not in ("train", "eval"):
+            raise ConfigError(f"unknown key env.{name!s}; legal are env.train and env.eval.")
+    train = env.get("train") or OmegaConf.create({})
+    groups: dict[str, Any] = {
+        name: _typed(schema, tree.get(name), name) for name, schema in _GROUPS.items() if name in tree
+    }
+    return Config(
+        env=EnvConfig(_plugin("env.train", train), _plugin("env.eval", OmegaConf.merge(train, env.get("eval") or {}))),
+        policy=_plugin("policy", tree.get("policy") or OmegaConf.create({"name": "mlp"})),
+        algorithm=_plugin("algorithm", tree.get("algorithm") or OmegaConf.create({"name": "ppo"})),
+        stages=tuple(
+            _typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(tree.get("stages") or ())
+        ),
+        **groups,
+    )
+
+
+def _plugin(key: str, tree: Any) -> Any:
+    kind = _PLUGINS[key]
+    if not isinstance(tree, DictConfig) or not isinstance(tree.get("name"), str):
+        raise ConfigError(f"{key}.name is missing; rlpipe/{kind}/ has {', '.join(available(kind))}.")
+    return _typed(resolve(kind, tree.name, f"{key}.name").Config, tree, key)
+
+
+def _typed(schema: type[Any], tree: Any, key: str) -> Any:
+    """An instance of a dataclass from a part of the tree."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), tree if tree is not None else {})
+        return OmegaConf.to_object(merged)
+    except ConfigError:
+        raise
+    except ConfigKeyError as error:
+        unknown = str(error.full_key or error.key)
+        owner, _, last = unknown.rpartition(".")
+        known = _fields(schema, owner)
+        raise ConfigError(
+            f"unknown key {key}.{unknown}{nearest(last, known)} Legal under {'.'.join(filter(None, (key, owner)))} are "
+            f"{', '.join(known)}."
+        ) from error
+    except ValidationError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key}.{error.full_key} has the wrong type: {reason}") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
+
+
+def _fields(schema: type[Any], owner: str) -> list[str]:
+    node: Any = OmegaConf.structured(schema)
+    for name in filter(None, owner.split(".")):
+        node = node[name]
+    return sorted(str(name) for name in node)
+
+
+def _check(config: Config) -> None:
+    """Everything that types alone do not say.
+
+    Raises:
+        ConfigError: the first thing that is wrong.
+    """
+    runner, rollout, learner = config.runner, config.rollout, config.learner
+    for key, value in (
+        ("runner.total_timesteps", runner.total_timesteps),
+        ("runner.save_interval", runner.save_interval),
+        ("runner.keep_checkpoints", runner.keep_checkpoints),
+        ("rollout.horizon", rollout.horizon),
+        ("env.train.total_num_envs", config.env.train.total_num_envs),
+        ("env.eval.total_num_envs", config.env.eval.total_num_envs),
+        ("evaluation.episodes", config.evaluation.episodes),
+        ("algorithm.update_epochs", config.algorithm.update_epochs),
+        ("algorithm.num_minibatches", config.algorithm.num_minibatches),
+    ):
+        if value < 1:
+            raise ConfigError(f"{key} is {value}; it must be at least 1.")
+    if runner.val_check_interval < 0 or runner.seed < 0:
+        raise ConfigError(
+            f"runner.val_check_interval is {runner.val_check_interval} and runner.seed {runner.seed}; neither may be "
+            "negative."
+        )
+    last_seed = config.evaluation.first_seed + config.evaluation.episodes
+    if config.evaluation.first_seed < 0 or last_seed > FIRST_TRAINING_SEED:
+        raise ConfigError(
+            f"evaluation uses seeds {config.evaluation.first_seed} to {last_seed}; they must lie between 0 and "
+            f"{FIRST_TRAINING_SEED}, where the training seeds begin."
+        )
+    workers = rollout.num_workers
+    if (isinstance(workers, str) and workers != AUTO) or (isinstance(workers, int) and workers < 1):
+        raise ConfigError(f"rollout.num_workers is {workers!r}; it must be a number of at least 1, or auto.")
+    if isinstance(workers, int) and config.env.train.total_num_envs % workers:
+        raise ConfigError(
+            f"{config.env.train.total_num_envs} environments (env.train.total_num_envs) cannot be shared evenly by "
+            f"{workers} workers (rollout.num_workers)."
+        )
+    threads = learner.num_threads
+    if (isinstance(threads, str) and threads != AUTO) or (isinstance(threads, int) and threads < 1):
+        raise ConfigError(f"learner.num_threads is {threads!r}; it must be a number of at least 1, or auto.")
+    if learner.device.split(":")[0] not in (AUTO, "cpu", "cuda"):
+        raise ConfigError(f"learner.device is {learner.device!r}; legal are auto, cpu and cuda.")
+    if learner.lr_schedule not in ("constant", "linear"):
+        raise ConfigError(
+            f"learner.lr_schedule is {learner.lr_schedule!r}{nearest(learner.lr_schedule, ('constant', 'linear'))} "
+            "Legal are constant and linear."
+        )
+    if learner.lr < 0 or (learner.critic_lr or 0) < 0:
+        raise ConfigError(f"learner.lr is {learner.lr} and critic_lr {learner.critic_lr}; neither may be negative.")
+    if config.steps_per_iteration % config.algorithm.num_minibatches:
+        raise ConfigError(
+            f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {rollout.horizon} x "
+            f"env.train.total_num_envs {config.env.train.total_num_envs}), which cannot be cut into "
+            f"{config.algorithm.num_minibatches} equal minibatches (algorithm.num_minibatches)."
+        )
+    if config.steps_per_iteration // config.algorithm.num_minibatches < 2:
+        raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
+    for index, name in enumerate(runner.logger.logger_backends):
+        resolve("backends", name, f"runner.logger.logger_backends[{index}]").check()
+    for key in ("env.train", "env.eval"):
+        section = config.env.train if key == "env.train" else config.env.eval
+        resolve("envs", section.name, f"{key}.name").check(section, key)
+    _check_device(learner.device)
+
+
+def _check_device(device: str) -> None:
+    if device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError(f"learner.device is {device!r}, but torch {torch.__version__} finds no CUDA device here.")

@@ -1,0 +1,217 @@
+"""Learning: trajectory batches in, new weights and a ``MetricWindow`` out (stop 4 on the data's way).
+
+Knows nothing of Ray or of backends. The batch crosses to the device once; what is observed stays there until the update
+is over and comes back in one copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Trajectories
+from rlpipe.config import AUTO, Stage
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import resolve
+from rlpipe.rollout import Snapshot, build_policy
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def join(batches: Sequence[TrajectoryBatch], device: torch.device) -> Trajectories:
+    """Fragments of several workers as one, side by side along N, on the device."""
+    envs = [batch.rewards.shape[1] for batch in batches]
+    total, offset = sum(envs), 0
+    final_index = []
+    for batch, count in zip(batches, envs, strict=True):
+        steps, slots = np.divmod(batch.final_index, count)
+        final_index.append(steps * total + offset + slots)
+        offset += count
+
+    def joined(name: str, axis: int) -> Tensor:
+        parts = [getattr(batch, name) for batch in batches]
+        return torch.from_numpy(np.concatenate(parts, axis=axis)).to(device)
+
+    by_env = {f.name: joined(f.name, 1) for f in fields(Trajectories) if not f.name.startswith("final_")}
+    return Trajectories(
+        **by_env,
+        final_observations=joined("final_observations", 0),
+        final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
+    )
+
+
+class Learner:
+    """Policy, optimiser and algorithm; one update an iteration."""
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        """Makes the policy with its first weights.
+
+        Args:
+            stages: of the run.  spec: of the simulator.
+        """
+        config = stages[0].config
+        self._stages = stages
+        self._total = stages[-1].until
+        threads = config.learner.num_threads
+        self._threads = len(os.sched_getaffinity(0)) if isinstance(threads, str) else threads
+        torch.set_num_threads(self._threads)
+        device = config.learner.device
+        self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
+        self._policy = build_policy(config, spec).to(self._device)
+        self._actor = list(self._policy.actor_parameters())
+        self._critic = list(self._policy.critic_parameters())
+        self._optimizer = torch.optim.Adam(
+            [{"params": self._actor}, {"params": self._critic}], lr=0.0, eps=config.learner.adam_eps, fused=True
+        )
+        self._generator = torch.Generator().manual_seed(config.runner.seed)
+        self._version = 0
+        self._stage = -1
+        self._enter(0)
+
+    def _enter(self, stage: int) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            self._config = self._stages[stage].config
+            algorithm = self._config.algorithm
+            self._algorithm: OnPolicyAlgorithm = resolve("algorithms", algorithm.name, "algorithm.name")(algorithm)
+
+    def snapshot(self) -> Snapshot:
+        """The weights that act, as they are now."""
+        return Snapshot(self._version, self._policy.acting_weights())
+
+    def update(self, batches: Sequence[TrajectoryBatch], stage: int, iteration: int) -> tuple[Snapshot, MetricWindow]:
+        """Learns from the fragments of one iteration.
+
+        Args:
+            batches: of all workers, in the order of their ranks.
+            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
+        Returns:
+            New weights, and the ``train/`` and ``rollout/`` metrics.
+        """
+        torch.set_num_threads(self._threads)
+        began = time.perf_counter()
+        self._enter(stage)
+        window = MetricWindow()
+        with torch.no_grad():
+            trajectories = join(batches, self._device)
+            samples = self._algorithm.prepare(trajectories, self._policy, window)
+        prepared = time.perf_counter()
+        self._set_learning_rates(iteration, window)
+        self._run_epochs(samples, window)
+        with torch.no_grad():
+            self._policy.observe(samples.observations)
+        self._version += 1
+        trained = time.perf_counter()
+        snapshot = self.snapshot()
+        window.observe(m.STAGE, stage)
+        window.observe(
+            m.POLICY_VERSION,
+            [batch.policy_version for batch in batches],
+            weights=[np.count_nonzero(batch.valid) for batch in batches],
+        )
+        if (deviation := self._policy.action_std()) is not None:
+            window.observe(m.ACTION_STD, deviation.cpu().numpy())
+        window.observe(m.CAL_ADVANTAGES, prepared - began)
+        window.observe(m.SYNC_WEIGHTS, time.perf_counter() - trained)
+        return snapshot, window
+
+    def _set_learning_rates(self, iteration: int, window: MetricWindow) -> None:
+        learner = self._config.learner
+        scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
+        rates = (learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr)
+        for group, rate, metric in zip(self._optimizer.param_groups, rates, (m.ACTOR_LR, m.CRITIC_LR), strict=True):
+            group["lr"] = rate * scale
+            window.observe(metric, rate * scale)
+
+    def _run_epochs(self, samples: Samples, window: MetricWindow) -> None:
+        config = self._config.algorithm
+        observed: defaultdict[Metric, list[Tensor]] = defaultdict(list)
+        epochs = skipped = taken = 0
+        for _ in range(config.update_epochs):
+            order = torch.randperm(len(samples), generator=self._generator).to(self._device)
+            shuffled = samples.select(order)
+            bounds = np.linspace(0, len(samples), config.num_minibatches + 1).astype(int)
+            before = len(observed[m.APPROX_KL])
+            for begin, end in itertools.pairwise(bounds.tolist()):
+                loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
+                norms = self._backward(loss.total)
+                for metric, values in (*loss.observed.items(), *norms.items()):
+                    observed[metric].append(values)
+                finite = bool(torch.isfinite(torch.stack([loss.total.detach(), *norms.values()])).all())
+                if finite:
+                    self._optimizer.step()
+                taken, skipped = taken + finite, skipped + (not finite)
+            epochs += 1
+            if config.target_kl is not None:
+                divergence = torch.cat(observed[m.APPROX_KL][before:]).mean()
+                if divergence > config.target_kl:
+                    break
+        _observe_means(observed, window)
+        window.observe(m.EPOCHS_RUN, epochs)
+        window.observe(m.NUM_UPDATES, taken)
+        window.observe(m.NONFINITE_STEPS, skipped)
+
+    def _backward(self, loss: Tensor) -> dict[Metric, Tensor]:
+        """Gradients of the loss, cut to the largest norm; returns the norms before."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = self._config.learner.max_grad_norm
+        limit = float("inf") if limit is None else limit
+        return {
+            m.ACTOR_GRAD_NORM: nn.utils.clip_grad_norm_(self._actor, limit),
+            m.CRITIC_GRAD_NORM: nn.utils.clip_grad_norm_(self._critic, limit),
+        }
+
+    def state(self) -> Arrays:
+        """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
+        arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
+        for index, parameter in enumerate((*self._actor, *self._critic)):
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                arrays[f"optimizer/{index}/{key}"] = value.detach().cpu().numpy().copy()
+        arrays["generator"] = self._generator.get_state().numpy().copy()
+        arrays["version"] = np.array(self._version)
+        return arrays
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Takes over what ``state`` gave, also on another device."""
+        self._policy.load_weights(_under("policy/", arrays))
+        for index, parameter in enumerate((*self._actor, *self._critic)):
+            kept = _under(f"optimizer/{index}/", arrays)
+            if kept:
+                self._optimizer.state[parameter] = {
+                    key: torch.tensor(value).to("cpu" if key == "step" and self._device.type == "cpu" else self._device)
+                    for key, value in kept.items()
+                }
+        self._generator.set_state(torch.tensor(arrays["generator"]))
+        self._version = int(arrays["version"])
+
+
+def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _observe_means(observed: Mapping[Metric, Sequence[Tensor]], window: MetricWindow) -> None:
+    """Pools values of all minibatches; sums them on the device in float64 and fetches all sums in one copy."""
+    totals = []
+    for values in observed.values():
+        pooled = torch.cat([value.reshape(-1) for value in values]).double()
+        finite = torch.isfinite(pooled)
+        count = finite.sum()
+        totals += [torch.where(finite, pooled, 0.0).sum(), count.double(), (len(pooled) - count).double()]
+    fetched = iter(torch.stack(totals).cpu().tolist())
+    for metric in observed:
+        total, count, nonfinite = next(fetched), next(fetched), next(fetched)
+        window.observe_mean(metric, total, int(count), nonfinite=int(nonfinite))

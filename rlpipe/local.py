@@ -1,0 +1,105 @@
+"""The parts of a run in this process, one after the other: for debugging, and as the reference for the one on Ray."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from rlpipe.backends.base import RunInfo
+from rlpipe.checkpoint import Checkpoint
+from rlpipe.config import Config, Stage
+from rlpipe.learner import Learner
+from rlpipe.metric_logger import MetricLogger
+from rlpipe.plugins import ConfigError
+from rlpipe.rollout import Ready, RolloutWorker
+from rlpipe.run_directory import RunDirectory
+
+
+def number_of_workers(config: Config, cpus: float) -> int:
+    """``rollout.num_workers``; ``auto`` is the most that there are CPUs for and that share the environments evenly."""
+    wanted = config.rollout.num_workers
+    if isinstance(wanted, int):
+        return wanted
+    environments = config.env.train.total_num_envs
+    fit = max(1, int(cpus / config.cluster.cpus_per_worker))
+    return max(count for count in range(1, environments + 1) if environments % count == 0 and count <= fit)
+
+
+class LocalEngine:
+    """Implements ``rlpipe.training.Engine``; a reference is the object itself."""
+
+    _learner: Learner
+    _logger: MetricLogger
+
+    def __init__(self, config: Config) -> None:
+        """Notes how many ranks of collection to run, one after the other."""
+        self._num_workers = number_of_workers(config, 1)
+        self._workers: list[RolloutWorker] = []
+
+    def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
+        count = self._num_workers
+        self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
+        return self._workers[0].ready()
+
+    def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Any:
+        self._learner = Learner(plan, ready.spec)
+        if state is not None:
+            self._learner.load_state(state.arrays)
+        return self._learner.snapshot()
+
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+        self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
+
+    def cluster(self) -> dict[str, Any]:
+        return {
+            "mode": "local",
+            "workers": self._num_workers,
+            "nodes": [{"host": platform.node(), "cpus": len(os.sched_getaffinity(0))}],
+        }
+
+    def collect(self, snapshot: Any, stage: int) -> tuple[list[Any], list[Any]]:
+        pairs = [worker.collect(snapshot, stage) for worker in self._workers]
+        return [batch for batch, _ in pairs], [window for _, window in pairs]
+
+    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, Any]:
+        return self._learner.update(batches, stage, iteration)
+
+    def evaluate(self, snapshot: Any) -> list[Any]:
+        return [worker.evaluate(snapshot) for worker in self._workers]
+
+    def write(self, iteration: int, windows: list[Any]) -> Any:
+        return self._logger.write(iteration, *windows)
+
+    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Any:
+        return self._logger.event(kind, message, iteration, **data)
+
+    def save(self, iteration: int) -> Any:
+        return self._logger.save(iteration, self._learner.state())
+
+    def wait(self, refs: list[Any]) -> None:
+        """Everything is there already."""
+
+    def get(self, ref: Any) -> Any:
+        return ref
+
+    def finish(self, status: str) -> None:
+        self._logger.close(status)
+
+    def close(self) -> None:
+        self._workers.clear()
+
+
+def check_fits(config: Config, workers: int, cpus: float) -> None:
+    """Checks that the workers fit on the machines.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    needed = workers * config.cluster.cpus_per_worker
+    if needed > cpus:
+        raise ConfigError(
+            f"{workers} rollout workers (rollout.num_workers) with {config.cluster.cpus_per_worker:g} CPUs each "
+            f"(cluster.cpus_per_worker) need {needed:g} CPUs, but Ray has {cpus:g}. Lower one of the two, or use auto."
+        )

@@ -1,0 +1,229 @@
+"""Collection: simulator and policy make a ``TrajectoryBatch`` and the ``MetricWindow`` that describes it (stop 2 on the
+data's way). Knows nothing of Ray, of learning or of backends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlpipe.config import FIRST_TRAINING_SEED, Config, Stage
+from rlpipe.envs.base import Simulator
+from rlpipe.episodes import EpisodeTracker
+from rlpipe.evaluation import Evaluator
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.plugins import resolve
+from rlpipe.policies.base import Policy, Weights
+from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Weights that act, and their version: the number of updates behind them."""
+
+    version: int
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a rollout worker says once its simulator stands.
+
+    Attributes:
+        spec: of the simulator.  has_success: whether it knows success.  notes: sentences for the user.
+    """
+
+    spec: SpaceSpec
+    has_success: bool
+    notes: tuple[str, ...]
+
+
+def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: int) -> int:
+    """Reset seed of an episode, in [2^30, 2^31).
+
+    It depends on the slot and not on the worker, so that the number of workers does not change what is trained on; and
+    on how often the run was resumed, so that no episode is played twice.
+    """
+    drawn = np.random.SeedSequence([seed, incarnation, stage, slot, episode]).generate_state(1)[0]
+    return FIRST_TRAINING_SEED + int(drawn) % FIRST_TRAINING_SEED
+
+
+class Collector:
+    """One simulator and one policy, advanced together a fragment at a time."""
+
+    def __init__(
+        self, simulator: Simulator, policy: Policy, horizon: int, worker: int, first_slot: int, noise_seed: list[int]
+    ) -> None:
+        """Resets the simulator.
+
+        Args:
+            simulator, policy: that fit each other.  horizon: T.  worker: rank.
+            first_slot: number of this worker's first environment, over all workers.
+            noise_seed: origin of the action noise, which each slot draws for itself.
+        """
+        self._simulator = simulator
+        self._policy = policy
+        self._horizon = horizon
+        self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
+        self._tracker = EpisodeTracker(worker, first_slot, simulator.num_envs, simulator.has_success)
+        self._observations, beginnings = simulator.reset()
+        self._tracker.begin(beginnings)
+
+    @property
+    def unfinished(self) -> int:
+        """Episodes that would be lost if the simulator were closed now."""
+        return self._tracker.unfinished
+
+    @torch.inference_mode()
+    def collect(self, policy_version: int) -> tuple[TrajectoryBatch, MetricWindow]:
+        """Advances every environment by T steps.
+
+        Args:
+            policy_version: of the weights the policy holds now.
+        Returns:
+            The fragment, and the window with its timings and with the episodes that ended in it.
+        """
+        simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
+        steps, envs = self._horizon, simulator.num_envs
+        noise = torch.from_numpy(np.stack([policy.noise(g, steps) for g in self._generators], axis=1))
+        observations = np.empty((steps + 1, envs, spec.observation_dim), dtype=np.float32)
+        shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
+        actions = np.empty(shape, dtype=np.int64 if spec.num_actions else np.float32)
+        log_probs, rewards = (np.empty((steps, envs), dtype=np.float32) for _ in range(2))
+        terminated, truncated, valid = (np.empty((steps, envs), dtype=bool) for _ in range(3))
+        finals: list[np.ndarray] = []
+        final_index: list[np.ndarray] = []
+        episodes: list[Episode] = []
+        env_seconds = predict_seconds = 0.0
+        for t in range(steps):
+            observations[t] = self._observations
+            began = time.perf_counter()
+            chosen, log_prob = policy.act(torch.from_numpy(self._observations), noise[t])
+            actions[t], log_probs[t] = chosen.numpy(), log_prob.numpy()
+            acted = time.perf_counter()
+            bounded = actions[t] if spec.num_actions else np.clip(actions[t], spec.action_low, spec.action_high)
+            step = simulator.step(bounded)
+            env_seconds += time.perf_counter() - acted
+            predict_seconds += acted - began
+            rewards[t], terminated[t], truncated[t], valid[t] = (
+                step.rewards, step.terminated, step.truncated, step.valid,
+            )  # fmt: skip
+            ended = np.flatnonzero(step.terminated | step.truncated)
+            if ended.size:
+                finals.append(step.successors[ended])
+                final_index.append(t * envs + ended)
+            episodes += self._tracker.step(step, policy_version)
+            self._observations = step.observations
+        observations[steps] = self._observations
+        batch = TrajectoryBatch(
+            observations, actions, log_probs, rewards, terminated, truncated, valid,
+            np.concatenate(finals) if finals else np.empty((0, spec.observation_dim), dtype=np.float32),
+            np.concatenate(final_index) if final_index else np.empty(0, dtype=np.int64),
+            policy_version,
+        )  # fmt: skip
+        window = MetricWindow(episodes=episodes)
+        m.ENV.observe(window, episodes)
+        taken = int(np.count_nonzero(valid))
+        window.observe(m.TIMESTEPS, taken)
+        window.observe(m.TOTAL_TIMESTEPS, taken)
+        window.observe(m.TOTAL_EPISODES, len(episodes))
+        window.observe(m.ENV_STEP_TIME, env_seconds)
+        window.observe(m.PREDICT_TIME, predict_seconds)
+        window.observe(m.WORKERS_REPORTING, 1)
+        return batch, window
+
+
+def build_policy(config: Config, spec: SpaceSpec) -> Policy:
+    """The configured policy with its first weights, which depend on ``runner.seed`` alone."""
+    torch.manual_seed(config.runner.seed)
+    policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
+    return policy
+
+
+class RolloutWorker:
+    """One rank of collection and evaluation: its share of the environments, and a copy of the policy."""
+
+    def __init__(self, stages: Sequence[Stage], rank: int, num_workers: int, incarnation: int = 0) -> None:
+        """Makes the simulator of the first stage.
+
+        Args:
+            stages: of the run.  rank: of this worker.  num_workers: of all.
+            incarnation: how often the run was resumed.
+        Raises:
+            ConfigError: the simulator cannot be made as configured.
+        """
+        torch.set_num_threads(1)
+        self._stages = stages
+        self._rank = rank
+        self._num_workers = num_workers
+        self._incarnation = incarnation
+        self._stage = 0
+        self._evaluator: Evaluator | None = None
+        self._simulator = self._make_simulator()
+        self._policy = build_policy(self._config, self._simulator.spec)
+        self._collector: Collector | None = None
+
+    @property
+    def _config(self) -> Config:
+        return self._stages[self._stage].config
+
+    def _make_simulator(self) -> Simulator:
+        config, stage = self._config, self._stage
+        share = config.env.train.total_num_envs // self._num_workers
+        first_slot = self._rank * share
+        counts = [0] * share
+
+        def next_seed(n: int) -> int:
+            counts[n] += 1
+            return training_seed(config.runner.seed, self._incarnation, stage, first_slot + n, counts[n] - 1)
+
+        made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
+            config.env.train, share, next_seed
+        )
+        return made
+
+    def ready(self) -> Ready:
+        """What the driver must know before it begins."""
+        return Ready(self._simulator.spec, self._simulator.has_success, self._simulator.notes)
+
+    def collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
+        """One fragment with the given weights, under the settings of the given stage."""
+        torch.set_num_threads(1)
+        discarded = self._enter(stage)
+        self._policy.load_weights(snapshot.weights)
+        if self._collector is None:
+            share = self._simulator.num_envs
+            self._collector = Collector(
+                self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
+                [self._config.runner.seed, self._incarnation, self._stage],
+            )  # fmt: skip
+        batch, window = self._collector.collect(snapshot.version)
+        if discarded:
+            window.observe(m.DISCARDED_TRAJECTORIES, discarded)
+        return batch, window
+
+    def _enter(self, stage: int) -> int:
+        """Rebuilds the simulator if a new stage wants another; returns the unfinished episodes that were dropped."""
+        if stage == self._stage:
+            return 0
+        before, self._stage = self._config.env.train, stage
+        if self._config.env.train == before:
+            return 0
+        discarded = self._collector.unfinished if self._collector else 0
+        self._simulator.close()
+        self._simulator = self._make_simulator()
+        self._collector = None
+        return discarded
+
+    def evaluate(self, snapshot: Snapshot) -> MetricWindow:
+        """This worker's share of an evaluation with the given weights."""
+        torch.set_num_threads(1)
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers)
+        self._policy.load_weights(snapshot.weights)
+        return self._evaluator.evaluate(self._policy, snapshot.version)

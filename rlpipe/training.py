@@ -1,0 +1,352 @@
+"""The training loop: collect, learn, evaluate, write. It moves references and never looks inside them.
+
+The same loop drives an engine in this process (``local``) and one on Ray (``distributed``), so what is tested in one
+holds in the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlpipe import checkpoint
+from rlpipe.backends.base import Backend, Row, RunInfo
+from rlpipe.checkpoint import Checkpoint
+from rlpipe.config import Config, Stage, stages
+from rlpipe.evaluation import EvaluationReport, evaluation_metrics, protocol
+from rlpipe.metric_logger import run_info
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.window import merged
+from rlpipe.plugins import ConfigError, resolve
+from rlpipe.rollout import Ready
+from rlpipe.run_directory import RunDirectory
+
+Ref = Any
+"""Something an engine made and can find again: an object here, an object reference on Ray."""
+
+
+class Engine(Protocol):
+    """Where the parts of a run live. Calls return references at once; ``wait`` and ``get`` wait for them."""
+
+    def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
+        """Starts the rollout workers and waits until all have their simulators."""
+
+    def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Ref:
+        """Starts the learner, from a checkpoint if there is one; returns its snapshot."""
+
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+        """Starts the metric logger."""
+
+    def cluster(self) -> dict[str, Any]:
+        """What ``run.json`` says about the machines."""
+
+    def collect(self, snapshot: Ref, stage: int) -> tuple[list[Ref], list[Ref]]:
+        """Batches and windows of all workers, in the order of their ranks."""
+
+    def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, Ref]:
+        """New snapshot, and window."""
+
+    def evaluate(self, snapshot: Ref) -> list[Ref]:
+        """Windows of all workers."""
+
+    def write(self, iteration: int, windows: list[Ref]) -> Ref:
+        """Row."""
+
+    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Ref:
+        """Event."""
+
+    def save(self, iteration: int) -> Ref:
+        """Path of a checkpoint of the state after the last update."""
+
+    def wait(self, refs: list[Ref]) -> None:
+        """Waits for all; raises what the first to fail raised."""
+
+    def get(self, ref: Ref) -> Any:
+        """The object itself."""
+
+    def finish(self, status: str) -> None:
+        """Closes the logger: ``status`` is completed, interrupted or failed."""
+
+    def close(self) -> None:
+        """Ends everything that was started."""
+
+
+class Interruption:
+    """Whether the user wants the run to end. ``request`` is safe to call from a signal handler.
+
+    Attributes:
+        reason: why, once somebody asked.
+        heeded: whether the loop runs, and so would end at its next iteration.
+    """
+
+    def __init__(self) -> None:
+        """Nobody asked yet, and nobody would listen."""
+        self.reason: str | None = None
+        self.heeded = False
+
+    def request(self, reason: str) -> None:
+        """Asks the loop to end after the current iteration."""
+        self.reason = reason
+
+
+class PhaseClock:
+    """Divides wall clock into phases that add up: every moment between two laps is in exactly one of them."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        """Starts the first lap."""
+        self._now = now
+        self._began = now()
+        self._spent: dict[Metric, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: Metric) -> Iterator[None]:
+        """Time spent inside counts as this phase; phases do not nest."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._spent[phase] = self._spent.get(phase, 0.0) + self._now() - began
+
+    def lap(self) -> MetricWindow:
+        """The ``time/`` metrics since the last lap, of which a new one begins."""
+        ended = self._now()
+        step = ended - self._began
+        spent, self._spent, self._began = self._spent, {}, ended
+        window = MetricWindow()
+        for phase, seconds in spent.items():
+            window.observe(phase, seconds)
+        window.observe(m.OTHER_TIME, step - sum(spent.values()))
+        window.observe(m.STEP, step)
+        window.observe(m.TIME_ELAPSED, step)
+        training = step - spent.get(m.EVAL_TIME, 0.0) - spent.get(m.CHECKPOINT_TIME, 0.0)
+        window.observe(m.TRAINING_SECONDS, training)
+        window.observe(m.INTERVAL_SECONDS, training)
+        window.observe(m.ITERATIONS, 1)
+        return window
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        status: completed or interrupted.
+        directory: of the run.
+        checkpoint: the last one, or None when the run was interrupted before its first iteration.
+        metrics: of the last iteration; those of the final evaluation are among them when it completed.
+        seconds: wall clock of the training loop.
+    """
+
+    status: str
+    directory: Path
+    checkpoint: Path | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def train(
+    config: Config,
+    engine: Engine,
+    *,
+    interruption: Interruption | None = None,
+    resume: Path | None = None,
+) -> TrainResult:
+    """Trains to the end of the configuration's steps.
+
+    Args:
+        config: of the run; to resume, the one in the run's directory.
+        engine: where the parts live; it is closed before this returns.
+        interruption: asked after every iteration.
+        resume: directory of a run to go on with.
+    Raises:
+        ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
+    """
+    plan = stages(config)
+    interruption = interruption or Interruption()
+    directory = None if resume is None else RunDirectory.existing(resume)
+    state = None if directory is None else checkpoint.newest(directory.path)
+    incarnation = 0 if directory is None else directory.read_json()["incarnation"] + 1
+    try:
+        ready = engine.start_workers(plan, incarnation)
+        snapshot = engine.start_learner(plan, ready, state)
+        cut = 0
+        if directory is None or state is None:
+            directory, done = RunDirectory.create(config, engine.cluster()), 0
+        else:
+            done = int(state.meta["iteration"])
+            cut = directory.cut_back(done)
+            contents = directory.read_json()
+            directory.write_json({**contents, "status": "running", "incarnation": incarnation})
+        info = run_info(directory, config, plan, done + 1)
+        engine.start_logger(directory, info, config, state)
+        views = [view(info) for view in _terminal_backends(config)]
+        loop = _Loop(config, plan, engine, views, interruption, done)
+        for note in ready.notes:
+            loop.event("note", note)
+        if state is not None:
+            loop.event("resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut)
+        status = "failed"
+        try:
+            status = loop.run(snapshot)
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            engine.finish(status)
+            for view in views:
+                view.close(status)
+        return loop.result(status, directory)
+    finally:
+        engine.close()
+
+
+class _Loop:
+    """The loop and what it must remember between iterations."""
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Sequence[Stage],
+        engine: Engine,
+        views: Sequence[Backend],
+        interruption: Interruption,
+        done: int,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._engine = engine
+        self._views = views
+        self._interruption = interruption
+        self._done = done
+        self._stage = -1
+        self._clock = PhaseClock()
+        self._unread: deque[Ref] = deque()
+        self._saved: Ref | None = None
+        self._saved_at = done
+        self._last: Row | None = None
+        self._began = time.perf_counter()
+
+    def event(self, kind: str, message: str, **data: Any) -> None:
+        event = self._engine.get(self._engine.event(kind, message, self._done, data))
+        for view in self._views:
+            view.event(event)
+
+    def run(self, snapshot: Ref) -> str:
+        """Iterates to the end; returns how it ended."""
+        self._interruption.heeded = True
+        engine, clock, runner = self._engine, self._clock, self._config.runner
+        total = self._plan[-1].until
+        while self._done < total and self._interruption.reason is None:
+            iteration = self._done + 1
+            stage = self._enter_stage(iteration)
+            with clock(m.GENERATE_ROLLOUTS):
+                batches, windows = engine.collect(snapshot, stage)
+                engine.wait(windows)
+            with clock(m.UPDATE):
+                snapshot, learnt = engine.update(batches, stage, iteration)
+                engine.wait([learnt])
+            due = runner.val_check_interval and iteration % runner.val_check_interval == 0
+            if due or iteration == total:
+                with clock(m.EVAL_TIME):
+                    evaluated = engine.evaluate(snapshot)
+                    engine.wait(evaluated)
+                windows = [*windows, *evaluated]
+            self._unread.append(engine.write(iteration, [clock.lap(), learnt, *windows]))
+            self._done = iteration
+            if iteration % runner.save_interval == 0 or iteration == total:
+                self._save()
+            with clock(m.LOG_TIME):
+                self._show_rows(behind=1)
+        self._show_rows(behind=0)
+        if self._interruption.reason is not None:
+            self._save()
+            self.event("interrupted", f"{self._interruption.reason}: stopped after iteration {self._done}.")
+            return "interrupted"
+        self.event("completed", f"Completed after iteration {self._done}.")
+        return "completed"
+
+    def _enter_stage(self, iteration: int) -> int:
+        stage = next(index for index, stage in enumerate(self._plan) if iteration <= stage.until)
+        if stage != self._stage:
+            self._stage = stage
+            if len(self._plan) > 1:
+                name, until = self._plan[stage].name, self._plan[stage].until
+                self.event(
+                    "stage", f"Stage {name}: iterations {iteration} to {until}.", stage=stage, name=name, until=until
+                )
+            elif iteration == self._done + 1:
+                self.event("started", f"Collecting from iteration {iteration} on.")
+        return stage
+
+    def _save(self) -> None:
+        """Checkpoints the state after the last iteration, once."""
+        if self._saved_at < self._done:
+            with self._clock(m.CHECKPOINT_TIME):
+                self._saved = self._engine.save(self._done)
+            self._saved_at = self._done
+
+    def _show_rows(self, behind: int) -> None:
+        """Waits for all but the newest ``behind`` writes: the place where the logger's errors surface."""
+        while len(self._unread) > behind:
+            self._last = self._engine.get(self._unread.popleft())
+            for view in self._views:
+                view.write(self._last)
+
+    def result(self, status: str, directory: RunDirectory) -> TrainResult:
+        found = sorted(directory.checkpoints.glob("iteration-*.npz"))
+        return TrainResult(
+            status,
+            directory.path,
+            found[-1] if found else None,
+            self._last.metrics if self._last else {},
+            time.perf_counter() - self._began,
+        )
+
+
+def evaluate(config: Config, state: Checkpoint, engine: Engine) -> tuple[EvaluationReport, MetricWindow]:
+    """Evaluates a checkpoint under a configuration's protocol.
+
+    Args:
+        config: the checkpoint's, perhaps with another ``evaluation``.  state: the checkpoint.
+        engine: where the workers live; it is closed before this returns.
+    Returns:
+        The report, and the window with the episodes.
+    """
+    plan = stages(config)
+    try:
+        ready = engine.start_workers(plan, 0)
+        snapshot = engine.start_learner(plan, ready, state)
+        windows = engine.evaluate(snapshot)
+        engine.wait(windows)
+        window = merged([engine.get(ref) for ref in windows])
+    finally:
+        engine.close()
+    return EvaluationReport(evaluation_metrics(window), str(state.path), protocol(config)), window
+
+
+def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
+    """The checkpoint that a file or a run directory names, and the configuration (YAML) it was trained with.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if path.is_dir():
+        state = checkpoint.newest(RunDirectory.existing(path).path)
+    elif path.is_file():
+        state = checkpoint.load(path)
+    else:
+        raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
+    return state, state.meta["config"]
+
+
+def _terminal_backends(config: Config) -> list[type[Backend]]:
+    """Backends of the configuration that live where the terminal is."""
+    found = [resolve("backends", name, "logger_backends") for name in config.runner.logger.logger_backends]
+    return [backend for backend in found if backend.at_terminal]
