@@ -241,6 +241,22 @@ def stages(config: Config) -> list[Stage]:
     return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in found]
 
 
+def protocol(config: Config) -> dict[str, Any]:
+    """What makes two success rates comparable: the simulators with all their options, seeds, episodes, actions."""
+    return {
+        "train_env": dataclasses.asdict(config.env.train),
+        "eval_env": dataclasses.asdict(config.env.eval),
+        "auto_reset": "same step, true successor kept",
+        "horizon": config.rollout.horizon,
+        "seed": config.runner.seed,
+        "training_seeds": "from 2^30",
+        "evaluation_first_seed": config.evaluation.first_seed,
+        "evaluation_episodes": config.evaluation.episodes,
+        "deterministic_actions": config.evaluation.deterministic,
+        "stages": [dataclasses.asdict(stage) for stage in config.stages],
+    }
+
+
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of a nested mapping under dotted keys; keys may be dotted themselves."""
     for name, value in tree.items():

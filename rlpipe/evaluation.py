@@ -7,7 +7,7 @@ which under a task that ends at success are the successful ones.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class Evaluator:
                     noise = torch.from_numpy(policy.noise(noise_from, simulator.num_envs))
                 actions = policy.act(torch.from_numpy(observations), noise)[0].numpy()
                 if not spec.num_actions:
-                    actions = np.clip(actions, spec.action_low, spec.action_high)
+                    actions = spec.clip(actions)
                 step = simulator.step(actions)
                 ended = tracker.step(step, policy_version)
                 window.eval_episodes += ended
@@ -107,19 +107,3 @@ class EvaluationReport:
 def evaluation_metrics(window: MetricWindow) -> dict[str, float]:
     """The ``eval/`` metrics of a merged window."""
     return window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
-
-
-def protocol(config: Config) -> dict[str, Any]:
-    """What makes two success rates comparable: the simulators with all their options, seeds, episodes, actions."""
-    return {
-        "train_env": asdict(config.env.train),
-        "eval_env": asdict(config.env.eval),
-        "auto_reset": "same step, true successor kept",
-        "horizon": config.rollout.horizon,
-        "seed": config.runner.seed,
-        "training_seeds": "from 2^30",
-        "evaluation_first_seed": config.evaluation.first_seed,
-        "evaluation_episodes": config.evaluation.episodes,
-        "deterministic_actions": config.evaluation.deterministic,
-        "stages": [asdict(stage) for stage in config.stages],
-    }

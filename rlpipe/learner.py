@@ -92,12 +92,12 @@ class Learner:
         """The weights that act, as they are now."""
         return Snapshot(self._version, self._policy.acting_weights())
 
-    def update(self, batches: Sequence[TrajectoryBatch], stage: int, iteration: int) -> tuple[Snapshot, MetricWindow]:
+    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         """Learns from the fragments of one iteration.
 
         Args:
-            batches: of all workers, in the order of their ranks.
             stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
+            batches: of all workers, in the order of their ranks.
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """

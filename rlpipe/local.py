@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from rlpipe.backends.base import RunInfo
+from rlpipe.backends.base import Event, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.learner import Learner
@@ -64,7 +64,7 @@ class LocalEngine:
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, Any]:
-        return self._learner.update(batches, stage, iteration)
+        return self._learner.update(stage, iteration, *batches)
 
     def evaluate(self, snapshot: Any) -> list[Any]:
         return [worker.evaluate(snapshot) for worker in self._workers]
@@ -72,8 +72,8 @@ class LocalEngine:
     def write(self, iteration: int, windows: list[Any]) -> Any:
         return self._logger.write(iteration, *windows)
 
-    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Any:
-        return self._logger.event(kind, message, iteration, **data)
+    def event(self, event: Event) -> Any:
+        return self._logger.event(event)
 
     def save(self, iteration: int) -> Any:
         return self._logger.save(iteration, self._learner.state())

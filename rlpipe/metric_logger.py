@@ -58,13 +58,11 @@ class MetricLogger:
             backend.write(row)
         return row
 
-    def event(self, kind: str, message: str, iteration: int, **data: Any) -> Event:
-        """Writes an event, and returns it."""
-        event = Event(kind, message, iteration, now(), data)
+    def event(self, event: Event) -> None:
+        """Writes an event."""
         self._directory.write_event(event)
         for backend in self._backends:
             backend.event(event)
-        return event
 
     def save(self, iteration: int, arrays: Mapping[str, Any]) -> str:
         """Writes a checkpoint of the learner's state together with the metrics' own.

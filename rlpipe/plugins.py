@@ -1,6 +1,6 @@
 """Finds the class that a name in a configuration stands for.
 
-A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the one in its
+A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the only name in its
 ``__all__``. Code outside this package is named ``package.module:Class``. There is no registry to edit.
 """
 
@@ -54,7 +54,8 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
             "For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(f"rlpipe.{kind}.{name}")
-    return getattr(module, module.__all__[0])  # type: ignore[no-any-return]
+    (offered,) = module.__all__
+    return getattr(module, offered)  # type: ignore[no-any-return]
 
 
 def require(package: str, extra: str, key: str) -> None:

@@ -106,7 +106,7 @@ class Collector:
             chosen, log_prob = policy.act(torch.from_numpy(self._observations), noise[t])
             actions[t], log_probs[t] = chosen.numpy(), log_prob.numpy()
             acted = time.perf_counter()
-            bounded = actions[t] if spec.num_actions else np.clip(actions[t], spec.action_low, spec.action_high)
+            bounded = actions[t] if spec.num_actions else spec.clip(actions[t])
             step = simulator.step(bounded)
             env_seconds += time.perf_counter() - acted
             predict_seconds += acted - began

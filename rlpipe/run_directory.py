@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.backends.base import Event, Row
-from rlpipe.config import Config, to_yaml
-from rlpipe.evaluation import protocol
+from rlpipe.config import Config, protocol, to_yaml
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Episode
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlpipe import checkpoint
-from rlpipe.backends.base import Backend, Row, RunInfo
+from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint
-from rlpipe.config import Config, Stage, stages
-from rlpipe.evaluation import EvaluationReport, evaluation_metrics, protocol
+from rlpipe.config import Config, Stage, protocol, stages
+from rlpipe.evaluation import EvaluationReport, evaluation_metrics
 from rlpipe.metric_logger import run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -26,7 +26,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.rollout import Ready
-from rlpipe.run_directory import RunDirectory
+from rlpipe.run_directory import RunDirectory, now
 
 Ref = Any
 """Something an engine made and can find again: an object here, an object reference on Ray."""
@@ -59,8 +59,8 @@ class Engine(Protocol):
     def write(self, iteration: int, windows: list[Ref]) -> Ref:
         """Row."""
 
-    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Ref:
-        """Event."""
+    def event(self, event: Event) -> Ref:
+        """Writes an event; the reference is only good for waiting."""
 
     def save(self, iteration: int) -> Ref:
         """Path of a checkpoint of the state after the last update."""
@@ -228,13 +228,14 @@ class _Loop:
         self._stage = -1
         self._clock = PhaseClock()
         self._unread: deque[Ref] = deque()
-        self._saved: Ref | None = None
+        self._written: list[Ref] = []
         self._saved_at = done
         self._last: Row | None = None
         self._began = time.perf_counter()
 
     def event(self, kind: str, message: str, **data: Any) -> None:
-        event = self._engine.get(self._engine.event(kind, message, self._done, data))
+        event = Event(kind, message, self._done, now(), data)
+        self._written.append(self._engine.event(event))
         for view in self._views:
             view.event(event)
 
@@ -260,17 +261,16 @@ class _Loop:
                 windows = [*windows, *evaluated]
             self._unread.append(engine.write(iteration, [clock.lap(), learnt, *windows]))
             self._done = iteration
-            if iteration % runner.save_interval == 0 or iteration == total:
+            if iteration % runner.save_interval == 0:
                 self._save()
             with clock(m.LOG_TIME):
                 self._show_rows(behind=1)
+        self._save()
+        status = "completed" if self._done == total else "interrupted"
+        why = "" if status == "completed" else f" by {self._interruption.reason}"
+        self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._show_rows(behind=0)
-        if self._interruption.reason is not None:
-            self._save()
-            self.event("interrupted", f"{self._interruption.reason}: stopped after iteration {self._done}.")
-            return "interrupted"
-        self.event("completed", f"Completed after iteration {self._done}.")
-        return "completed"
+        return status
 
     def _enter_stage(self, iteration: int) -> int:
         stage = next(index for index, stage in enumerate(self._plan) if iteration <= stage.until)
@@ -289,11 +289,14 @@ class _Loop:
         """Checkpoints the state after the last iteration, once."""
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
-                self._saved = self._engine.save(self._done)
+                self._written.append(self._engine.save(self._done))
             self._saved_at = self._done
 
     def _show_rows(self, behind: int) -> None:
-        """Waits for all but the newest ``behind`` writes: the place where the logger's errors surface."""
+        """Waits for all but the newest ``behind`` rows: the place where the logger's errors surface."""
+        if not behind or len(self._written) > 100:
+            self._engine.wait(self._written)
+            self._written.clear()
         while len(self._unread) > behind:
             self._last = self._engine.get(self._unread.popleft())
             for view in self._views:

@@ -15,7 +15,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
 
-__all__ = ["PPO", "PPOConfig"]
+__all__ = ["PPO"]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Cluster:
         # Ray turns token authentication on by itself; a token of this run's own spares ~/.ray/auth_token, whose mere
         # existence would turn it on for every Ray that is started on this machine later.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        # By default Ray runs actors at niceness 15. Whatever else runs would then stall a learner of several threads.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(address="local", include_dashboard=False, **options)
 
     def cpus(self) -> float:

@@ -5,6 +5,7 @@ Batches, weights and windows stay in the object store; this process only passes 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from collections.abc import Sequence
@@ -14,77 +15,31 @@ import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlpipe.backends.base import RunInfo
+from rlpipe.backends.base import Event, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.local import check_fits, number_of_workers
 from rlpipe.plugins import ConfigError
-from rlpipe.rollout import Ready
+from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import RunDirectory
 
 log = logging.getLogger("rlpipe")
 
 
-class _RolloutActor:
-    """A ``RolloutWorker`` in a process of its own, which no GPU can be seen from."""
+class _Part:
+    """One part of a run in a process of its own: a rollout worker, the learner or the metric logger."""
 
-    def __init__(self, plan: Sequence[Stage], rank: int, num_workers: int, incarnation: int) -> None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        os.environ["OMP_NUM_THREADS"] = "1"
-        from rlpipe.rollout import RolloutWorker
+    def __init__(self, path: str, environment: dict[str, str]) -> None:
+        os.environ.update(environment)
+        self._path = path
 
-        self._worker = RolloutWorker(plan, rank, num_workers, incarnation)
+    def make(self, *args: Any) -> None:
+        module, _, name = self._path.partition(":")
+        self._part = getattr(importlib.import_module(module), name)(*args)
 
-    def ready(self) -> Any:
-        return self._worker.ready()
-
-    def collect(self, snapshot: Any, stage: int) -> Any:
-        return self._worker.collect(snapshot, stage)
-
-    def evaluate(self, snapshot: Any) -> Any:
-        return self._worker.evaluate(snapshot)
-
-
-class _LearnerActor:
-    """A ``Learner`` in a process of its own."""
-
-    def __init__(self, plan: Sequence[Stage], spec: Any, arrays: Any) -> None:
-        from rlpipe.learner import Learner
-
-        self._learner = Learner(plan, spec)
-        if arrays is not None:
-            self._learner.load_state(arrays)
-
-    def snapshot(self) -> Any:
-        return self._learner.snapshot()
-
-    def update(self, stage: int, iteration: int, *batches: Any) -> Any:
-        return self._learner.update(batches, stage, iteration)
-
-    def state(self) -> Any:
-        return self._learner.state()
-
-
-class _LoggerActor:
-    """A ``MetricLogger`` in a process of its own, on the node where the run directory is."""
-
-    def __init__(self, directory: RunDirectory, info: RunInfo, config: Config, kept: Any) -> None:
-        from rlpipe.metric_logger import MetricLogger
-
-        self._logger = MetricLogger(directory, info, config, kept)
-
-    def write(self, iteration: int, *windows: Any) -> Any:
-        return self._logger.write(iteration, *windows)
-
-    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Any:
-        return self._logger.event(kind, message, iteration, **data)
-
-    def save(self, iteration: int, arrays: Any) -> Any:
-        return self._logger.save(iteration, arrays)
-
-    def close(self, status: str) -> None:
-        self._logger.close(status)
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self._part, method)(*args)
 
 
 class RayEngine:
@@ -98,40 +53,36 @@ class RayEngine:
         """
         self._config = config
         self._cluster = Cluster(address)
-        self._actors: list[Any] = []
-        self._learner: Any = None
-        self._logger: Any = None
+        self._parts: list[Any] = []
         self._num_workers = number_of_workers(config, self._cluster.cpus())
-        self._pending: list[Any] = []
         try:
             check_fits(config, self._num_workers, self._cluster.cpus())
         except ConfigError:
             self._cluster.close()
             raise
 
-    def _actor(self, kind: type[Any], name: str, *args: Any, **options: Any) -> Any:
-        actor = ray.remote(kind).options(name=f"{name}-{os.getpid()}", max_restarts=0, **options).remote(*args)
-        self._actors.append(actor)
-        return actor
-
-    def _here(self) -> NodeAffinitySchedulingStrategy:
-        return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    def _start(self, name: str, path: str, environment: dict[str, str], **options: Any) -> Any:
+        part = ray.remote(_Part).options(name=f"{name}-{os.getpid()}", **options).remote(path, environment)
+        self._parts.append(part)
+        return part
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         config, count = self._config, self._num_workers
-        log.info(
-            "Starting %d rollout worker%s with %d environments each",
-            count, "" if count == 1 else "s", config.env.train.total_num_envs // count,
-        )  # fmt: skip
-        plan_ref = ray.put(plan)
+        each = config.env.train.total_num_envs // count
+        log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._workers = [
-            self._actor(
-                _RolloutActor, f"rollout-{rank}", plan_ref, rank, count, incarnation,
+            self._start(
+                f"rollout-{rank}",
+                "rlpipe.rollout:RolloutWorker",
+                {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},  # simulators on CPU must not see a GPU
                 num_cpus=config.cluster.cpus_per_worker,
             )
             for rank in range(count)
-        ]  # fmt: skip
-        answers = [worker.ready.remote() for worker in self._workers]
+        ]
+        plan_ref = ray.put(plan)
+        for rank, worker in enumerate(self._workers):
+            worker.make.remote(plan_ref, rank, count, incarnation)
+        answers = [worker.call.remote("ready") for worker in self._workers]
         try:
             ready: list[Ready] = ray.get(answers, timeout=config.cluster.start_timeout)
         except GetTimeoutError as error:
@@ -144,46 +95,46 @@ class RayEngine:
         return ready[0]
 
     def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Any:
-        device = self._config.learner.device
-        gpus = 0
-        if device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
-            gpus = 1
-        options: dict[str, Any] = {"num_gpus": gpus} if gpus else {"scheduling_strategy": self._here()}
-        self._learner = self._actor(
-            _LearnerActor, "learner", plan, ready.spec, state.arrays if state else None, num_cpus=0, **options
-        )
-        snapshot = self._learner.snapshot.remote()
-        self.wait([snapshot])
-        return snapshot
+        gpu = self._config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
+        where: dict[str, Any] = {"num_gpus": 1} if gpu else {"scheduling_strategy": self._here()}
+        self._learner = self._start("learner", "rlpipe.learner:Learner", {}, num_cpus=0, **where)
+        self._learner.make.remote(plan, ready.spec)
+        if state is None:  # the first weights follow from the seed, so nobody need wait for the learner to begin
+            return ray.put(Snapshot(0, {}))
+        self._learner.call.remote("load_state", state.arrays)
+        return self._learner.call.remote("snapshot")
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
-        self._logger = self._actor(
-            _LoggerActor, "metric-logger", directory, info, config, state.meta["metrics"] if state else {},
-            num_cpus=0, scheduling_strategy=self._here(),
-        )  # fmt: skip
+        self._logger = self._start(  # it keeps the run directory, so it must live where that is
+            "metric-logger", "rlpipe.metric_logger:MetricLogger", {}, num_cpus=0, scheduling_strategy=self._here()
+        )
+        self._logger.make.remote(directory, info, config, state.meta["metrics"] if state else {})
+
+    def _here(self) -> NodeAffinitySchedulingStrategy:
+        return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
     def cluster(self) -> dict[str, Any]:
         return {"mode": "ray", "workers": self._num_workers, "nodes": self._cluster.describe()}
 
     def collect(self, snapshot: Any, stage: int) -> tuple[list[Any], list[Any]]:
-        pairs = [worker.collect.options(num_returns=2).remote(snapshot, stage) for worker in self._workers]
+        pairs = [worker.call.options(num_returns=2).remote("collect", snapshot, stage) for worker in self._workers]
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, Any]:
-        snapshot, window = self._learner.update.options(num_returns=2).remote(stage, iteration, *batches)
+        snapshot, window = self._learner.call.options(num_returns=2).remote("update", stage, iteration, *batches)
         return snapshot, window
 
     def evaluate(self, snapshot: Any) -> list[Any]:
-        return [worker.evaluate.remote(snapshot) for worker in self._workers]
+        return [worker.call.remote("evaluate", snapshot) for worker in self._workers]
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
-        return self._logger.write.remote(iteration, *windows)
+        return self._logger.call.remote("write", iteration, *windows)
 
-    def event(self, kind: str, message: str, iteration: int, data: dict[str, Any]) -> Any:
-        return self._logger.event.remote(kind, message, iteration, data)
+    def event(self, event: Event) -> Any:
+        return self._logger.call.remote("event", event)
 
     def save(self, iteration: int) -> Any:
-        return self._logger.save.remote(iteration, self._learner.state.remote())
+        return self._logger.call.remote("save", iteration, self._learner.call.remote("state"))
 
     def wait(self, refs: list[Any]) -> None:
         waiting = list(refs)
@@ -201,14 +152,14 @@ class RayEngine:
 
     def finish(self, status: str) -> None:
         try:
-            ray.get(self._logger.close.remote(status))
+            ray.get(self._logger.call.remote("close", status))
         except ray.exceptions.RayActorError:
             log.error("The metric logger died; the status in run.json may be out of date")
 
     def close(self) -> None:
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors.clear()
+        for part in self._parts:
+            ray.kill(part)
+        self._parts.clear()
         self._cluster.close()
 
 

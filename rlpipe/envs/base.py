@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,7 @@ class Simulator(ABC):
         """Frees the simulator's resources."""
 
 
-@dataclass(frozen=True)
-class SingleStep:
+class SingleStep(NamedTuple):
     """What one environment answered: ``Step`` without the first axis."""
 
     observation: Float32

@@ -17,7 +17,7 @@ from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, Simulator
 from rlpipe.plugins import ConfigError, nearest
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
-__all__ = ["Gymnasium", "GymnasiumConfig", "GymnasiumEnv", "GymnasiumVector"]
+__all__ = ["Gymnasium"]
 
 
 @dataclass(frozen=True)
@@ -152,15 +152,16 @@ class GymnasiumVector(Simulator):
         observations, rewards, terminated, truncated, info = self._env.step(actions)
         successors = self._flat(observations)
         valid = ~(self._resetting | self._idle)
+        over = np.array(terminated | truncated, dtype=bool)  # also where a slot is idle and plays on unwatched
         terminated = np.array(terminated, dtype=bool) & valid
         truncated = np.array(truncated, dtype=bool) & valid
-        ended = terminated | truncated
+        ended = over & valid
         final_info: Mapping[str, Any] = info.get("final_info", {})
         success = np.zeros(self.num_envs, dtype=bool)
         for n in np.flatnonzero(valid):
             at_end = self._mode == "SAME_STEP" and ended[n]  # there `info` already speaks of the next episode
             success[n] = bool(self._solved(final_info if at_end else info, int(n)))
-        begun = self._begin(ended, info)
+        begun = self._begin(ended, over, info)
         observations = successors if self._mode != "DISABLED" else self._flat(begun.pop(-1, observations))
         if self._mode == "SAME_STEP" and ended.any():
             finals = info["final_obs"] if "final_obs" in info else info["final_observation"]
@@ -178,7 +179,7 @@ class GymnasiumVector(Simulator):
             begun,
         )
 
-    def _begin(self, ended: Bool, info: Mapping[str, Any]) -> dict[int, Any]:
+    def _begin(self, ended: Bool, over: Bool, info: Mapping[str, Any]) -> dict[int, Any]:
         """Beginnings after a step, by environment; under DISABLED also does the reset, whose observations are at -1."""
         begun: dict[int, Any] = {}
         if self._mode == "NEXT_STEP":
@@ -192,9 +193,9 @@ class GymnasiumVector(Simulator):
                 self._idle[n] = self._next_seed(int(n)) is None
                 if not self._idle[n]:
                     begun[int(n)] = Beginning(None, self._solved(info, int(n)))
-        elif ended.any():
+        elif over.any():
             seeds = [self._next_seed(int(n)) if ended[n] else None for n in range(self.num_envs)]
-            begun[-1], reset_info = self._env.reset(seed=seeds, options={"reset_mask": ended})
+            begun[-1], reset_info = self._env.reset(seed=seeds, options={"reset_mask": over})
             for n in np.flatnonzero(ended):
                 self._idle[n] = seeds[n] is None
                 if seeds[n] is not None:

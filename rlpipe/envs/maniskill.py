@@ -18,7 +18,7 @@ from rlpipe.envs.base import Beginning, NextSeed, OneByOne, SimulatorConfig, Sin
 from rlpipe.plugins import ConfigError, nearest, require
 from rlpipe.trajectory import Float32, SpaceSpec
 
-__all__ = ["ManiSkill", "ManiSkillConfig", "ManiSkillEnv"]
+__all__ = ["ManiSkill"]
 
 NO_RENDERING = (
     "ManiSkill: rendering is off, because no Vulkan device was found. State observations do not need it; videos do "
@@ -154,10 +154,10 @@ class ManiSkillEnv(SingleEnv):
         success = info.get("success")
         return SingleStep(
             observation.numpy()[0],
-            float(reward),
-            bool(terminated),
+            reward.item(),
+            terminated.item(),
             self._steps >= self._limit,
-            None if success is None else bool(success[0]),
+            None if success is None else success.item(),
         )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, Sin
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Float32, SpaceSpec
 
-__all__ = ["Scripted", "ScriptedConfig", "ScriptedEnv", "ScriptedEpisode"]
+__all__ = ["Scripted"]
 
 
 @dataclass(frozen=True)

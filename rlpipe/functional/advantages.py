@@ -32,7 +32,7 @@ def gae(
         [T, N], in the unit of the reward, not normalised.
     """
     deltas = rewards + discount * next_values * ~terminated - values
-    carry = discount * gae_lambda * ~(terminated | truncated)
+    carry = discount * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     advantages = torch.zeros_like(rewards)
     advantage = torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
@@ -51,7 +51,7 @@ def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8) -> Tensor
     Args:
         advantages: any shape.  valid: bool of the same shape; the other positions do not influence the result.
     """
-    chosen = advantages[valid]
+    chosen = advantages[valid].double()  # in float32, the mean of equal numbers need not be that number
     if chosen.numel() < 2:
         return advantages
-    return (advantages - chosen.mean()) / (chosen.std() + eps)
+    return ((advantages.double() - chosen.mean()) / (chosen.std() + eps)).to(advantages.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -36,7 +34,6 @@ def explained_variance(values: Tensor, returns: Tensor) -> float | None:
         values, returns: same shape.
     """
     returns = returns.double()
-    variance = returns.var(correction=0).item() if returns.numel() > 1 else 0.0
-    if variance == 0.0 or math.isnan(variance):
+    if returns.numel() < 2 or bool((returns == returns.flatten()[0]).all()):
         return None
-    return 1.0 - (returns - values.double()).var(correction=0).item() / variance
+    return 1.0 - ((returns - values.double()).var(correction=0) / returns.var(correction=0)).item()

@@ -19,4 +19,6 @@ def wilson_interval(successes: int, episodes: int, *, z: float = 1.9599639845400
     center = rate + z * z / (2 * episodes)
     spread = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes * episodes))
     scale = 1 + z * z / episodes
-    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
+    low = (center - spread) / scale if successes else 0.0  # exact there, where rounding would miss the rate itself
+    high = (center + spread) / scale if successes < episodes else 1.0
+    return low, high

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics.declaration import Metric, derived, observed, reading
-from rlpipe.metrics.reductions import Distribution, Last, Mean, Sum
+from rlpipe.metrics.reductions import LARGEST, Distribution, Last, Mean, Sum
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import Episode
 
@@ -200,10 +200,20 @@ ADVANTAGES = observed(
     aliases={"rlinf": "rollout/advantages_mean"},
 )
 ADVANTAGES_MAX = reading(
-    "rollout/advantages_max", ADVANTAGES, "max", meaning="Largest raw advantage.", formula="max_i A_raw_i"
+    "rollout/advantages_max",
+    ADVANTAGES,
+    "max",
+    meaning="Largest raw advantage.",
+    formula="max_i A_raw_i",
+    aliases={"rlinf": "rollout/advantages_max"},
 )
 ADVANTAGES_MIN = reading(
-    "rollout/advantages_min", ADVANTAGES, "min", meaning="Smallest raw advantage.", formula="min_i A_raw_i"
+    "rollout/advantages_min",
+    ADVANTAGES,
+    "min",
+    meaning="Smallest raw advantage.",
+    formula="min_i A_raw_i",
+    aliases={"rlinf": "rollout/advantages_min"},
 )
 ADVANTAGES_STD = reading(
     "rollout/advantages_std",
@@ -262,7 +272,8 @@ DISCARDED_TRAJECTORIES = observed(
 def _explained_variance(returns: Distribution, residuals: Distribution) -> float | None:
     if returns.count < 2 or not (variance := returns.variance()):
         return None
-    return float(1 - residuals.variance() / variance)
+    explained = 1 - residuals.variance() / variance
+    return float(explained) if explained > -LARGEST else None  # returns that hardly vary explain nothing
 
 
 EXPLAINED_VARIANCE = derived(

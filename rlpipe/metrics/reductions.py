@@ -5,7 +5,7 @@ into workers, ranks and minibatches. Sums make that hard in floating point, beca
 exactly, as a few floats that do not overlap (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", section
 2), and is rounded once, when it is read. Means and deviations are then correctly rounded too, also around 1e8.
 
-Values that are not finite are counted and left out of everything else.
+Values that are not finite, or larger than any sum can bear, are counted and left out of everything else.
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ def _exact_squares(values: NDArray[np.float64]) -> tuple[Parts, ...]:
     return tuple(sums)
 
 
+LARGEST = 1e290
+"""Values beyond this count as not finite, so that no sum of them can overflow."""
+
+
 def _finite(values: ArrayLike) -> tuple[NDArray[np.float64], int]:
     array = np.asarray(values, dtype=np.float64).ravel()
-    finite = np.isfinite(array)
+    finite = np.abs(array) < LARGEST
     dropped = int(array.size - np.count_nonzero(finite))
     return (array[finite] if dropped else array), dropped
 
@@ -115,11 +119,11 @@ class Mean:
         weight = np.asarray(weights, dtype=np.float64).ravel()
         if weight.shape != array.shape:
             raise ValueError(f"every value needs its weight, but got {array.size} values and {weight.size} weights.")
-        usable = np.isfinite(array) & np.isfinite(weight)
-        products = array[usable] * weight[usable]
-        return cls(
-            exact_sum(products.tolist()), exact_sum(weight[usable].tolist()), int(array.size - np.count_nonzero(usable))
-        )
+        with np.errstate(all="ignore"):
+            products = array * weight
+        usable = (np.abs(array) < LARGEST) & (np.abs(weight) < LARGEST) & (np.abs(products) < LARGEST)
+        dropped = int(array.size - np.count_nonzero(usable))
+        return cls(exact_sum(products[usable].tolist()), exact_sum(weight[usable].tolist()), dropped)
 
     def merge(self, other: Self) -> Self:
         """State of both sets of observations."""

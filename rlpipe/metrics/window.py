@@ -6,6 +6,7 @@ merging, by ``read``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -51,6 +52,8 @@ class MetricWindow:
             )
         array = np.asarray(values, dtype=np.float64)
         weight = None if weights is None else np.asarray(weights, dtype=np.float64)
+        if weight is not None and weight.shape != array.shape:
+            raise ValueError(f"{metric.name}: values have shape {array.shape}, the weights {weight.shape}.")
         if mask is not None:
             chosen = np.asarray(mask, dtype=bool)
             if chosen.shape != array.shape:
@@ -70,7 +73,11 @@ class MetricWindow:
 
         Args:
             metric: a mean.  total, count: sum and number of finite values.  nonfinite: how many others there were.
+        Raises:
+            ValueError: the metric is no mean, or the total is not finite.
         """
+        if metric.reduction is not Mean or not math.isfinite(total):
+            raise ValueError(f"{metric.name}: only the finite sum of a Mean can be observed, but got {total}.")
         self._add(metric.name, Mean(exact_sum([total]), exact_sum([float(count)]), nonfinite))
 
     def merge(self, other: MetricWindow) -> None:

@@ -17,7 +17,7 @@ from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy, PolicyConfig, Weights
 from rlpipe.trajectory import Float32, SpaceSpec
 
-__all__ = ["MLPConfig", "MLPPolicy", "RunningMoments"]
+__all__ = ["MLPPolicy"]
 
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 

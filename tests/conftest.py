@@ -1,0 +1,50 @@
+"""What tests share: one Ray cluster per session, and small configurations."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from rlpipe.config import Config, load_config
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A local Ray with two CPUs, shared by all tests of the session."""
+    import ray
+
+    os.environ.setdefault("RAY_AUTH_TOKEN", "f" * 64)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=150_000_000,
+        log_to_driver=False,
+        namespace="rlpipe",
+    )
+    yield
+    ray.shutdown()
+
+
+def scripted(tmp_path, *overrides: str, **tree: Any) -> Config:
+    """A run on the scripted simulator that takes a second: 4 environments, 16 steps an iteration each, 4 iterations."""
+    base: dict[str, Any] = {
+        "env": {"train": {"name": "scripted", "total_num_envs": 4, "match_actions": True}},
+        "policy": {"name": "mlp", "hidden_sizes": [8]},
+        "algorithm": {"name": "ppo", "update_epochs": 2, "num_minibatches": 4},
+        "learner": {"num_threads": 1},
+        "rollout": {"horizon": 16},
+        "evaluation": {"episodes": 6},
+        "runner": {
+            "total_timesteps": 256,
+            "save_interval": 2,
+            "logger": {"log_path": str(tmp_path), "experiment_name": "scripted", "logger_backends": []},
+        },
+    }
+    base.update(tree)
+    return load_config(base, overrides)

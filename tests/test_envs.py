@@ -1,0 +1,264 @@
+"""The step contract: one scripted story, told by every adapter, comes out the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
+from rlpipe.plugins import ConfigError
+from rlpipe.policies.mlp import MLPConfig, MLPPolicy
+from rlpipe.rollout import Collector
+
+# Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
+# 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, and over after 3 steps.
+STORY = [
+    [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0}],
+    [{"length": 100, "end": "truncated", "success_at": (7, 8)}],
+    [{"length": 100, "end": "both", "success_at": (100,), "reward": 0.5}],
+    [{"length": 3, "end": "terminated", "success_at": (0,)}, {"length": 5, "end": "terminated", "success_at": (2, 5)}],
+]
+
+
+class StoryEnv(gymnasium.Env):
+    """A slot of the story as a Gymnasium environment."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, slot: int):
+        self.inner = ScriptedEnv(slot, [ScriptedEpisode(**episode) for episode in STORY[slot]])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        observation, success = self.inner.reset(seed)
+        return observation, {"is_success": success}
+
+    def step(self, action):
+        step = self.inner.step(action)
+        return step.observation, step.reward, step.terminated, step.truncated, {"is_success": step.success}
+
+
+def seeds(_: int) -> int:
+    return 7
+
+
+def scripted_simulator():
+    return Scripted.make(ScriptedConfig("scripted", script=STORY), len(STORY), seeds)
+
+
+def gymnasium_one_by_one():
+    envs = [GymnasiumEnv(StoryEnv(slot), "is_success") for slot in range(len(STORY))]
+    return Gymnasium(envs, seeds, ignore_terminations=False)
+
+
+def gymnasium_vector(mode: AutoresetMode):
+    env = SyncVectorEnv([lambda slot=slot: StoryEnv(slot) for slot in range(len(STORY))], autoreset_mode=mode)
+    return GymnasiumVector(env, seeds, success_key="is_success")
+
+
+def maniskill():
+    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
+
+    load_maniskill()
+    from tests import scripted_maniskill  # noqa: F401 - registers the task
+
+    envs = [
+        ManiSkillEnv(
+            ManiSkillConfig(
+                "maniskill", id="RlpipeScripted-v1", reward_mode="dense", kwargs={"slot": slot, "course": course}
+            )
+        )
+        for slot, course in enumerate(STORY)
+    ]
+    return ManiSkill(envs, seeds, ignore_terminations=False)
+
+
+ADAPTERS = {
+    "scripted": scripted_simulator,
+    "gymnasium, one by one": gymnasium_one_by_one,
+    "gymnasium, NEXT_STEP": lambda: gymnasium_vector(AutoresetMode.NEXT_STEP),
+    "gymnasium, SAME_STEP": lambda: gymnasium_vector(AutoresetMode.SAME_STEP),
+    "gymnasium, DISABLED": lambda: gymnasium_vector(AutoresetMode.DISABLED),
+    "maniskill": pytest.param(maniskill, marks=[pytest.mark.maniskill, pytest.mark.slow]),
+}
+ADAPTERS = [maker if not callable(maker) else pytest.param(maker, id=name) for name, maker in ADAPTERS.items() if maker]
+
+
+def tell(simulator, fragments: int = 4, horizon: int = 40):
+    """Collects fragments; returns for each slot its first 100 transitions, and the episodes that ended in them."""
+    policy = MLPPolicy(MLPConfig("mlp", hidden_sizes=[4]), simulator.spec)
+    collector = Collector(simulator, policy, horizon, worker=0, first_slot=0, noise_seed=[0])
+    transitions = [[] for _ in range(simulator.num_envs)]
+    episodes = [[] for _ in range(simulator.num_envs)]
+    for version in range(fragments):
+        batch, window = collector.collect(version)
+        successors = batch.successors()
+        for t, n in np.argwhere(batch.valid):
+            transitions[n].append(
+                (
+                    tuple(batch.observations[t, n]),
+                    float(batch.rewards[t, n]),
+                    tuple(successors[t, n]),
+                    bool(batch.terminated[t, n]),
+                    bool(batch.truncated[t, n]),
+                )
+            )
+        for episode in window.episodes:
+            episodes[episode.slot].append(dataclasses.replace(episode, seed=None, policy_version=0))
+    simulator.close()
+    ended = [sum(one[3] or one[4] for one in slot[:100]) for slot in transitions]
+    return [slot[:100] for slot in transitions], [rows[:count] for rows, count in zip(episodes, ended, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def story():
+    """The story as the scripted simulator tells it; the tests below say that this is the right one."""
+    return tell(scripted_simulator())
+
+
+@pytest.mark.parametrize("make", ADAPTERS)
+def test_every_adapter_tells_the_same_transitions(make, story):
+    transitions, _ = tell(make())
+    assert transitions == story[0]
+
+
+@pytest.mark.parametrize("make", ADAPTERS)
+def test_every_adapter_tells_the_same_episodes(make, story):
+    _, episodes = tell(make())
+    assert episodes == story[1]
+
+
+def test_a_ten_step_slot_and_a_hundred_step_slot_finish_what_they_should(story):
+    _, episodes = story
+    assert [len(rows) for rows in episodes] == [10, 1, 1, 25]
+
+
+def test_an_episode_that_spans_three_iterations_is_one_row(story):
+    (row,) = story[1][1]
+    assert (row.length, row.terminated, row.truncated, row.success_once, row.success_at_end) == (
+        100,
+        False,
+        True,
+        True,
+        False,
+    )
+
+
+def test_termination_and_time_limit_on_the_same_step_are_both_kept(story):
+    (row,) = story[1][2]
+    assert (row.terminated, row.truncated, row.episode_return) == (True, True, 0.5)
+
+
+def test_an_environment_that_is_solved_at_reset_says_so_and_does_not_count_as_success_once(story):
+    solved, played = story[1][3][:2]
+    assert (solved.success_at_reset, solved.success_once, solved.length) == (True, False, 3)
+    assert (played.success_at_reset, played.success_once, played.success_at_end) == (False, True, True)
+
+
+def test_the_successor_of_a_last_step_is_the_state_it_reached_not_the_next_episodes_first(story):
+    transitions, _ = story
+    observation, _, successor, terminated, _ = transitions[0][9]
+    assert (observation, successor, terminated) == ((0, 0, 9, 0), (0, 0, 10, 0), True)
+    assert transitions[0][10][0] == (0, 1, 0, 0)
+
+
+def test_ignoring_terminations_lets_an_episode_run_to_its_time_limit():
+    script = [[{"length": 4, "end": "both", "success_at": (4,)}]]
+    simulator = Scripted.make(ScriptedConfig("scripted", script=script, ignore_terminations=True), 1, seeds)
+    simulator.reset()
+    steps = [simulator.step(np.zeros((1, 1), dtype=np.float32)) for _ in range(4)]
+    assert [bool(step.terminated[0]) for step in steps] == [False] * 4
+    assert steps[-1].truncated[0]
+
+
+def test_a_slot_without_further_seeds_is_idle():
+    queue = [1, 2]
+    simulator = Scripted.make(
+        ScriptedConfig("scripted", script=[[{"length": 2}]]), 1, lambda _: queue.pop(0) if queue else None
+    )
+    simulator.reset()
+    valid = [bool(simulator.step(np.zeros((1, 1), dtype=np.float32)).valid[0]) for _ in range(6)]
+    assert valid == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_slot_of_a_vectorised_environment_without_further_seeds_is_idle(mode):
+    queues = {0: [1, 2], 3: [1]}
+    env = SyncVectorEnv([lambda slot=slot: StoryEnv(slot) for slot in (0, 3)], autoreset_mode=mode)
+    simulator = GymnasiumVector(
+        env, lambda n: queues[(0, 3)[n]].pop(0) if queues[(0, 3)[n]] else None, success_key="is_success"
+    )
+    simulator.reset()
+    steps = [simulator.step(np.zeros((2, 1), dtype=np.float32)) for _ in range(40)]
+    assert sum(step.valid for step in steps).tolist() == [20, 3]
+    assert sum(step.terminated.astype(int) for step in steps).tolist() == [2, 1]
+
+
+def test_a_vectorised_environment_that_does_not_say_how_it_resets_is_refused():
+    env = SyncVectorEnv([lambda: StoryEnv(0)])
+    env.metadata = {}
+    with pytest.raises(ConfigError, match="autoreset_mode"):
+        GymnasiumVector(env, seeds)
+
+
+def test_an_environment_without_success_says_nothing_about_it():
+    simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 2, seeds)
+    simulator.reset()
+    assert simulator.step(np.zeros(2, dtype=np.int64)).success is None
+
+
+def test_a_discrete_action_reaches_gymnasium_as_an_integer():
+    simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 1, seeds)
+    first, _ = simulator.reset()
+    step = simulator.step(np.array([1], dtype=np.int64))
+    assert step.observations[0, 1] > first[0, 1]  # action 1 pushes the cart to the right
+
+
+def test_an_unknown_gymnasium_id_names_the_nearest():
+    with pytest.raises(ConfigError, match="CartPole-v1"):
+        Gymnasium.check(GymnasiumConfig("gymnasium", id="CartPol-v1"), "env.train")
+
+
+def test_observations_that_are_no_box_are_refused():
+    with pytest.raises(ConfigError, match="only Box works"):
+        Gymnasium.make(GymnasiumConfig("gymnasium", id="FrozenLake-v1"), 1, seeds)
+
+
+@pytest.mark.maniskill
+@pytest.mark.slow
+class TestManiSkill:
+    def test_an_unknown_task_names_the_nearest(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match="PushCube-v1"):
+            ManiSkill.check(ManiSkillConfig("maniskill", id="PushCub-v1"), "env.train")
+
+    def test_an_unknown_control_mode_is_an_error_of_the_configuration(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match="pd_nothing"):
+            ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1", control_mode="pd_nothing"), 1, seeds)
+
+    def test_missing_assets_are_an_error_with_the_command_that_downloads_them(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match=r"python -m mani_skill\.utils\.download_asset PickSingleYCB-v1"):
+            ManiSkill.make(ManiSkillConfig("maniskill", id="PickSingleYCB-v1"), 1, seeds)
+
+    def test_equal_seeds_begin_equal_episodes(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        simulator = ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1"), 2, seeds)
+        observations, _ = simulator.reset()
+        assert np.array_equal(observations[0], observations[1])
+        actions = np.full((2, 8), 0.5, dtype=np.float32)
+        with torch.no_grad():
+            steps = [simulator.step(actions) for _ in range(5)]
+        assert np.array_equal(steps[-1].observations[0], steps[-1].observations[1])
