@@ -328,9 +328,7 @@ def main() -> None:
     console = Console(highlight=False, width=110)
     cores = len(os.sched_getaffinity(0))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    console.print(
-        f"{_processor()}, {cores} cores; {versions}, stable_baselines3 {metadata.version('stable_baselines3')}"
-    )
+    console.print(f"{_processor()}, {cores} cores; {versions}")
     rounds = []
     for index in range(options.rounds):
         limit = simulator_limit(cores, 8.0)

@@ -373,11 +373,14 @@ def _check(config: Config) -> None:
     ):
         if value < 1:
             raise ConfigError(f"{key} is {value}; it must be at least 1.")
-    if runner.val_check_interval < 0 or runner.seed < 0:
-        raise ConfigError(
-            f"runner.val_check_interval is {runner.val_check_interval} and runner.seed {runner.seed}; neither may be "
-            "negative."
-        )
+    for key, value in (
+        ("runner.val_check_interval", runner.val_check_interval),
+        ("runner.seed", runner.seed),
+        ("learner.lr", learner.lr),
+        ("learner.critic_lr", learner.critic_lr or 0.0),
+    ):
+        if value < 0:
+            raise ConfigError(f"{key} is {value}; it may not be negative.")
     last_seed = config.evaluation.first_seed + config.evaluation.episodes
     if config.evaluation.first_seed < 0 or last_seed > FIRST_TRAINING_SEED:
         raise ConfigError(
@@ -402,8 +405,6 @@ def _check(config: Config) -> None:
             f"learner.lr_schedule is {learner.lr_schedule!r}{nearest(learner.lr_schedule, ('constant', 'linear'))} "
             "Legal are constant and linear."
         )
-    if learner.lr < 0 or (learner.critic_lr or 0) < 0:
-        raise ConfigError(f"learner.lr is {learner.lr} and critic_lr {learner.critic_lr}; neither may be negative.")
     if config.steps_per_iteration % config.algorithm.num_minibatches:
         raise ConfigError(
             f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {rollout.horizon} x "

@@ -6,6 +6,7 @@ K ended episodes in the batch, B decisions after flattening.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,8 +36,9 @@ class SpaceSpec:
 
     def clip(self, actions: Float32) -> Float32:
         """[..., A] continuous actions within their bounds."""
-        clipped: Float32 = np.minimum(np.maximum(actions, self.action_low), self.action_high)  # faster than np.clip
-        return clipped
+        if self.action_low is None or self.action_high is None:
+            raise ValueError("discrete actions have no bounds.")
+        return np.minimum(np.maximum(actions, self.action_low), self.action_high)  # np.clip is slower on small arrays
 
     def same_as(self, other: SpaceSpec) -> bool:
         """Whether a policy made for one fits the other."""
@@ -110,14 +112,16 @@ class Episode:
     truncated: bool
 
     def as_row(self, iteration: int) -> dict[str, Any]:
-        """The JSON object of the ledger; the return stands there under its public name."""
+        """The JSON object of the ledger; the return stands there under its public name, null if it is not finite."""
         fields = asdict(self)
-        fields["return"] = fields.pop("episode_return")
+        fields["return"] = self.episode_return if math.isfinite(self.episode_return) else None
+        del fields["episode_return"]
         return {"iteration": iteration, **fields}
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Episode:
         """Inverse of ``as_row``."""
         fields = {key: value for key, value in row.items() if key != "iteration"}
-        fields["episode_return"] = fields.pop("return")
+        total = fields.pop("return")
+        fields["episode_return"] = math.nan if total is None else total
         return cls(**fields)

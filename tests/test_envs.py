@@ -17,7 +17,7 @@ from rlpipe.policies.mlp import MLPConfig, MLPPolicy
 from rlpipe.rollout import Collector
 
 # Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
-# 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, and over after 3 steps.
+# 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, over after 3 steps.
 STORY = [
     [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0}],
     [{"length": 100, "end": "truncated", "success_at": (7, 8)}],

@@ -36,9 +36,15 @@ class _Part:
 
     def make(self, *args: Any) -> None:
         module, _, name = self._path.partition(":")
-        self._part = getattr(importlib.import_module(module), name)(*args)
+        self._failure: Exception | None = None
+        try:
+            self._part = getattr(importlib.import_module(module), name)(*args)
+        except Exception as error:
+            self._failure = error  # nobody waits for `make`; whoever calls the part first must hear of it
 
     def call(self, method: str, *args: Any) -> Any:
+        if self._failure is not None:
+            raise self._failure
         return getattr(self._part, method)(*args)
 
 

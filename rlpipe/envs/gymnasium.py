@@ -218,14 +218,16 @@ class Gymnasium(OneByOne):
         kwargs = dict(config.kwargs)
         if config.max_episode_steps is not None:
             kwargs["max_episode_steps"] = config.max_episode_steps
-        if config.vectorized:
-            env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-            return GymnasiumVector(
-                env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations
-            )
-        envs: list[SingleEnv] = [
-            GymnasiumEnv(gymnasium.make(config.id, **kwargs), config.success_key) for _ in range(num_envs)
-        ]
+        try:
+            if config.vectorized:
+                env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+                return GymnasiumVector(
+                    env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations
+                )
+            made = [gymnasium.make(config.id, **kwargs) for _ in range(num_envs)]
+        except (TypeError, gymnasium.error.Error) as error:
+            raise ConfigError(f"Gymnasium cannot make {config.id} with {kwargs}: {error}") from error
+        envs: list[SingleEnv] = [GymnasiumEnv(env, config.success_key) for env in made]
         return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
 
     @classmethod

@@ -144,9 +144,9 @@ class ManiSkillEnv(SingleEnv):
 
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         self._steps = 0
-        observation, _ = self._env.reset(seed=seed)
-        solved = self._env.evaluate().get("success")
-        return observation.numpy()[0], None if solved is None else bool(solved[0])
+        observation, info = self._env.reset(seed=seed)
+        solved = info.get("success")
+        return observation.numpy()[0], None if solved is None else solved.item()
 
     def step(self, action: Any) -> SingleStep:
         self._steps += 1

@@ -1,0 +1,99 @@
+"""The same run on Ray: equal numbers, real ManiSkill, readable failures."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlpipe
+from rlpipe.config import load_config
+from rlpipe.metrics import catalogue as m
+from rlpipe.plugins import ConfigError
+from tests.conftest import scripted
+from tests.test_training import from_ledger, lines, without_timings
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_loop_on_ray_gives_the_same_metrics_as_the_loop_in_one_process(tmp_path, workers):
+    config = scripted(tmp_path, f"rollout.num_workers={workers}", "runner.val_check_interval=2")
+    local, distributed = (rlpipe.train(config, local=local) for local in (True, False))
+    assert without_timings(local.directory) == without_timings(distributed.directory)
+    assert lines(local.directory, "episodes.jsonl") == lines(distributed.directory, "episodes.jsonl")
+
+
+def test_with_two_workers_every_env_metric_equals_the_ledgers_to_the_last_digit(tmp_path):
+    script = [[{"length": 3, "reward": 0.1, "end": "terminated", "success_at": [3]}], [{"length": 7, "reward": 1e-9}]]
+    config = scripted(
+        tmp_path,
+        "rollout.num_workers=2",
+        env={"train": {"name": "scripted", "total_num_envs": 4, "script": script, "match_actions": True}},
+    )
+    run = rlpipe.train(config).directory
+    for row in lines(run, "metrics.jsonl"):
+        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+        assert row["metrics"]["time/workers_reporting"] == 2
+
+
+def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_at_once(tmp_path):
+    with pytest.raises(ConfigError, match=r"4 rollout workers .* need 4 CPUs, but Ray has 2"):
+        rlpipe.train(scripted(tmp_path, "rollout.num_workers=4"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_simulator_that_cannot_be_made_is_the_users_error_and_leaves_nothing(tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
+    with pytest.raises(ConfigError, match="wheels"):
+        rlpipe.train(scripted(tmp_path, env=env))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resumed_run_continues_on_ray(tmp_path):
+    config = scripted(tmp_path, "rollout.num_workers=2")
+    run = rlpipe.train(config).directory
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    rlpipe.train(config, resume=run)
+    rows = lines(run, "metrics.jsonl")
+    assert [(row["iteration"], row["total_timesteps"]) for row in rows] == [(n, 64 * n) for n in (1, 2, 3, 4)]
+
+
+def test_evaluation_does_not_depend_on_the_number_of_workers(tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4}}
+    result = rlpipe.train(scripted(tmp_path, env=env), local=True)
+    reports = [
+        rlpipe.evaluate(result.checkpoint, episodes=10, overrides=[f"rollout.num_workers={count}"]) for count in (1, 2)
+    ]
+    assert reports[0].metrics == reports[1].metrics
+
+
+@pytest.mark.maniskill
+def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
+    config = load_config(
+        "configs/ppo_push_cube.yaml",
+        [
+            "rollout.horizon=60",
+            "env.train.total_num_envs=4",
+            "rollout.num_workers=2",
+            "runner.total_timesteps=720",
+            "evaluation.episodes=4",
+            "env.eval.total_num_envs=4",
+            "stages.0.timesteps=240",
+            f"runner.logger.log_path={tmp_path}",
+            "runner.logger.logger_backends=[tensorboard]",
+        ],
+    )
+    result = rlpipe.train(config)
+    rows = [row["metrics"] for row in lines(result.directory, "metrics.jsonl")]
+    assert [row["train/stage"] for row in rows] == [0, 1, 1]
+    assert rows[0]["rollout/rewards"] > 0  # dense
+    assert rows[0]["env/num_trajectories"] >= 4
+    assert rows[-1]["eval/num_trajectories"] == 4
+    reported = {name for row in rows for name in row}
+    assert reported >= {
+        *(f"train/actor/{name}" for name in ("approx_kl", "clip_fraction", "clipped_ratio", "grad_norm", "lr")),
+        *("train/actor/policy_loss", "train/critic/value_loss", "train/critic/value_clip_ratio"),
+        *("train/critic/explained_variance", "train/entropy_loss", "train/loss", "rollout/advantages_max"),
+        *("rollout/advantages_mean", "rollout/advantages_min", "rollout/rewards", "env/success_once"),
+        *("env/episode_len", "env/return", "env/reward"),
+    }

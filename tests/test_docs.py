@@ -1,0 +1,165 @@
+"""The documentation agrees with the code: every metric, every configuration key with its default, every example."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import rlpipe
+from rlpipe import checkpoint
+from rlpipe.algorithms.base import AlgorithmConfig
+from rlpipe.config import Config, StageConfig
+from rlpipe.envs.base import SimulatorConfig
+from rlpipe.plugins import available, resolve
+from rlpipe.policies.base import PolicyConfig
+from rlpipe.run_directory import read_jsonl
+from tests.conftest import scripted
+
+DOCS = Path(__file__).parent.parent / "docs"
+REQUIRED = "required"
+
+
+def test_the_page_of_metrics_is_up_to_date():
+    expected = runpy.run_path(str(DOCS / "generate_metrics.py"))["page"]()
+    written = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert written == expected, "run: python docs/generate_metrics.py > docs/metrics.md"
+
+
+# --- configuration.md: one table row for each key, | `key` | default | ...
+
+
+def default(field: dataclasses.Field) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED
+
+
+def keys(schema: type[Any], prefix: str, skip: set[str] | frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
+    """Full key and default of each field, with nested groups taken apart."""
+    for field in dataclasses.fields(schema):
+        value = default(field)
+        if dataclasses.is_dataclass(value):
+            yield from keys(type(value), f"{prefix}{field.name}.")
+        elif field.name not in skip:
+            yield f"{prefix}{field.name}", value
+
+
+def plug_in_keys(kind: str, prefix: str, base: type[Any]) -> Iterator[tuple[str, str, Any]]:
+    """(section, key, default) of what a kind of plug-in has in common, and of what each adds or changes."""
+    common = dict(keys(base, prefix))
+    yield from ((f"Every {prefix[:-1]}", key, value) for key, value in common.items())
+    for name in available(kind):
+        for key, value in keys(resolve(kind, name, "name").Config, prefix):
+            if key not in common or common[key] != value:
+                yield f"`{prefix}name: {name}`", key, value
+
+
+DOCUMENTED = [
+    *((key.split(".")[0], key, value) for key, value in keys(Config, "", {"env", "policy", "algorithm", "stages"})),
+    *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
+    *plug_in_keys("envs", "env.train.", SimulatorConfig),
+    *plug_in_keys("policies", "policy.", PolicyConfig),
+    *plug_in_keys("algorithms", "algorithm.", AlgorithmConfig),
+]
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Default as written, by heading and key, from the tables that begin with these two columns."""
+    found: dict[str, dict[str, str]] = {}
+    heading, of_keys = "", False
+    for line in (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        of_keys = line.startswith("| key | default |") or (of_keys and line.startswith("|"))
+        if of_keys and (match := re.match(r"\| `([^`]+)` \| `?([^|`]*)`? \|", line)):
+            found.setdefault(heading, {})[match[1]] = match[2]
+    return found
+
+
+@pytest.mark.parametrize(("section", "key", "value"), DOCUMENTED, ids=lambda value: str(value))
+def test_every_configuration_key_is_documented_with_its_default(section, key, value):
+    written = tables()[section][key]
+    assert OmegaConf.create(f"value: {written}").value == value
+
+
+def test_no_configuration_key_is_documented_that_does_not_exist():
+    written = {(section, key) for section, rows in tables().items() for key in rows}
+    assert written == {(section, key) for section, key, _ in DOCUMENTED}
+
+
+# --- extending.md and run_directory.md: what they show, works
+
+
+def examples(page: str) -> dict[str, str]:
+    """Python blocks of a page by the file that their first line names."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return {block.splitlines()[0].removeprefix("# "): block for block in blocks}
+
+
+@pytest.fixture
+def my_lab(tmp_path, monkeypatch):
+    """The examples of extending.md as an importable package."""
+    for name, block in examples("extending.md").items():
+        if name.startswith("my_lab/"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(block, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
+    config = rlpipe.load_config(
+        {
+            "env": {"train": {"name": "my_lab.reach:Reach", "total_num_envs": 4}},
+            "policy": {"name": "my_lab.linear:LinearPolicy"},
+            "algorithm": {"name": "my_lab.a2c:A2C"},
+            "learner": {"num_threads": 1},
+            "rollout": {"horizon": 40},
+            "evaluation": {"episodes": 5},
+            "runner": {
+                "total_timesteps": 480,
+                "logger": {"log_path": str(tmp_path), "logger_backends": ["my_lab.csv_backend:Csv"]},
+            },
+        }
+    )
+    result = rlpipe.train(config, local=True)
+    assert result.metrics["eval/num_trajectories"] == 5
+    assert {"eval/success_once", "train/critic/explained_variance", "train/actor/action_std"} <= result.metrics.keys()
+    assert "3,eval/num_trajectories,5.0\n" in (result.directory / "metrics.csv").read_text()
+
+
+def test_the_test_of_the_guide_passes(tmp_path):
+    names: dict[str, Any] = {}
+    exec(examples("extending.md")["tests/test_my_lab.py"], names)
+    names["test_two_of_three_episodes_succeed"](tmp_path)
+
+
+def test_the_snippets_about_the_run_directory_work(tmp_path):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    names: dict[str, Any] = {"run": run}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "run_directory.md").read_text("utf-8"), flags=re.DOTALL):
+        exec(block, names)
+    row = list(read_jsonl(run / "metrics.jsonl"))[2]["metrics"]
+    assert names["metrics"] == {name: value for name, value in row.items() if name.startswith("env/")}
+    assert names["meta"]["iteration"] == 4
+    assert "actor.0.weight" in names["weights"]
+
+
+def test_the_tables_of_the_run_directory_name_every_field(tmp_path):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    page = (DOCS / "run_directory.md").read_text("utf-8")
+    named = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|")))
+    contents = json.loads((run / "run.json").read_text())
+    written = {*contents, *contents["protocol"], *checkpoint.newest(run).meta}
+    for name in ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl"):
+        written |= next(read_jsonl(run / name)).keys()
+    assert written <= named

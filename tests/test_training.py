@@ -1,0 +1,406 @@
+"""Whole runs on the scripted simulator: what they leave behind, how they end, how they go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlpipe
+from rlpipe import checkpoint
+from rlpipe.backends.memory import Memory
+from rlpipe.config import load_config
+from rlpipe.metrics import CATALOGUE, MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.plugins import ConfigError
+from rlpipe.rollout import training_seed
+from rlpipe.run_directory import read_jsonl
+from rlpipe.training import Interruption, PhaseClock
+from rlpipe.trajectory import Episode
+from tests.conftest import scripted
+
+TIMINGS = "time/"
+
+
+def lines(run: Path, name: str) -> list[dict]:
+    return list(read_jsonl(run / name))
+
+
+def without_timings(run: Path) -> list[dict[str, float]]:
+    return [
+        {name: value for name, value in row["metrics"].items() if not name.startswith(TIMINGS)}
+        for row in lines(run, "metrics.jsonl")
+    ]
+
+
+def from_ledger(run: Path, file: str, metrics: m.EpisodeMetrics, iteration: int) -> dict[str, float]:
+    """The metrics of one iteration, recomputed from the episodes that stand in the ledger."""
+    window = MetricWindow()
+    metrics.observe(window, [Episode.from_row(row) for row in lines(run, file) if row["iteration"] == iteration])
+    return window.read(metrics.declared())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished local run."""
+    return rlpipe.train(scripted(tmp_path_factory.mktemp("finished")), local=True)
+
+
+def test_a_run_leaves_behind_what_is_promised(finished):
+    names = {path.name for path in finished.directory.iterdir()}
+    assert names == {
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "episodes.jsonl",
+        "eval_episodes.jsonl",
+        "events.jsonl",
+        "checkpoints",
+    }
+    run = json.loads((finished.directory / "run.json").read_text())
+    assert (run["status"], run["run_id"], run["incarnation"]) == ("completed", finished.directory.name, 0)
+    assert run["protocol"]["evaluation_episodes"] == 6
+
+
+def test_every_iteration_is_one_line_and_every_metric_is_declared(finished):
+    rows = lines(finished.directory, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["total_timesteps"] for row in rows] == [64, 128, 192, 256]
+    assert {name for row in rows for name in row["metrics"]} <= CATALOGUE.keys()
+
+
+def test_env_metrics_equal_those_recomputed_from_the_ledger_to_the_last_digit(finished):
+    for row in lines(finished.directory, "metrics.jsonl"):
+        expected = from_ledger(finished.directory, "episodes.jsonl", m.ENV, row["iteration"])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+
+
+def test_the_final_evaluation_runs_its_quota_on_held_out_seeds(finished):
+    episodes = lines(finished.directory, "eval_episodes.jsonl")
+    assert sorted(row["seed"] for row in episodes) == list(range(1_000_000, 1_000_006))
+    assert sorted(row["slot"] for row in episodes) == [0, 0, 1, 1, 2, 3]
+    assert finished.metrics["eval/num_trajectories"] == 6
+    assert min(row["seed"] for row in lines(finished.directory, "episodes.jsonl")) >= 2**30
+
+
+def test_time_adds_up(finished):
+    for row in lines(finished.directory, "metrics.jsonl"):
+        metrics = row["metrics"]
+        parts = (
+            "generate_rollouts",
+            "cal_adv_and_returns",
+            "actor_training",
+            "sync_weights",
+            "eval",
+            "checkpoint",
+            "log",
+            "other",
+        )
+        total = sum(metrics.get(f"time/{part}", 0.0) for part in parts)
+        assert total == pytest.approx(metrics["time/step"], rel=1e-9)
+
+
+def test_evaluation_and_checkpoints_do_not_count_as_training_throughput():
+    now = [0.0]
+    clock = PhaseClock(lambda: now[0])
+    for phase, seconds in ((m.GENERATE_ROLLOUTS, 2.0), (m.EVAL_TIME, 5.0), (m.CHECKPOINT_TIME, 1.0)):
+        with clock(phase):
+            now[0] += seconds
+    now[0] += 0.5
+    window = clock.lap()
+    window.observe(m.TIMESTEPS, 100)
+    metrics = window.read([m.STEP, m.OTHER_TIME, m.FPS_INTERVAL])
+    assert metrics == {"time/step": 8.5, "time/other": 0.5, "time/fps_interval": 100 / 2.5}
+
+
+def test_a_policy_learns_the_scripted_task(tmp_path):
+    config = scripted(tmp_path, "runner.total_timesteps=6400", "learner.lr=0.01", "env.eval.script=[[{length: 20}]]")
+    assert rlpipe.train(config, local=True).metrics["eval/return"] > 19
+
+
+def test_no_finished_episode_leaves_the_keys_out_and_says_so(tmp_path):
+    result = rlpipe.train(scripted(tmp_path, "env.train.script=[[{length: 40}]]"), local=True)
+    first, _, third, _ = without_timings(result.directory)
+    assert first["env/num_trajectories"] == 0
+    assert not any(name.startswith("env/") for name in first.keys() - {"env/num_trajectories"})
+    assert third["env/episode_len"] == 40
+
+
+def test_training_seeds_differ_and_never_meet_evaluation_seeds():
+    drawn = [training_seed(0, 0, 0, slot, episode) for slot in range(8) for episode in range(200)]
+    assert len(set(drawn)) == len(drawn)
+    assert all(2**30 <= seed < 2**31 for seed in drawn)
+
+
+def test_the_number_of_workers_does_not_change_which_episodes_are_trained_on(tmp_path):
+    config = scripted(tmp_path, "learner.lr=0")
+    runs = [
+        rlpipe.train(load_config(to_mapping(config), [f"rollout.num_workers={count}"]), local=True)
+        for count in (1, 2, 4)
+    ]
+    ledgers = [
+        sorted(
+            (row["iteration"], row["slot"], row["seed"], row["return"])
+            for row in lines(run.directory, "episodes.jsonl")
+        )
+        for run in runs
+    ]
+    assert ledgers[0] == ledgers[1] == ledgers[2]
+
+
+def to_mapping(config) -> dict:
+    from rlpipe.config import from_yaml, to_yaml
+
+    return from_yaml(to_yaml(config))
+
+
+def test_stages_show_in_metrics_and_events(tmp_path):
+    plan = [
+        {"name": "first", "timesteps": 128, "overrides": {"env.train.script": [[{"length": 30}]], "learner.lr": 0.5}},
+        {"name": "second"},
+    ]
+    result = rlpipe.train(scripted(tmp_path, stages=plan), local=True)
+    rows = without_timings(result.directory)
+    assert [row["train/stage"] for row in rows] == [0, 0, 1, 1]
+    assert [row["train/actor/lr"] for row in rows] == [0.5, 0.5, 3e-4, 3e-4]
+    assert [row.get("rollout/discarded_trajectories") for row in rows] == [None, None, 4, None]
+    staged = [event for event in lines(result.directory, "events.jsonl") if event["kind"] == "stage"]
+    assert [(event["data"]["name"], event["data"]["until"]) for event in staged] == [("first", 2), ("second", 4)]
+
+
+def test_a_linear_schedule_falls_to_its_last_step(tmp_path):
+    result = rlpipe.train(scripted(tmp_path, "learner.lr_schedule=linear", "learner.lr=0.4"), local=True)
+    rates = [row["train/actor/lr"] for row in without_timings(result.directory)]
+    assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_a_target_kl_ends_an_update_early(tmp_path):
+    overrides = ("algorithm.target_kl=1e-9", "algorithm.update_epochs=5", "learner.lr=0.01")
+    result = rlpipe.train(scripted(tmp_path, *overrides), local=True)
+    assert {row["train/epochs_run"] for row in without_timings(result.directory)} == {1}
+
+
+def test_an_update_that_is_not_finite_never_reaches_the_weights(tmp_path):
+    script = "env.train.script=[[{length: 5, reward: .nan}]]"
+    result = rlpipe.train(scripted(tmp_path, script, "algorithm.normalize_advantages=false"), local=True)
+    first = lines(result.directory, "metrics.jsonl")[0]
+    assert first["metrics"]["train/nonfinite_steps"] == 8
+    assert first["metrics"]["train/n_updates"] == 0
+    assert first["nonfinite"]["rollout/rewards"] > 0
+    assert all(np.isfinite(array).all() for array in checkpoint.load(result.checkpoint).arrays.values())
+
+
+def test_an_interruption_saves_and_resuming_continues_the_same_curve(tmp_path):
+    class AfterTwo(Interruption):
+        asked = 0
+
+        @property
+        def reason(self):
+            self.asked += 1
+            return "test" if self.asked > 2 else None
+
+        @reason.setter
+        def reason(self, value):
+            pass
+
+    config = scripted(tmp_path)
+    stopped = rlpipe.train(config, local=True, interruption=AfterTwo())
+    assert stopped.status == "interrupted"
+    resumed = rlpipe.train(config, local=True, resume=stopped.directory)
+    rows = lines(resumed.directory, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["total_timesteps"] for row in rows] == [64, 128, 192, 256]
+    assert [row["metrics"]["train/n_updates"] for row in rows] == [8, 16, 24, 32]
+    assert rows[-1]["metrics"]["time/time_elapsed"] > rows[1]["metrics"]["time/time_elapsed"]
+    assert json.loads((resumed.directory / "run.json").read_text())["incarnation"] == 1
+
+
+def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(tmp_path):
+    config = scripted(tmp_path)
+    run = rlpipe.train(config, local=True).directory
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 5, "torn')
+    rlpipe.train(config, local=True, resume=run)
+    assert [row["iteration"] for row in lines(run, "metrics.jsonl")] == [1, 2, 3, 4]
+    discarded = (run / "discarded-1-metrics.jsonl").read_text().splitlines()
+    assert [line[:15] for line in discarded] == ['{"iteration": 3', '{"iteration": 4', '{"iteration": 5']
+    for row in lines(run, "metrics.jsonl"):
+        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+        assert expected["env/num_trajectories"] == row["metrics"]["env/num_trajectories"]
+
+
+def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
+    from rlpipe.config import stages
+    from rlpipe.learner import Learner
+    from rlpipe.rollout import RolloutWorker
+
+    plan = stages(scripted(tmp_path))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = Learner(plan, worker.ready().spec)
+    batch, _ = worker.collect(learner.snapshot(), 0)
+    learner.update(0, 1, batch)
+    kept = learner.state()
+    again = Learner(plan, worker.ready().spec)
+    again.load_state(kept)
+    first, second = (one.update(0, 2, batch)[0] for one in (learner, again))
+    assert all(np.array_equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    config = scripted(tmp_path)
+    run = rlpipe.train(config, local=True).directory
+    newest = run / "checkpoints" / "iteration-000004.npz"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert checkpoint.newest(run).meta["iteration"] == 2
+    with pytest.raises(ConfigError, match="not a whole checkpoint"):
+        checkpoint.load(newest)
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    result = rlpipe.train(scripted(tmp_path, "runner.save_interval=1", "runner.keep_checkpoints=2"), local=True)
+    assert [file.name for file in sorted((result.directory / "checkpoints").iterdir())] == [
+        "iteration-000003.npz",
+        "iteration-000004.npz",
+    ]
+
+
+def test_a_checkpoint_alone_is_enough_to_evaluate(finished, tmp_path):
+    moved = tmp_path / "policy.npz"
+    moved.write_bytes(finished.checkpoint.read_bytes())
+    report = rlpipe.evaluate(moved, episodes=9, local=True)
+    assert report.metrics["eval/num_trajectories"] == 9
+    assert rlpipe.evaluate(moved, episodes=9, local=True).metrics == report.metrics
+
+
+def test_evaluation_does_not_favour_quick_episodes(tmp_path):
+    script = [[{"length": 2, "end": "terminated", "success_at": [2]}], [{"length": 50}]]
+    config = scripted(tmp_path, "evaluation.episodes=40", env={"train": {"name": "scripted", "total_num_envs": 2}})
+    config = dataclasses.replace(
+        config, env=dataclasses.replace(config.env, eval=dataclasses.replace(config.env.eval, script=script))
+    )
+    assert rlpipe.train(config, local=True).metrics["eval/success_once"] == 0.5
+
+
+def test_backends_see_every_row_and_event_once(tmp_path):
+    rlpipe.train(scripted(tmp_path, "runner.logger.logger_backends=[memory]"), local=True)
+    seen = Memory.latest
+    assert [row.iteration for row in seen.rows] == [1, 2, 3, 4]
+    assert [event.kind for event in seen.events] == ["started", "completed"]
+    assert seen.status == "completed"
+
+
+def test_tensorboard_holds_the_rows_and_forgets_what_a_resume_repeats(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = scripted(tmp_path, "runner.logger.logger_backends=[tensorboard]")
+    run = rlpipe.train(config, local=True).directory
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    rlpipe.train(config, local=True, resume=run)
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    rows = lines(run, "metrics.jsonl")
+    for name in ("env/return", "train/loss", "time/total_timesteps", "rollout/rewards"):
+        points = [(point.step, point.value) for point in events.Scalars(name)]
+        assert points == [(row["iteration"], np.float32(row["metrics"][name])) for row in rows]
+    namespaces = {tag.split("/")[0] for tag in events.Tags()["scalars"]}
+    assert namespaces == {"train", "rollout", "env", "eval", "time"}
+
+
+def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlpipe", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def wait_for_rows(folder: Path, count: int) -> Path:
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        for file in folder.glob("*/*/metrics.jsonl"):
+            if len(file.read_text().splitlines()) >= count:
+                return file.parent
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+SLOW_RUN = ("runner.total_timesteps=1000000", "runner.save_interval=3", "env.train.step_seconds=0.002")
+
+
+def write_config(tmp_path) -> str:
+    from rlpipe.config import to_yaml
+
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(scripted(tmp_path / "runs")))
+    return str(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
+    process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
+    run = wait_for_rows(tmp_path / "runs", 2)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    last = lines(run, "metrics.jsonl")[-1]["iteration"]
+    assert checkpoint.newest(run).meta["iteration"] == last
+    assert "rlpipe train --resume" in stdout
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.slow
+def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
+    process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
+    run = wait_for_rows(tmp_path / "runs", 5)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    reported = len(lines(run, "metrics.jsonl"))
+    resumed = rlpipe_command("train", "--resume", str(run), "--local", f"runner.total_timesteps={64 * (reported + 3)}")
+    _, stderr = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, stderr
+    rows = lines(run, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
+    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "configs/ppo_cartpole.yaml", "runner.sed=1"], "unknown key runner.sed"),
+        (["train", "configs/nothing.yaml"], "there is no configuration file"),
+        (["train"], "name a configuration"),
+        (["train", "--resume", "configs"], "not a run directory"),
+        (["evaluate", "configs"], "not a run directory"),
+        (["evaluate", "README.md"], "not a whole checkpoint"),
+        (["evaluate", "no/such/run"], "neither a run directory nor a checkpoint"),
+        (["trian"], "No such command"),
+    ],
+)
+def test_a_wrong_command_exits_2_with_one_message_and_no_traceback(arguments, words):
+    process = rlpipe_command(*arguments)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert words in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.slow
+def test_evaluate_prints_json_that_a_program_can_read(finished):
+    process = rlpipe_command("evaluate", str(finished.directory), "--episodes", "8", "--json", "--local")
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    report = json.loads(stdout)
+    assert report["metrics"]["eval/num_trajectories"] == 8
+    assert report["protocol"]["evaluation_first_seed"] == 1_000_000
