@@ -49,7 +49,7 @@ class RunDirectory:
             except OSError as error:
                 raise ConfigError(f"runner.logger.log_path: cannot make {path}: {error}.") from error
         run = cls(path.resolve())
-        (run.path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        run.write_config(config)
         run.write_json(
             {
                 "run_id": path.name,
@@ -93,6 +93,10 @@ class RunDirectory:
         partial = self.path / ".run.json.partial"
         partial.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
         partial.replace(self.path / "run.json")
+
+    def write_config(self, config: Config) -> None:
+        """Writes ``config.yaml``: what the run, or the part that resumes it, is made from."""
+        (self.path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds lines to a ``.jsonl`` file. Not-a-number cannot get in: ``json`` refuses it."""

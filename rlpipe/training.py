@@ -182,6 +182,7 @@ def train(
         else:
             done = int(state.meta["iteration"])
             cut = directory.cut_back(done)
+            directory.write_config(config)
             contents = directory.read_json()
             directory.write_json({**contents, "status": "running", "incarnation": incarnation})
         info = run_info(directory, config, plan, done + 1)

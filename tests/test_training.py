@@ -255,6 +255,11 @@ def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_pa
     assert all(np.array_equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
+def test_weights_of_another_policy_are_refused_by_name(tmp_path, finished):
+    with pytest.raises(ConfigError, match=r"weights actor\.0\.weight of shape \(8, 4\) do not fit"):
+        rlpipe.evaluate(finished.checkpoint, overrides=["policy.hidden_sizes=[16]"], local=True)
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     config = scripted(tmp_path)
     run = rlpipe.train(config, local=True).directory

@@ -34,17 +34,25 @@ class Console(Backend):
     def __init__(self, run: RunInfo) -> None:
         """Draws live where both output streams are terminals, so that neither a pipe nor a log file gets the panel."""
         self._run = run
-        self._terminal = Terminal(stderr=True, highlight=False)
+        self.terminal = Terminal(stderr=True, highlight=False)
         self._row: Row | None = None
         self._evaluated: Row | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._seconds: deque[float] = deque(maxlen=20)
         self._live: Live | None = None
-        if sys.stdout.isatty() and self._terminal.is_terminal:
-            self._live = Live(self._panel(), console=self._terminal, refresh_per_second=4, transient=False)
+        if sys.stdout.isatty() and self.terminal.is_terminal:
+            self._live = Live(self.panel(), console=self.terminal, refresh_per_second=4, transient=False)
             self._live.start()
 
     def write(self, row: Row) -> None:
+        self.show(row)
+        if self._live is not None:
+            self._live.update(self.panel())
+        else:
+            self.terminal.print(self._line(row), soft_wrap=True)
+
+    def show(self, row: Row) -> None:
+        """Takes a row into the panel, without drawing."""
         self._row = row
         self._seconds.append(row.metrics[m.STEP.name])
         success = row.metrics.get(m.ENV.success_once.name)
@@ -53,19 +61,13 @@ class Console(Backend):
             self._history.append(headline)
         if m.EVAL.num_trajectories.name in row.metrics:
             self._evaluated = row
-        if self._live is not None:
-            self._live.update(self._panel())
-        else:
-            self._terminal.print(self._line(row), soft_wrap=True)
 
     def event(self, event: Event) -> None:
-        self._terminal.print(
-            Text(f"· {event.message}", style="dim" if event.kind == "note" else "cyan"), soft_wrap=True
-        )
+        self.terminal.print(Text(f"· {event.message}", style="dim" if event.kind == "note" else "cyan"), soft_wrap=True)
 
     def close(self, status: str) -> None:
         if self._live is not None:
-            self._live.update(self._panel(status))
+            self._live.update(self.panel(status))
             self._live.stop()
 
     def _eta(self) -> str:
@@ -99,7 +101,8 @@ class Console(Backend):
             parts.append(f"eval {_outcome(row)}")
         return "  ".join(parts)
 
-    def _panel(self, status: str = "") -> RenderableType:
+    def panel(self, status: str = "") -> RenderableType:
+        """The live panel as it stands."""
         run, row = self._run, self._row
         metrics = row.metrics if row else {}
         iteration = row.iteration if row else run.first_iteration - 1
@@ -148,7 +151,7 @@ class Console(Backend):
             subtitle=f"[dim]{status or 'Ctrl-C stops after the current iteration and saves'}[/dim]",
             box=box.ROUNDED,
             border_style="cyan",
-            width=min(100, self._terminal.width),
+            width=min(100, self.terminal.width),
         )
 
 

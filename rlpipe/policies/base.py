@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Float32
 
 Weights = dict[str, NDArray[Any]]
@@ -82,8 +83,18 @@ class Policy(ABC, nn.Module):
         return self.weights()
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Copies weights in; those that are not given stay."""
+        """Copies weights in; those that are not given stay.
+
+        Raises:
+            ConfigError: they belong to a policy of another shape.
+        """
         own = self.state_dict()
         with torch.no_grad():
             for name, array in weights.items():
+                if name not in own or tuple(own[name].shape) != array.shape:
+                    has = f"has shape {tuple(own[name].shape)}" if name in own else "has none of that name"
+                    raise ConfigError(
+                        f"weights {name} of shape {array.shape} do not fit the policy, which {has}: they were trained "
+                        "with another policy or on another task."
+                    )
                 own[name].copy_(torch.tensor(array))
