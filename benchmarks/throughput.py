@@ -52,6 +52,24 @@ CONFIG = {
 }
 
 
+def make_task():
+    """The task as ``gymnasium.make`` returns it."""
+    from rlpipe.envs.maniskill import load_maniskill
+
+    load_maniskill()
+    import gymnasium
+
+    return gymnasium.make(
+        TASK,
+        num_envs=1,
+        obs_mode="state",
+        control_mode="pd_joint_delta_pos",
+        reward_mode="normalized_dense",
+        sim_backend="physx_cpu",
+        render_backend="none",
+    )
+
+
 # --- the simulator's limit
 
 
@@ -60,24 +78,8 @@ def step_randomly(seconds: float, environments: int, ready, begin, steps) -> Non
     import numpy as np
     import torch
 
-    from rlpipe.envs.maniskill import load_maniskill
-
     torch.set_num_threads(1)
-    load_maniskill()
-    import gymnasium
-
-    envs = [
-        gymnasium.make(
-            TASK,
-            num_envs=1,
-            obs_mode="state",
-            control_mode="pd_joint_delta_pos",
-            reward_mode="normalized_dense",
-            sim_backend="physx_cpu",
-            render_backend="none",
-        )
-        for _ in range(environments)
-    ]
+    envs = [make_task() for _ in range(environments)]
     generator = np.random.default_rng(os.getpid())
     with torch.inference_mode():
         for env in envs:
@@ -198,24 +200,11 @@ def make_wrapped(seed: int):
         import torch
 
         torch.set_num_threads(1)
-        from rlpipe.envs.maniskill import load_maniskill
-
-        load_maniskill()
-        import gymnasium
+        task = make_task()
         from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
         from stable_baselines3.common.monitor import Monitor
 
-        env = CPUGymWrapper(
-            gymnasium.make(
-                TASK,
-                num_envs=1,
-                obs_mode="state",
-                control_mode="pd_joint_delta_pos",
-                reward_mode="normalized_dense",
-                sim_backend="physx_cpu",
-                render_backend="none",
-            )
-        )
+        env = CPUGymWrapper(task)
         env.reset(seed=seed)
         return Monitor(env, info_keywords=("success",))
 

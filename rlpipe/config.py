@@ -224,8 +224,9 @@ def stages(config: Config) -> list[Stage]:
             OmegaConf.update(tree, name, value, force_add=True)
         staged = _build(tree)
         _check(staged)
-        if (staged.learner.device, staged.learner.num_threads) != (config.learner.device, config.learner.num_threads):
-            raise ConfigError(f"{key}.overrides changes the learner's hardware, which stays the same for a run.")
+        for name in ("device", "num_threads", "adam_eps"):
+            if getattr(staged.learner, name) != getattr(config.learner, name):
+                raise ConfigError(f"{key}.overrides changes learner.{name}, which stays the same for a run.")
         found.append(Stage(stage.name, until, staged))
         begin = until
     if begin < total:
@@ -381,6 +382,14 @@ def _check(config: Config) -> None:
     ):
         if value < 0:
             raise ConfigError(f"{key} is {value}; it may not be negative.")
+    for key, value in (
+        ("cluster.cpus_per_worker", config.cluster.cpus_per_worker),
+        ("learner.max_grad_norm", learner.max_grad_norm),
+        ("learner.adam_eps", learner.adam_eps),
+        ("algorithm.target_kl", config.algorithm.target_kl),
+    ):
+        if value is not None and value <= 0:
+            raise ConfigError(f"{key} is {value}; it must be greater than 0.")
     last_seed = config.evaluation.first_seed + config.evaluation.episodes
     if config.evaluation.first_seed < 0 or last_seed > FIRST_TRAINING_SEED:
         raise ConfigError(

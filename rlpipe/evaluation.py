@@ -17,8 +17,9 @@ from rlpipe.config import Config
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import resolve
+from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory import SpaceSpec
 
 
 def episode_seeds(episodes: int, first_seed: int, slots: int) -> list[list[int]]:
@@ -33,11 +34,27 @@ def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
     return range(*bounds)
 
 
+def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
+    """Checks that a simulator fits the policy.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not found.same_as(wanted):
+        raise ConfigError(f"{key} has other observations or actions, {found}, than the policy was made for, {wanted}.")
+
+
 class Evaluator:
     """One worker's evaluation simulator, made once and reset for each evaluation."""
 
-    def __init__(self, config: Config, rank: int, num_workers: int) -> None:
-        """Makes the simulator, if any slot falls to this worker."""
+    def __init__(self, config: Config, rank: int, num_workers: int, spec: SpaceSpec) -> None:
+        """Makes the simulator, if any slot falls to this worker.
+
+        Args:
+            config: of the run.  rank, num_workers: which share of the slots.  spec: what the policy was made for.
+        Raises:
+            ConfigError: the simulator cannot be made, or has other spaces.
+        """
         protocol = config.evaluation
         self._protocol = protocol
         self._rank = rank
@@ -52,6 +69,7 @@ class Evaluator:
             self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
                 config.env.eval, len(share), self._next_seed
             )
+            check_same_spaces("env.eval", self._simulator.spec, spec)
 
     def _next_seed(self, n: int) -> int | None:
         return self._queues[n].popleft() if self._queues[n] else None
@@ -69,14 +87,16 @@ class Evaluator:
             self._queues = [deque(seeds) for seeds in self._seeds]
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
             spec = simulator.spec
-            noise_from = np.random.default_rng([self._noise_seed, self._first_slot])
+            generators = [  # one a slot, so that sampled actions do not depend on the number of workers
+                np.random.default_rng([self._noise_seed, self._first_slot + n]) for n in range(simulator.num_envs)
+            ]
             remaining = sum(map(len, self._seeds))
             observations, beginnings = simulator.reset()
             tracker.begin(beginnings)
             while remaining:
                 noise = None
                 if not self._protocol.deterministic:
-                    noise = torch.from_numpy(policy.noise(noise_from, simulator.num_envs))
+                    noise = torch.from_numpy(np.concatenate([policy.noise(g, 1) for g in generators]))
                 actions = policy.act(torch.from_numpy(observations), noise)[0].numpy()
                 if not spec.num_actions:
                     actions = spec.clip(actions)

@@ -144,7 +144,7 @@ class Learner:
             order = torch.randperm(len(samples), generator=self._generator).to(self._device)
             shuffled = samples.select(order)
             bounds = np.linspace(0, len(samples), config.num_minibatches + 1).astype(int)
-            before = len(observed[m.APPROX_KL])
+            before = len(observed.get(m.APPROX_KL, ()))
             for begin, end in itertools.pairwise(bounds.tolist()):
                 loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
                 norms = self._backward(loss.total)
@@ -155,7 +155,7 @@ class Learner:
                     self._optimizer.step()
                 taken, skipped = taken + finite, skipped + (not finite)
             epochs += 1
-            if config.target_kl is not None:
+            if config.target_kl is not None and m.APPROX_KL in observed:
                 divergence = torch.cat(observed[m.APPROX_KL][before:]).mean()
                 if divergence > config.target_kl:
                     break

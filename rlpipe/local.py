@@ -32,6 +32,7 @@ class LocalEngine:
 
     _learner: Learner
     _logger: MetricLogger
+    _opened = False
 
     def __init__(self, config: Config) -> None:
         """Notes how many ranks of collection to run, one after the other."""
@@ -51,6 +52,7 @@ class LocalEngine:
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
+        self._opened = True
 
     def cluster(self) -> dict[str, Any]:
         return {
@@ -85,7 +87,8 @@ class LocalEngine:
         return ref
 
     def finish(self, status: str) -> None:
-        self._logger.close(status)
+        if self._opened:
+            self._logger.close(status)
 
     def close(self) -> None:
         self._workers.clear()

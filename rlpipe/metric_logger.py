@@ -82,10 +82,9 @@ class MetricLogger:
         return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
 
     def close(self, status: str) -> None:
-        """Ends the run: ``status`` is completed, interrupted or failed."""
+        """Closes the backends: ``status`` is completed, interrupted or failed."""
         for backend in self._backends:
             backend.close(status)
-        self._directory.write_json({**self._directory.read_json(), "status": status})
 
 
 def run_info(directory: RunDirectory, config: Config, stages: Sequence[Any], first_iteration: int) -> RunInfo:

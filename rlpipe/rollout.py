@@ -14,7 +14,7 @@ import torch
 from rlpipe.config import FIRST_TRAINING_SEED, Config, Stage
 from rlpipe.envs.base import Simulator
 from rlpipe.episodes import EpisodeTracker
-from rlpipe.evaluation import Evaluator
+from rlpipe.evaluation import Evaluator, check_same_spaces
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import resolve
@@ -215,8 +215,10 @@ class RolloutWorker:
         if self._config.env.train == before:
             return 0
         discarded = self._collector.unfinished if self._collector else 0
+        spec = self._simulator.spec
         self._simulator.close()
         self._simulator = self._make_simulator()
+        check_same_spaces(f"stages[{stage}]: env.train", self._simulator.spec, spec)
         self._collector = None
         return discarded
 
@@ -224,6 +226,7 @@ class RolloutWorker:
         """This worker's share of an evaluation with the given weights."""
         torch.set_num_threads(1)
         if self._evaluator is None:
-            self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers)
+            spec = self._simulator.spec
+            self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
         self._policy.load_weights(snapshot.weights)
         return self._evaluator.evaluate(self._policy, snapshot.version)

@@ -57,15 +57,17 @@ class RunDirectory:
                 "project": config.runner.logger.project_name,
                 "status": "running",
                 "created": datetime.now(UTC).isoformat(),
-                "versions": _versions(),
-                "git_commit": _git_commit(),
-                "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
-                "cluster": dict(cluster),
                 "incarnation": 0,
-                "protocol": protocol(config),
+                **_circumstances(config, cluster),
             }
         )
         return run
+
+    def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int) -> None:
+        """Notes that the run goes on, perhaps with another configuration or on another machine."""
+        self.write_config(config)
+        changes = {"status": "running", "incarnation": incarnation, **_circumstances(config, cluster)}
+        self.write_json({**self.read_json(), **changes})
 
     @classmethod
     def existing(cls, path: Path) -> RunDirectory:
@@ -163,6 +165,17 @@ def now() -> float:
     return time.time()
 
 
+def _circumstances(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``run.json`` says of how the newest part of a run was made."""
+    return {
+        "versions": _versions(),
+        "git_commit": _git_commit(),
+        "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
+        "cluster": dict(cluster),
+        "protocol": protocol(config),
+    }
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien"):
@@ -174,10 +187,12 @@ def _versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
+    """Commit of the checkout this package runs from; None for an installed package."""
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():
+        return None
     try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        )
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return answer.stdout.strip()

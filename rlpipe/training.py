@@ -182,27 +182,27 @@ def train(
         else:
             done = int(state.meta["iteration"])
             cut = directory.cut_back(done)
-            directory.write_config(config)
-            contents = directory.read_json()
-            directory.write_json({**contents, "status": "running", "incarnation": incarnation})
+            directory.reopen(config, engine.cluster(), incarnation)
         info = run_info(directory, config, plan, done + 1)
-        engine.start_logger(directory, info, config, state)
-        views = [view(info) for view in _terminal_backends(config)]
-        loop = _Loop(config, plan, engine, views, interruption, done)
-        for note in ready.notes:
-            loop.event("note", note)
-        if state is not None:
-            loop.event("resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut)
         status = "failed"
+        views: list[Backend] = []
         try:
+            engine.start_logger(directory, info, config, state)
+            views += [view(info) for view in _terminal_backends(config)]
+            loop = _Loop(config, plan, engine, views, interruption, done)
+            for note in ready.notes:
+                loop.event("note", note)
+            if state is not None:
+                loop.event("resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut)
             status = loop.run(snapshot)
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         finally:
-            engine.finish(status)
             for view in views:
                 view.close(status)
+            engine.finish(status)
+            directory.write_json({**directory.read_json(), "status": status})
         return loop.result(status, directory)
     finally:
         engine.close()
@@ -260,7 +260,9 @@ class _Loop:
                     evaluated = engine.evaluate(snapshot)
                     engine.wait(evaluated)
                 windows = [*windows, *evaluated]
-            self._unread.append(engine.write(iteration, [clock.lap(), learnt, *windows]))
+            timed = clock.lap()
+            with clock(m.LOG_TIME):
+                self._unread.append(engine.write(iteration, [timed, learnt, *windows]))
             self._done = iteration
             if iteration % runner.save_interval == 0:
                 self._save()

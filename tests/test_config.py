@@ -33,6 +33,9 @@ from tests.conftest import scripted
         ("runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
         ("evaluation.first_seed=1073741824", ["training seeds begin"]),
         ("evaluation.episodes=0", ["evaluation.episodes is 0", "at least 1"]),
+        ("cluster.cpus_per_worker=0", ["cluster.cpus_per_worker is 0", "greater than 0"]),
+        ("learner.max_grad_norm=-1", ["learner.max_grad_norm is -1", "greater than 0"]),
+        ("algorithm.value_clip=-1", ["algorithm.value_clip is -1", "greater than 0"]),
         ("runner.seed", ["'runner.seed' is no override", "key=value"]),
     ],
 )
@@ -88,6 +91,7 @@ def test_a_stage_lasts_whole_iterations_and_the_last_one_to_the_end(tmp_path):
         ({"overrides": {"algorithm.discont": 1.0}}, "discont"),
         ({"overrides": {"policy.activation": "relu"}}, "may change keys under env.train, algorithm and learner"),
         ({"overrides": {"env.train.total_num_envs": 8}}, "number of environments"),
+        ({"overrides": {"learner.adam_eps": 1.0}}, "learner.adam_eps, which stays the same"),
         ({"timesteps": 10}, "lengthen one"),
     ],
 )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 import rlpipe
+from rlpipe import checkpoint
 from rlpipe.config import load_config
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError
 from tests.conftest import scripted
-from tests.test_training import from_ledger, lines, without_timings
+from tests.test_training import (
+    SLOW_RUN,
+    from_ledger,
+    lines,
+    rlpipe_command,
+    wait_for_rows,
+    without_timings,
+    write_config,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -65,6 +77,36 @@ def test_evaluation_does_not_depend_on_the_number_of_workers(tmp_path):
         rlpipe.evaluate(result.checkpoint, episodes=10, overrides=[f"rollout.num_workers={count}"]) for count in (1, 2)
     ]
     assert reports[0].metrics == reports[1].metrics
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
+    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
+    run = wait_for_rows(tmp_path / "runs", 2)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert checkpoint.newest(run).meta["iteration"] == lines(run, "metrics.jsonl")[-1]["iteration"]
+
+
+def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
+    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
+    run = wait_for_rows(tmp_path / "runs", 5)
+    process.kill()
+    process.communicate()
+    reported = len(lines(run, "metrics.jsonl"))
+    rest = f"runner.total_timesteps={64 * (reported + 3)}"
+    resumed = rlpipe_command("train", "--resume", str(run), rest, env=own_ray())
+    _, stderr = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, stderr
+    rows = lines(run, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
+    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+
+
+def own_ray() -> dict[str, str]:
+    """The environment of a command that starts a Ray of its own beside the tests'."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
 @pytest.mark.maniskill

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,8 @@ def my_lab(tmp_path, monkeypatch):
         if name.startswith("my_lab/"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(block, encoding="utf-8")
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_lab"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -135,6 +138,12 @@ def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     assert result.metrics["eval/num_trajectories"] == 5
     assert {"eval/success_once", "train/critic/explained_variance", "train/actor/action_std"} <= result.metrics.keys()
     assert "3,eval/num_trajectories,5.0\n" in (result.directory / "metrics.csv").read_text()
+
+
+def test_the_registered_environment_of_the_guide_is_found(my_lab, tmp_path):
+    env = {"train": {"name": "my_lab.tasks:Gymnasium", "id": "ShortCart-v0", "total_num_envs": 4}}
+    result = rlpipe.train(scripted(tmp_path, env=env), local=True)
+    assert result.metrics["env/episode_len_max"] == 10
 
 
 def test_the_test_of_the_guide_passes(tmp_path):

@@ -208,6 +208,24 @@ def test_a_vectorised_environment_that_does_not_say_how_it_resets_is_refused():
         GymnasiumVector(env, seeds)
 
 
+def test_a_natively_vectorised_environment_runs_whole_episodes():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
+    transitions, episodes = tell(Gymnasium.make(config, 3, seeds), fragments=3)
+    assert all(len(slot) == 100 for slot in transitions)
+    assert all(rows and all(row.terminated for row in rows) for rows in episodes)
+
+
+def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
+    (tmp_path / "my_tasks.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = GymnasiumConfig("gymnasium", id="my_tasks:Mine-v0")
+    Gymnasium.check(config, "env.train")
+    assert Gymnasium.make(config, 1, seeds).spec.num_actions == 2
+
+
 def test_an_environment_without_success_says_nothing_about_it():
     simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 2, seeds)
     simulator.reset()

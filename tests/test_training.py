@@ -295,6 +295,24 @@ def test_evaluation_does_not_favour_quick_episodes(tmp_path):
     assert rlpipe.train(config, local=True).metrics["eval/success_once"] == 0.5
 
 
+def test_an_evaluation_simulator_with_other_actions_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"env\.eval has other observations or actions"):
+        rlpipe.train(scripted(tmp_path, "env.eval.discrete=true"), local=True)
+
+
+def test_a_backend_that_cannot_open_fails_the_run(tmp_path):
+    config = scripted(tmp_path, "runner.logger.logger_backends=[tests.test_training:Broken]")
+    with pytest.raises(OSError, match="no disk"):
+        rlpipe.train(config, local=True)
+    (run,) = tmp_path.glob("scripted/*/run.json")
+    assert json.loads(run.read_text())["status"] == "failed"
+
+
+class Broken(Memory):
+    def __init__(self, run):
+        raise OSError("no disk")
+
+
 def test_backends_see_every_row_and_event_once(tmp_path):
     rlpipe.train(scripted(tmp_path, "runner.logger.logger_backends=[memory]"), local=True)
     seen = Memory.latest

@@ -50,6 +50,8 @@ class PPOConfig(AlgorithmConfig):
                 f"algorithm.clip_ratio_low is {self.clip_ratio_low} and clip_ratio_high {self.clip_ratio_high}; the "
                 "first must lie between 0 and 1, the second above 0."
             )
+        if self.value_clip is not None and self.value_clip <= 0.0:
+            raise ConfigError(f"algorithm.value_clip is {self.value_clip}; it must be greater than 0.")
         if self.dual_clip is not None and self.dual_clip <= 1.0:
             raise ConfigError(f"algorithm.dual_clip is {self.dual_clip}; it must be greater than 1.")
 

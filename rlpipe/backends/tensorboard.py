@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
-from rlpipe.plugins import require
 
 __all__ = ["TensorBoard"]
 
@@ -24,10 +23,6 @@ class TensorBoard(Backend):
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Record(step=run.first_iteration, session_log=start))
         self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), run.first_iteration, None)
-
-    @classmethod
-    def check(cls) -> None:
-        require("tensorboard", "dev", "runner.logger.logger_backends: tensorboard")
 
     def write(self, row: Row) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
+import threading
 from typing import Any
 
 import ray
@@ -30,6 +32,12 @@ class Cluster:
         self._ours = not ray.is_initialized()
         if not self._ours:
             return
+        heeded = signal.getsignal(signal.SIGTERM)
+        self._connect(address)
+        if heeded is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, heeded)  # ray.init puts its own handler there, which saves nothing
+
+    def _connect(self, address: str | None) -> None:
         address = address or os.environ.get("RAY_ADDRESS")
         options: dict[str, Any] = {
             "namespace": "rlpipe",

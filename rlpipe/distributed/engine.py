@@ -159,8 +159,8 @@ class RayEngine:
     def finish(self, status: str) -> None:
         try:
             ray.get(self._logger.call.remote("close", status))
-        except ray.exceptions.RayActorError:
-            log.error("The metric logger died; the status in run.json may be out of date")
+        except ray.exceptions.RayError as error:
+            log.error("The metric logger could not close its backends: %s", error)
 
     def close(self) -> None:
         for part in self._parts:

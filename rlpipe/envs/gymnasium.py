@@ -6,6 +6,7 @@ Importing this file imports no Gymnasium.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +106,7 @@ class GymnasiumVector(Simulator):
         Raises:
             ConfigError: it does not say how it resets, or cannot do what is asked.
         """
-        from gymnasium.vector import AutoresetMode
+        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
         mode = env.metadata.get("autoreset_mode")
         if mode is None:
@@ -117,6 +118,8 @@ class GymnasiumVector(Simulator):
         if ignore_terminations:
             raise ConfigError("a natively vectorised environment ends its own episodes: set ignore_terminations=false.")
         self._env = env
+        # Vectors made of single environments take a seed for each; others have one generator for all.
+        self._seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._next_seed = next_seed
         self._success_key = success_key
         self.num_envs = env.num_envs
@@ -133,9 +136,11 @@ class GymnasiumVector(Simulator):
         seeds = [self._next_seed(n) for n in range(self.num_envs)]
         self._idle = np.array([seed is None for seed in seeds])
         self._resetting[:] = False
-        observations, info = self._env.reset(seed=seeds)
+        observations, info = self._env.reset(seed=seeds if self._seed_each else seeds[0])
         return self._flat(observations), {
-            n: Beginning(seeds[n], self._solved(info, n)) for n in range(self.num_envs) if not self._idle[n]
+            n: Beginning(seeds[n] if self._seed_each else None, self._solved(info, n))
+            for n in range(self.num_envs)
+            if not self._idle[n]
         }
 
     def _flat(self, observations: Any) -> Float32:
@@ -195,11 +200,13 @@ class GymnasiumVector(Simulator):
                     begun[int(n)] = Beginning(None, self._solved(info, int(n)))
         elif over.any():
             seeds = [self._next_seed(int(n)) if ended[n] else None for n in range(self.num_envs)]
-            begun[-1], reset_info = self._env.reset(seed=seeds, options={"reset_mask": over})
+            given = seeds if self._seed_each else None
+            begun[-1], reset_info = self._env.reset(seed=given, options={"reset_mask": over})
             for n in np.flatnonzero(ended):
                 self._idle[n] = seeds[n] is None
                 if seeds[n] is not None:
-                    begun[int(n)] = Beginning(seeds[n], self._solved(reset_info, int(n)))
+                    seed = seeds[n] if self._seed_each else None
+                    begun[int(n)] = Beginning(seed, self._solved(reset_info, int(n)))
         return begun
 
     def close(self) -> None:
@@ -234,10 +241,13 @@ class Gymnasium(OneByOne):
     def check(cls, config: GymnasiumConfig, key: str) -> None:
         import gymnasium
 
+        module, _, name = config.id.rpartition(":")
         try:
-            registered = gymnasium.spec(config.id)
+            if module:
+                importlib.import_module(module)
+            registered = gymnasium.spec(name)
         except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            near = nearest(config.id, gymnasium.registry)
+            near = nearest(name, gymnasium.registry)
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")

@@ -3,7 +3,8 @@
 One law holds for every reduction: ``of(a).merge(of(b)) == of(a + b)``, bit for bit, in any order and over any split
 into workers, ranks and minibatches. Sums make that hard in floating point, because addition rounds. So a sum is kept
 exactly, as a few floats that do not overlap (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", section
-2), and is rounded once, when it is read. Means and deviations are then correctly rounded too, also around 1e8.
+2), and is rounded once, when it is read. Means and variances are then correctly rounded too, also around 1e8; a
+deviation is within one unit in its last place.
 
 Values that are not finite, or larger than any sum can bear, are counted and left out of everything else.
 """
