@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.ticker
 from rich.console import Console as Terminal
 
 from rlpipe.backends.base import Row
@@ -64,18 +65,19 @@ def draw_curve(runs: list[RunDirectory]) -> None:
         axes.text(boundary, 1.04, f"{before.name} | {after.name}", ha="center", va="bottom", color="0.4", fontsize=9)
     axes.set(xlabel="environment steps", ylabel="success_once", ylim=(-0.02, 1.02), xlim=(0, None))
     axes.grid(alpha=0.25)
+    axes.xaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,.0f}"))
     axes.legend(frameon=False, loc="lower right", title="line: training, dots: evaluation, 95 %", title_fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(IMAGES / "curve.png", dpi=150)
 
 
 def draw_console(run: RunDirectory) -> None:
-    """The live panel as it stood at three quarters of the run."""
+    """The live panel as it stood halfway through the run."""
     config = load_config(from_yaml((run.path / "config.yaml").read_text()))
     view = Console(run_info(run, config, stages(config), 1))
     view.terminal = Terminal(record=True, force_terminal=True, width=100, file=Path("/dev/null").open("w"))  # noqa: SIM115
     rows = list(read_jsonl(run.path / "metrics.jsonl"))
-    for row in rows[: len(rows) * 3 // 4]:
+    for row in rows[: len(rows) // 2]:
         view.show(Row(**row))
     view.terminal.print(view.panel())
     view.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")

@@ -141,7 +141,7 @@ def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
 
 
 def test_the_registered_environment_of_the_guide_is_found(my_lab, tmp_path):
-    env = {"train": {"name": "my_lab.tasks:Gymnasium", "id": "ShortCart-v0", "total_num_envs": 4}}
+    env = {"train": {"name": "gymnasium", "id": "my_lab.tasks:ShortCart-v0", "total_num_envs": 4}}
     result = rlpipe.train(scripted(tmp_path, env=env), local=True)
     assert result.metrics["env/episode_len_max"] == 10
 
