@@ -150,7 +150,7 @@ def run_rlpipe(folder: Path, iterations: int, *, until: float | None = None) -> 
     parts = [name for name in rows[0] if name in PARTS]
     return {
         "first_step": next(event["time"] for event in events if event["kind"] == "started") - began,
-        "collection": statistics.median(STEPS / row["time/generate_rollouts"] for row in rows),
+        "collection_in_training": statistics.median(STEPS / row["time/generate_rollouts"] for row in rows),
         "end_to_end": statistics.median(row["time/fps_interval"] for row in rows),
         "predict_share": statistics.median(row["time/rollout/predict"] / row["time/step"] for row in rows),
         "simulator_share": statistics.median(row["time/env/env_interact_step"] / row["time/step"] for row in rows),
@@ -168,6 +168,23 @@ PARTS = (
     "time/other",
     "time/step",
 )
+
+
+def run_collection(fragments: int) -> None:
+    """Collects back to back, nothing learnt in between, in this process; prints the rate as JSON."""
+    from rlpipe.config import load_config, stages
+    from rlpipe.distributed.engine import RayEngine
+    from rlpipe.rollout import Snapshot
+
+    config = load_config(CONFIG)
+    engine = RayEngine(config)
+    engine.start_workers(stages(config), 0)
+    windows = [engine.collect(Snapshot(0, {}), 0)[1] for _ in range(fragments)]
+    engine.wait(windows[0])
+    began = time.perf_counter()
+    engine.wait(windows[-1])
+    print(json.dumps({"collection": STEPS * (fragments - 1) / (time.perf_counter() - began)}))
+    engine.close()
 
 
 def _newest_run(runs: Path) -> Path | None:
@@ -275,7 +292,11 @@ def run_sb3(iterations: int, until: float | None) -> None:
 
 def call_sb3(iterations: int, until: float | None = None) -> dict[str, float]:
     """Runs ``run_sb3`` in a process of its own."""
-    arguments = ["--sb3", str(iterations), *([] if until is None else ["--until", str(until)])]
+    return call(["--sb3", str(iterations), *([] if until is None else ["--until", str(until)])])
+
+
+def call(arguments: list[str]) -> dict[str, float]:
+    """Runs this script in a process of its own; returns what it prints."""
     answer = subprocess.run(
         [sys.executable, __file__, *arguments],
         env={**os.environ, "BENCHMARK_BEGAN": str(time.time())},
@@ -303,9 +324,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=9, help="of rlpipe in each round")
     parser.add_argument("--learning", action="store_true", help="also measure seconds to a training success of 0.5")
+    parser.add_argument("--collect", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--sb3", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.collect:
+        run_collection(options.collect)
+        return
     if options.sb3:
         run_sb3(options.sb3, options.until)
         return
@@ -323,6 +348,7 @@ def main() -> None:
         limit = simulator_limit(cores, 8.0)
         with tempfile.TemporaryDirectory() as folder:
             ours = run_rlpipe(Path(folder), options.iterations)
+        ours |= call(["--collect", str(options.iterations)])
         limit = (limit + simulator_limit(cores, 8.0)) / 2  # before and after, so that a drift of the machine cancels
         sb3 = call_sb3(4)
         rounds.append((limit, ours, sb3))
@@ -338,6 +364,7 @@ def main() -> None:
     table.add_row("simulator's limit", f"{median(lambda limit, *_: limit):,.0f}", "1.00", "", "")
     for name, key, index in (
         ("rlpipe, collection alone", "collection", 1),
+        ("rlpipe, collection between updates", "collection_in_training", 1),
         ("rlpipe, end to end", "end_to_end", 1),
         ("Stable-Baselines3, end to end", "end_to_end", 2),
     ):

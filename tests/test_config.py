@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlpipe.config import from_yaml, load_config, stages, to_yaml
-from rlpipe.plugins import ConfigError
+from rlpipe.plugins import ConfigError, require
 from tests.conftest import scripted
 
 
@@ -103,3 +103,10 @@ def test_an_impossible_stage_is_refused_at_once(tmp_path, second, words):
 def test_a_run_that_ends_before_its_last_stage_begins_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="before stage second begins"):
         scripted(tmp_path, "runner.total_timesteps=100", stages=[{"name": "a", "timesteps": 128}, {"name": "second"}])
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it():
+    with pytest.raises(
+        ConfigError, match=r"no_such_simulator, which is not installed: pip install 'rlpipe\[maniskill\]'"
+    ):
+        require("no_such_simulator", "maniskill", "env.train")
