@@ -56,16 +56,16 @@ class Table(Policy):
         return observations[:, 2], observations[:, 3]
 
     def noise(self, generator, steps):
-        raise NotImplementedError
+        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
 
     def act(self, observations, noise):
-        raise NotImplementedError
+        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
 
     def actor_parameters(self):
-        raise NotImplementedError
+        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
 
     def critic_parameters(self):
-        raise NotImplementedError
+        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
 
 
 def ppo(**options: Any) -> PPO:

@@ -179,7 +179,7 @@ class ManiSkill(OneByOne):
             )
         try:
             envs: list[SingleEnv] = [ManiSkillEnv(config) for _ in range(num_envs)]
-        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:
+        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:  # ManiSkill's, for unknown modes
             raise ConfigError(
                 f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
                 f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
