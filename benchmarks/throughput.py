@@ -5,11 +5,12 @@
 
 All contenders run in turn, several rounds in one run, on ManiSkill PushCube-v1 with the same network (separate actor
 and critic, 3 x 256, tanh), batch (3,200 steps), epochs (8) and minibatches (8). The simulator's limit is what
-``gymnasium.make`` returns, stepped with random NumPy actions under ``inference_mode`` by as many processes as there are
-cores. While throughput is measured the learning rate is 0: every update is computed, but the policy keeps acting at
-random, because an arm that has learnt to touch things makes each step of the physics dearer and would blur the
-comparison. The first iterations of each round are left out. Machines are noisy: trust the ratios, which compare
-neighbours in time, more than the rates.
+``gymnasium.make`` returns, as ManiSkill ships it, stepped with random NumPy actions under ``inference_mode`` by as many
+processes as there are cores; rlpipe's adapter takes a shortcut inside the simulator (``quicken_poses``), the limit and
+Stable-Baselines3 do not. While throughput is measured the learning rate is 0: every update is computed, but the policy
+keeps acting at random, because an arm that has learnt to touch things makes each step of the physics dearer and would
+blur the comparison. The first iterations of each round are left out. Machines are noisy: trust the ratios, which
+compare neighbours in time, more than the rates.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def make_task():
 # --- the simulator's limit
 
 
-def step_randomly(seconds: float, environments: int, ready, begin, steps) -> None:
-    """One process: random actions as NumPy arrays, no policy, episodes of 50 steps."""
+def step_randomly(environments: int, ready, orders, steps) -> None:
+    """One process: random actions as NumPy arrays, no policy, episodes of 50 steps, for as long as each order says."""
     import numpy as np
     import torch
 
@@ -85,35 +86,48 @@ def step_randomly(seconds: float, environments: int, ready, begin, steps) -> Non
         for env in envs:
             env.reset(seed=0)
         ready.wait()
-        begin.wait()
-        ends, count = time.perf_counter() + seconds, 0
-        while time.perf_counter() < ends:
-            actions = generator.uniform(-1.0, 1.0, (environments, 8)).astype(np.float32)
-            for env, action in zip(envs, actions, strict=True):
-                env.step(action)
-            count += 1
-            if count % 50 == 0:
-                for env in envs:
-                    env.reset()
-        steps.put(count * environments / (time.perf_counter() - ends + seconds))
+        while seconds := orders.get():
+            began, count = time.perf_counter(), 0
+            while time.perf_counter() < began + seconds:
+                actions = generator.uniform(-1.0, 1.0, (environments, 8)).astype(np.float32)
+                for env, action in zip(envs, actions, strict=True):
+                    env.step(action)
+                count += 1
+                if count % 50 == 0:
+                    for env in envs:
+                        env.reset()
+            steps.put(count * environments / (time.perf_counter() - began))
 
 
-def simulator_limit(processes: int, seconds: float) -> float:
-    """Environment steps per second of all processes."""
-    context = multiprocessing.get_context("spawn")
-    ready, begin, steps = context.Barrier(processes + 1), context.Barrier(processes + 1), context.Queue()
-    workers = [
-        context.Process(target=step_randomly, args=(seconds, ENVS // processes, ready, begin, steps))
-        for _ in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    ready.wait()
-    begin.wait()
-    rates = [steps.get() for _ in workers]
-    for worker in workers:
-        worker.join()
-    return sum(rates)
+class Limit:
+    """As many processes as there are cores, each stepping its share of the environments when told to."""
+
+    def __init__(self, processes: int) -> None:
+        """Starts them and waits until all simulators stand."""
+        context = multiprocessing.get_context("spawn")
+        ready = context.Barrier(processes + 1)
+        self._steps = context.Queue()
+        self._orders = [context.Queue() for _ in range(processes)]
+        self._workers = [
+            context.Process(target=step_randomly, args=(ENVS // processes, ready, orders, self._steps), daemon=True)
+            for orders in self._orders
+        ]
+        for worker in self._workers:
+            worker.start()
+        ready.wait()
+
+    def rate(self, seconds: float) -> float:
+        """Environment steps per second of all processes together."""
+        for orders in self._orders:
+            orders.put(seconds)
+        return sum(self._steps.get() for _ in self._workers)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for orders in self._orders:
+            orders.put(0.0)
+        for worker in self._workers:
+            worker.join()
 
 
 # --- rlpipe
@@ -170,21 +184,38 @@ PARTS = (
 )
 
 
-def run_collection(fragments: int) -> None:
-    """Collects back to back, nothing learnt in between, in this process; prints the rate as JSON."""
+def run_collection(pairs: int) -> None:
+    """Collects fragments back to back, nothing learnt in between, in turn with the limit; prints both as JSON.
+
+    Both stand ready all the time and take turns of a few seconds, so that the machine's moods hit them alike.
+    """
     from rlpipe.config import load_config, stages
     from rlpipe.distributed.engine import RayEngine
     from rlpipe.rollout import Snapshot
 
+    limit = Limit(len(os.sched_getaffinity(0)))
     config = load_config(CONFIG)
     engine = RayEngine(config)
     engine.start_workers(stages(config), 0)
-    windows = [engine.collect(Snapshot(0, {}), 0)[1] for _ in range(fragments)]
-    engine.wait(windows[0])
-    began = time.perf_counter()
-    engine.wait(windows[-1])
-    print(json.dumps({"collection": STEPS * (fragments - 1) / (time.perf_counter() - began)}))
+
+    def collect(fragments: int) -> float:
+        began = time.perf_counter()
+        engine.wait([w for _ in range(fragments) for w in engine.collect(Snapshot(0, {}), 0)[1]])
+        return STEPS * fragments / (time.perf_counter() - began)
+
+    collect(1)
+    limit.rate(2.0)
+    rates = [(limit.rate(4.0), collect(2)) for _ in range(pairs)]
+    print(
+        json.dumps(
+            {
+                "collection": statistics.median(ours for _, ours in rates),
+                "collection_ratio": statistics.median(ours / theirs for theirs, ours in rates),
+            }
+        )
+    )
     engine.close()
+    limit.close()
 
 
 def _newest_run(runs: Path) -> Path | None:
@@ -343,47 +374,59 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     console.print(f"{_processor()}, {cores} cores; {versions}")
+    limit = Limit(cores)
+    limit.rate(4.0)
     rounds = []
     for index in range(options.rounds):
-        limit = simulator_limit(cores, 8.0)
+        rates = [limit.rate(8.0)]
         with tempfile.TemporaryDirectory() as folder:
             ours = run_rlpipe(Path(folder), options.iterations)
-        ours |= call(["--collect", str(options.iterations)])
-        limit = (limit + simulator_limit(cores, 8.0)) / 2  # before and after, so that a drift of the machine cancels
+        rates.append(limit.rate(8.0))  # before and after, so that a drift of the machine cancels
         sb3 = call_sb3(4)
-        rounds.append((limit, ours, sb3))
+        rates.append(limit.rate(8.0))
+        ours |= call(["--collect", "6"])
+        before, between, after = rates
+        for entry, beside in ((ours, (before, between)), (sb3, (between, after))):
+            entry["limit"] = statistics.mean(beside)
+        rounds.append((ours, sb3))
         console.print(
-            f"round {index + 1}: limit {limit:,.0f}, rlpipe {ours['end_to_end']:,.0f} (collection alone "
-            f"{ours['collection']:,.0f}), Stable-Baselines3 {sb3['end_to_end']:,.0f} steps/s"
+            f"round {index + 1}: limit {ours['limit']:,.0f}, rlpipe {ours['end_to_end']:,.0f} "
+            f"({ours['end_to_end'] / ours['limit']:.2f}; collection alone {ours['collection_ratio']:.2f}), "
+            f"Stable-Baselines3 {sb3['end_to_end']:,.0f} ({sb3['end_to_end'] / sb3['limit']:.2f}) steps/s"
         )
+    limit.close()
 
     def median(pick) -> float:
         return statistics.median(pick(*entry) for entry in rounds)
 
     table = Table("", "steps/s", "of the limit", "of Stable-Baselines3", "first step after")
-    table.add_row("simulator's limit", f"{median(lambda limit, *_: limit):,.0f}", "1.00", "", "")
+    table.add_row("simulator's limit", f"{median(lambda ours, _: ours['limit']):,.0f}", "1.00", "", "")
     for name, key, index in (
-        ("rlpipe, collection alone", "collection", 1),
-        ("rlpipe, collection between updates", "collection_in_training", 1),
-        ("rlpipe, end to end", "end_to_end", 1),
-        ("Stable-Baselines3, end to end", "end_to_end", 2),
+        ("rlpipe, collection alone", "collection", 0),
+        ("rlpipe, collection between updates", "collection_in_training", 0),
+        ("rlpipe, end to end", "end_to_end", 0),
+        ("Stable-Baselines3, end to end", "end_to_end", 1),
     ):
+        if key == "collection":
+            share = median(lambda ours, _: ours["collection_ratio"])
+        else:
+            share = statistics.median(entry[index][key] / entry[index]["limit"] for entry in rounds)
         table.add_row(
             name,
             f"{statistics.median(entry[index][key] for entry in rounds):,.0f}",
-            f"{statistics.median(entry[index][key] / entry[0] for entry in rounds):.2f}",
-            f"{statistics.median(entry[index][key] / entry[2]['end_to_end'] for entry in rounds):.2f}",
+            f"{share:.2f}",
+            f"{statistics.median(entry[index][key] / entry[1]['end_to_end'] for entry in rounds):.2f}",
             f"{statistics.median(entry[index]['first_step'] for entry in rounds):.1f} s",
         )
     console.print(table)
     split = Table("where rlpipe's iteration goes", "seconds", "share")
-    step = median(lambda _, ours, __: ours["time/step"])
+    step = median(lambda ours, _: ours["time/step"])
     for name in PARTS:
-        if all(name in ours for _, ours, _ in rounds):
-            seconds = median(lambda _, ours, __, name=name: ours[name])
+        if all(name in ours for ours, _ in rounds):
+            seconds = median(lambda ours, _, name=name: ours[name])
             split.add_row(name, f"{seconds:.3f}", f"{seconds / step:.1%}")
     for label, key in (("slowest worker in the simulator", "simulator_share"), ("... in the policy", "predict_share")):
-        share = median(lambda _, ours, __, key=key: ours[key])
+        share = median(lambda ours, _, key=key: ours[key])
         split.add_row(label, f"{share * step:.3f}", f"{share:.1%}")
     console.print(split)
     if options.learning:

@@ -280,3 +280,42 @@ class TestManiSkill:
         with torch.no_grad():
             steps = [simulator.step(actions) for _ in range(5)]
         assert np.array_equal(steps[-1].observations[0], steps[-1].observations[1])
+
+    def test_the_short_way_to_poses_changes_no_number(self):
+        import gymnasium
+        from mani_skill.utils.structs.pose import Pose
+
+        from rlpipe.envs.maniskill import load_maniskill, quicken_poses
+
+        load_maniskill()
+        quicken_poses()
+        short = Pose.__dict__["create"]
+        options = {"obs_mode": "state", "reward_mode": "normalized_dense", "render_backend": "none"}
+        actions = np.random.default_rng(0).uniform(-1, 1, (30, 8)).astype(np.float32)
+
+        def story() -> list[np.ndarray]:
+            env = gymnasium.make("PushCube-v1", num_envs=1, sim_backend="physx_cpu", **options)
+            answers = [env.reset(seed=3)[0], *(x for action in actions for x in env.step(action)[:3])]
+            env.close()
+            return [np.asarray(answer) for answer in answers]
+
+        try:
+            quick = story()
+            Pose.create = classmethod(short.__func__.__wrapped__)
+            slow = story()
+        finally:
+            Pose.create = short
+        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(quick, slow, strict=True))
+
+    def test_poses_that_the_short_way_does_not_cover_go_the_long_one(self):
+        import sapien
+        from mani_skill.utils.structs.pose import Pose
+
+        from rlpipe.envs.maniskill import quicken_poses
+
+        quicken_poses()
+        one = Pose.create(sapien.Pose([1, 2, 3]))
+        assert one.raw_pose.tolist() == [[1, 2, 3, 1, 0, 0, 0]]
+        assert Pose.create([sapien.Pose([1, 2, 3])] * 2).raw_pose.tolist() == one.raw_pose.tolist() * 2
+        assert Pose.create(torch.tensor([1.0, 2.0, 3.0])).raw_pose.tolist() == one.raw_pose.tolist()
+        assert Pose.create(one).raw_pose.tolist() == one.raw_pose.tolist()
