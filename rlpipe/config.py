@@ -16,9 +16,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.dialects import DIALECTS
 from rlpipe.plugins import ConfigError, available, nearest, resolve
 
 AUTO = "auto"
+CONSOLE_STYLES = ("table", "sb3", "line")
+ON_CRITICAL = ("continue", "checkpoint", "stop")
 FIRST_TRAINING_SEED = 2**30
 """Training resets with seeds from here up to 2^31, evaluation with seeds below: they cannot meet."""
 
@@ -45,6 +50,20 @@ class LoggerConfig:
     """Folder of this experiment's runs inside ``log_path``."""
     logger_backends: list[str] = field(default_factory=lambda: ["console", "tensorboard"])
     """Views of the metrics: files in ``rlpipe/backends/``, or ``package.module:Class``."""
+    dialects: list[str] = field(default_factory=list)
+    """Systems whose own keys are written as well: ``sb3``, ``trl``, ``trl_legacy``, ``cleanrl``."""
+    console_style: str = "table"
+    """How the terminal shows an iteration: ``table``, ``sb3`` (a boxed table), or ``line`` (one short line)."""
+
+
+@dataclass(frozen=True)
+class HealthConfig:
+    """Watching over the metrics."""
+
+    on_critical: str = "continue"
+    """What a critical alert does: ``continue``, ``checkpoint``, or ``stop``, which checkpoints and exits with 3."""
+    target: float | None = None
+    """Mean return at which the task counts as solved, so that a plateau above it is no alarm; None for none."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,7 @@ class RunnerConfig:
     """Iterations between checkpoints; one is also written at the end and on Ctrl-C."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept."""
+    health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
 
@@ -354,6 +374,31 @@ def _fields(schema: type[Any], owner: str) -> list[str]:
     return sorted(str(name) for name in node)
 
 
+def declared_metrics(config: Config) -> dict[str, Metric]:
+    """Every metric a run may write, by name: the catalogue, and what the plug-ins of the configuration declare.
+
+    Raises:
+        ConfigError: two declarations share a name.
+    """
+    declared = dict(CATALOGUE)
+    classes = {resolve(kind, _part(config, key).name, f"{key}.name") for key, kind in _PLUGINS.items()}
+    for plugin in sorted(classes, key=lambda found: str(found.__qualname__)):
+        for metric in plugin.metrics:
+            if declared.setdefault(metric.name, metric) is not metric:
+                raise ConfigError(
+                    f"{plugin.__module__}.{plugin.__qualname__} declares the metric {metric.name}, which exists "
+                    "already: give it another name."
+                )
+    return declared
+
+
+def _part(config: Config, key: str) -> Any:
+    found: Any = config
+    for name in key.split("."):
+        found = getattr(found, name)
+    return found
+
+
 def _check(config: Config) -> None:
     """Everything that types alone do not say.
 
@@ -427,6 +472,18 @@ def _check(config: Config) -> None:
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)
+    for index, name in enumerate(runner.logger.dialects):
+        if name not in DIALECTS:
+            raise ConfigError(
+                f"runner.logger.dialects[{index}] is {name!r}{nearest(name, DIALECTS)} Legal are {', '.join(DIALECTS)}."
+            )
+    for key, value, legal in (
+        ("runner.logger.console_style", runner.logger.console_style, CONSOLE_STYLES),
+        ("runner.health.on_critical", runner.health.on_critical, ON_CRITICAL),
+    ):
+        if value not in legal:
+            raise ConfigError(f"{key} is {value!r}{nearest(value, legal)} Legal are {', '.join(legal)}.")
+    declared_metrics(config)
     _check_device(learner.device)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, Step
 from rlpipe.trajectory import Episode
@@ -11,8 +14,8 @@ from rlpipe.trajectory import Episode
 class EpisodeTracker:
     """Follows the running episode of each slot and writes its row when it ends. Episodes may span iterations."""
 
-    def __init__(self, worker: int, first_slot: int, num_envs: int, has_success: bool) -> None:
-        """Starts with no episode running."""
+    def __init__(self, worker: int, first_slot: int, num_envs: int, has_success: bool, *, first_step: int = 0) -> None:
+        """Starts with no episode running, after so many steps of each environment."""
         self._worker = worker
         self._first_slot = first_slot
         self._has_success = has_success
@@ -20,6 +23,11 @@ class EpisodeTracker:
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         self._success_once = np.zeros(num_envs, dtype=bool)
+        self._fail_once = np.zeros(num_envs, dtype=bool)
+        self._first_success = np.zeros(num_envs, dtype=np.int64)
+        self._log_probs = np.zeros(num_envs, dtype=np.float64)
+        self._terms: dict[str, NDArray[np.float64]] = {}
+        self.steps = first_step
 
     @property
     def unfinished(self) -> int:
@@ -30,21 +38,42 @@ class EpisodeTracker:
         """Notes the episodes that start with the next step."""
         self._beginnings |= beginnings
 
-    def step(self, step: Step, policy_version: int) -> list[Episode]:
-        """Takes a step in, and returns the episodes it ended."""
+    def step(self, step: Step, policy_version: int, log_probs: NDArray[Any] | None = None) -> list[Episode]:
+        """Takes a step in, and returns the episodes it ended.
+
+        Args:
+            step: what the simulator answered.  policy_version: of the weights that acted.
+            log_probs: [N] of the actions, in nats; None where they were not sampled.
+        """
+        self.steps += 1
         self._returns += step.rewards
         self._lengths += step.valid
         if step.success is not None:
-            self._success_once |= step.success & step.valid
+            held = step.success & step.valid
+            self._first_success = np.where(held & ~self._success_once, self._lengths, self._first_success)
+            self._success_once |= held
+        if step.failure is not None:
+            self._fail_once |= step.failure & step.valid
+        if log_probs is not None:
+            self._log_probs += np.where(step.valid, log_probs, 0.0)
+        for name, values in step.reward_terms.items():
+            # NaN where a term has not applied in this episode: such an episode says nothing about it
+            total = self._terms.setdefault(name, np.full(len(values), np.nan))
+            known = ~np.isnan(values)
+            total[known] = np.where(np.isnan(total[known]), 0.0, total[known]) + values[known]
         ended = np.flatnonzero(step.terminated | step.truncated)
-        episodes = [self._end(int(n), step, policy_version) for n in ended]
-        self._returns[ended] = 0.0
-        self._lengths[ended] = 0
-        self._success_once[ended] = False
+        episodes = [self._end(int(n), step, policy_version, log_probs is not None) for n in ended]
+        if ended.size:
+            for numbers in (self._returns, self._lengths, self._first_success, self._log_probs):
+                numbers[ended] = 0
+            for flags in (self._success_once, self._fail_once):
+                flags[ended] = False
+            for total in self._terms.values():
+                total[ended] = np.nan
         self.begin(step.beginnings)
         return episodes
 
-    def _end(self, n: int, step: Step, policy_version: int) -> Episode:
+    def _end(self, n: int, step: Step, policy_version: int, sampled: bool) -> Episode:
         beginning = self._beginnings.pop(n)
         known = step.success is not None
         return Episode(
@@ -59,4 +88,12 @@ class EpisodeTracker:
             success_at_reset=beginning.success if known else None,
             terminated=bool(step.terminated[n]),
             truncated=bool(step.truncated[n]),
+            step=self.steps,
+            log_prob=float(self._log_probs[n]) if sampled else None,
+            first_success=int(self._first_success[n]) or None,
+            fail_once=None if step.failure is None else bool(self._fail_once[n]),
+            fail_at_end=None if step.failure is None else bool(step.failure[n]),
+            reward_terms={
+                name: float(total[n]) for name, total in sorted(self._terms.items()) if not np.isnan(total[n])
+            },
         )

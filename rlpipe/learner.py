@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -20,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Trajectories
-from rlpipe.config import AUTO, Stage
+from rlpipe.config import AUTO, Stage, declared_metrics
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.observations import Observations
 from rlpipe.plugins import resolve
 from rlpipe.rollout import Snapshot, build_policy
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
@@ -64,6 +64,7 @@ class Learner:
         """
         config = stages[0].config
         self._stages = stages
+        self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until
         threads = config.learner.num_threads
         self._threads = len(os.sched_getaffinity(0)) if isinstance(threads, str) else threads
@@ -102,30 +103,41 @@ class Learner:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
         torch.set_num_threads(self._threads)
-        began = time.perf_counter()
         self._enter(stage)
-        window = MetricWindow()
+        window, observations = MetricWindow(), Observations(self._metrics)
+        marks = [time.perf_counter()]
         with torch.no_grad():
             trajectories = join(batches, self._device)
-            samples = self._algorithm.prepare(trajectories, self._policy, window)
-        prepared = time.perf_counter()
+            marks.append(time.perf_counter())
+            samples, observed = self._algorithm.prepare(trajectories, self._policy)
+            observations.add(observed)
+        marks.append(time.perf_counter())
         self._set_learning_rates(iteration, window)
-        self._run_epochs(samples, window)
+        self._run_epochs(samples, observations, window)
         with torch.no_grad():
             self._policy.observe(samples.observations)
+            if (deviation := self._policy.action_std()) is not None:
+                observations.add({m.ACTION_STD: deviation})
+            observations.reduce(window)
+        marks.append(time.perf_counter())
         self._version += 1
-        trained = time.perf_counter()
         snapshot = self.snapshot()
+        marks.append(time.perf_counter())
         window.observe(m.STAGE, stage)
-        window.observe(
-            m.POLICY_VERSION,
-            [batch.policy_version for batch in batches],
-            weights=[np.count_nonzero(batch.valid) for batch in batches],
-        )
-        if (deviation := self._policy.action_std()) is not None:
-            window.observe(m.ACTION_STD, deviation.cpu().numpy())
-        window.observe(m.CAL_ADVANTAGES, prepared - began)
-        window.observe(m.SYNC_WEIGHTS, time.perf_counter() - trained)
+        window.observe(m.VERSION, self._version)
+        versions = [batch.policy_version for batch in batches]
+        decisions = [np.count_nonzero(batch.valid) for batch in batches]
+        window.observe(m.POLICY_VERSION, versions, weights=decisions)
+        lags = [self._version - 1 - version for version in versions]
+        window.observe(m.POLICY_LAG, lags, weights=decisions)
+        window.observe(m.POLICY_LAG_MAX, lags)
+        received, prepared, trained, published = np.diff(marks).tolist()
+        window.observe(m.RECV_TRAJ_TIME, received)
+        window.observe(m.COMPUTE_ADV_TIME, prepared)
+        window.observe(m.CAL_ADVANTAGES, received + prepared)
+        window.observe(m.RUN_TRAINING_TIME, trained)
+        window.observe(m.SYNC_WEIGHTS, published)
+        window.observe(m.PUBLISH_WEIGHTS_TIME, published)
         return snapshot, window
 
     def _set_learning_rates(self, iteration: int, window: MetricWindow) -> None:
@@ -136,44 +148,49 @@ class Learner:
             group["lr"] = rate * scale
             window.observe(metric, rate * scale)
 
-    def _run_epochs(self, samples: Samples, window: MetricWindow) -> None:
+    def _run_epochs(self, samples: Samples, observations: Observations, window: MetricWindow) -> None:
         config = self._config.algorithm
-        observed: defaultdict[Metric, list[Tensor]] = defaultdict(list)
         epochs = skipped = taken = 0
+        learning = stepping = 0.0
         for _ in range(config.update_epochs):
             order = torch.randperm(len(samples), generator=self._generator).to(self._device)
             shuffled = samples.select(order)
             bounds = np.linspace(0, len(samples), config.num_minibatches + 1).astype(int)
-            before = len(observed.get(m.APPROX_KL, ()))
+            observations.begin_epoch()
             for begin, end in itertools.pairwise(bounds.tolist()):
-                loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
-                norms = self._backward(loss.total)
-                for metric, values in (*loss.observed.items(), *norms.items()):
-                    observed[metric].append(values)
+                began = time.perf_counter()
+                minibatch = shuffled.select(slice(begin, end))
+                loss = self._algorithm.loss(self._policy, minibatch)
+                self._optimizer.zero_grad(set_to_none=True)
+                loss.total.backward()  # type: ignore[no-untyped-call]
+                learnt = time.perf_counter()
+                norms = self._clip_gradients()
+                observations.add_minibatch(loss.observed, minibatch.trajectory)
+                observations.add(norms)
                 finite = bool(torch.isfinite(torch.stack([loss.total.detach(), *norms.values()])).all())
                 if finite:
                     self._optimizer.step()
                 taken, skipped = taken + finite, skipped + (not finite)
+                learning, stepping = learning + learnt - began, stepping + time.perf_counter() - learnt
             epochs += 1
-            if config.target_kl is not None and m.APPROX_KL in observed:
-                divergence = torch.cat(observed[m.APPROX_KL][before:]).mean()
-                if divergence > config.target_kl:
-                    break
-        _observe_means(observed, window)
+            if config.target_kl is not None and observations.mean_of_epoch(m.APPROX_KL) > config.target_kl:
+                break
         window.observe(m.EPOCHS_RUN, epochs)
+        window.observe(m.NUM_UPDATE_EPOCHS, epochs)
+        window.observe(m.NUM_SAMPLES, epochs * len(samples))
         window.observe(m.NUM_UPDATES, taken)
         window.observe(m.NONFINITE_STEPS, skipped)
+        if self._device.type == "cpu":  # elsewhere a clock on the host only sees work being queued
+            window.observe(m.FORWARD_BACKWARD_TIME, learning)
+            window.observe(m.OPTIMIZER_STEP_TIME, stepping)
 
-    def _backward(self, loss: Tensor) -> dict[Metric, Tensor]:
-        """Gradients of the loss, cut to the largest norm; returns the norms before."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _clip_gradients(self) -> dict[Metric, Tensor]:
+        """Cuts the gradients to the largest norm; returns the norms before, and whether they were cut."""
         limit = self._config.learner.max_grad_norm
         limit = float("inf") if limit is None else limit
-        return {
-            m.ACTOR_GRAD_NORM: nn.utils.clip_grad_norm_(self._actor, limit),
-            m.CRITIC_GRAD_NORM: nn.utils.clip_grad_norm_(self._critic, limit),
-        }
+        actor = nn.utils.clip_grad_norm_(self._actor, limit)
+        critic = nn.utils.clip_grad_norm_(self._critic, limit)
+        return {m.ACTOR_GRAD_NORM: actor, m.CRITIC_GRAD_NORM: critic, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
 
     def state(self) -> Arrays:
         """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
@@ -201,17 +218,3 @@ class Learner:
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _observe_means(observed: Mapping[Metric, Sequence[Tensor]], window: MetricWindow) -> None:
-    """Pools values of all minibatches; sums them on the device in float64 and fetches all sums in one copy."""
-    totals = []
-    for values in observed.values():
-        pooled = torch.cat([value.reshape(-1) for value in values]).double()
-        finite = torch.isfinite(pooled)
-        count = finite.sum()
-        totals += [torch.where(finite, pooled, 0.0).sum(), count.double(), (len(pooled) - count).double()]
-    fetched = iter(torch.stack(totals).cpu().tolist())
-    for metric in observed:
-        total, count, nonfinite = next(fetched), next(fetched), next(fetched)
-        window.observe_mean(metric, total, int(count), nonfinite=int(nonfinite))

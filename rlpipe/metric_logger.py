@@ -1,4 +1,5 @@
-"""Merges windows, derives numbers, writes the row (stops 5 to 7 on the data's way). Keeper of the run directory.
+"""Merges windows, derives numbers, judges their health, writes the row (stops 5 to 7 on the data's way). Keeper of the
+run directory.
 
 Knows nothing of Ray or torch. One instance writes for the whole run.
 """
@@ -6,34 +7,47 @@ Knows nothing of Ray or torch. One instance writes for the whole run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlpipe import checkpoint
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
-from rlpipe.config import Config, to_yaml
-from rlpipe.metrics import CATALOGUE, MetricWindow
+from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
+from rlpipe.config import Config, declared_metrics, to_yaml
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.reductions import from_json, to_json
+from rlpipe.metrics.dialects import Dialect
+from rlpipe.metrics.health import Alert, Monitor
+from rlpipe.metrics.reductions import Reduction, from_json, to_json
 from rlpipe.metrics.window import merged
-from rlpipe.plugins import resolve
-from rlpipe.run_directory import RunDirectory, now
+from rlpipe.plugins import nearest, resolve
+from rlpipe.run_directory import RunDirectory, now, read_jsonl
+from rlpipe.trajectory import SpaceSpec
 
 
 class MetricLogger:
     """The one writer of a run."""
 
     def __init__(self, directory: RunDirectory, info: RunInfo, config: Config, kept: Mapping[str, Any]) -> None:
-        """Opens the backends.
+        """Opens the backends, and catches up on the health of a run that goes on.
 
         Args:
             directory: of the run.  info: for the backends.  config: of the run.
             kept: ``metrics`` of the checkpoint a run resumes from, else empty.
         """
         self._directory = directory
+        self._info = info
         self._config = config
         self._lifetime = {name: from_json(state) for name, state in kept.items()}
-        self._metrics = list(CATALOGUE.values())
-        classes = [resolve("backends", name, "logger_backends") for name in config.runner.logger.logger_backends]
+        self._declared = declared_metrics(config)
+        self._families = [metric for metric in self._declared.values() if metric.is_family]
+        logger = config.runner.logger
+        wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
+        self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
+        self._monitor = Monitor(self._declared, run_variables(config, info), run_tags(config, info))
+        for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
+            percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
+            self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
+        classes = [resolve("backends", name, "logger_backends") for name in logger.logger_backends]
         self._backends: list[Backend] = [cls(info) for cls in classes if not cls.at_terminal]
 
     def write(self, iteration: int, *windows: MetricWindow) -> Row:
@@ -44,19 +58,71 @@ class MetricLogger:
             windows: of the driver, the learner and the workers by rank; merged in the order given.
         Returns:
             The row, after it has been written to the run directory and handed to the backends.
+        Raises:
+            ValueError: a window holds a metric that nobody declared.
         """
         window = merged(windows)
+        self._check_declared(window.states)
         nonfinite = window.nonfinite()
-        for name in [name for name in window.states if CATALOGUE[name].lifetime]:
-            held, state = self._lifetime.get(name), window.states[name]
-            self._lifetime[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
+        for name, state in window.states.items():
+            if name in self._declared and self._declared[name].lifetime:
+                held = self._lifetime.get(name)
+                self._lifetime[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
         window.states.update(self._lifetime)
-        metrics = window.read(self._metrics)
-        row = Row(iteration, int(metrics[m.TOTAL_TIMESTEPS.name]), now(), metrics, nonfinite)
+        total = int(window.states[m.TOTAL_TIMESTEPS.name].read()["sum"])
+        window.observe(m.TIMESTEPS_LEFT, max(0, self._info.total_timesteps - total))
+        declared = list(self._declared.values())
+        metrics = window.read(declared)
+        histograms = {
+            name: HistogramView(*state.buckets(), state.read()) for name, state in window.histograms(declared).items()
+        }
+        dialects = {name: dialect.write(metrics, window.states) for name, dialect in self._dialects.items()}
+        row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
         for backend in self._backends:
             backend.write(row)
-        return row
+        percentiles = {name: view.percentiles for name, view in histograms.items()}
+        alerts = self._judge(iteration, metrics, percentiles, nonfinite)
+        events = [*self._incidents(row), *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts)]
+        for event in events:
+            self.event(event)
+        return replace(row, events=tuple(events))
+
+    def _check_declared(self, states: Mapping[str, Reduction]) -> None:
+        members = {member.name for family in self._families for member in family.members(states)}
+        for name in states:
+            if name not in self._declared and name not in members:
+                raise ValueError(
+                    f"{name} was observed, but nobody declares it{nearest(name, self._declared)} A plug-in lists its "
+                    "own metrics in its class attribute `metrics`."
+                )
+
+    def _judge(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        percentiles: Mapping[str, Mapping[str, float]],
+        nonfinite: Mapping[str, int],
+    ) -> list[Alert]:
+        progress = iteration / self._info.total_iterations
+        return self._monitor.observe(
+            iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress
+        )
+
+    def _incidents(self, row: Row) -> list[Event]:
+        """What happened to the update of this iteration that a user should find again later."""
+        config, found = self._config.algorithm, []
+        epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
+        if config.target_kl is not None and epochs is not None and epochs < config.update_epochs:
+            message = (
+                f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
+                f"{m.APPROX_KL.name} passed {config.target_kl:g} (algorithm.target_kl)."
+            )
+            found.append(Event("target_kl", message, row.iteration, now(), {"epochs": epochs}))
+        if skipped:
+            message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
+            found.append(Event("nonfinite", message, row.iteration, now(), {"steps": skipped}))
+        return found
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -87,7 +153,9 @@ class MetricLogger:
             backend.close(status)
 
 
-def run_info(directory: RunDirectory, config: Config, stages: Sequence[Any], first_iteration: int) -> RunInfo:
+def run_info(
+    directory: RunDirectory, config: Config, stages: Sequence[Any], first_iteration: int, spec: SpaceSpec
+) -> RunInfo:
     """What backends are told about a run."""
     logger = config.runner.logger
     return RunInfo(
@@ -100,4 +168,34 @@ def run_info(directory: RunDirectory, config: Config, stages: Sequence[Any], fir
         total_timesteps=stages[-1].until * config.steps_per_iteration,
         first_iteration=first_iteration,
         stages=tuple((stage.name, stage.until) for stage in stages),
+        console_style=logger.console_style,
+        action_dims=spec.action_dim,
+        num_actions=spec.num_actions,
     )
+
+
+def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
+    """Numbers of a run that health rules speak of; those that its algorithm does not have are left out."""
+    algorithm = config.algorithm
+    found = {
+        "target": config.runner.health.target,
+        "eps_lo": getattr(algorithm, "clip_ratio_low", None),
+        "eps_hi": getattr(algorithm, "clip_ratio_high", None),
+        "vf_coef": getattr(algorithm, "value_coef", None),
+        "ent_coef": getattr(algorithm, "entropy_coef", None),
+        "n_epochs": algorithm.update_epochs,
+        "minibatches_per_epoch": algorithm.num_minibatches,
+        "n_eval_episodes": config.evaluation.episodes,
+        "ignore_terminations": config.env.train.ignore_terminations,
+        "n_actions": info.num_actions,
+        "action_dims": info.action_dims,
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
+    """Properties of a run that health rules ask for."""
+    tags = {"no_clip_schedule", "gaussian_policy" if info.num_actions is None else "discrete_policy"}
+    if getattr(config.algorithm, "normalize_advantages", False):
+        tags.add("whitening")
+    return frozenset(tags)

@@ -57,7 +57,16 @@ class Collector:
     """One simulator and one policy, advanced together a fragment at a time."""
 
     def __init__(
-        self, simulator: Simulator, policy: Policy, horizon: int, worker: int, first_slot: int, noise_seed: list[int]
+        self,
+        simulator: Simulator,
+        policy: Policy,
+        horizon: int,
+        worker: int,
+        first_slot: int,
+        noise_seed: list[int],
+        *,
+        incarnation: int = 0,
+        first_step: int = 0,
     ) -> None:
         """Resets the simulator.
 
@@ -65,12 +74,17 @@ class Collector:
             simulator, policy: that fit each other.  horizon: T.  worker: rank.
             first_slot: number of this worker's first environment, over all workers.
             noise_seed: origin of the action noise, which each slot draws for itself.
+            incarnation: how often the run was resumed.  first_step: steps each environment has taken since then.
         """
         self._simulator = simulator
         self._policy = policy
         self._horizon = horizon
         self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
-        self._tracker = EpisodeTracker(worker, first_slot, simulator.num_envs, simulator.has_success)
+        self._incarnation = incarnation
+        self._tracker = EpisodeTracker(
+            worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
+        )
+        self._reset_seconds = simulator.reset_seconds  # up to which they have been reported
         self._observations, beginnings = simulator.reset()
         self._tracker.begin(beginnings)
 
@@ -78,6 +92,11 @@ class Collector:
     def unfinished(self) -> int:
         """Episodes that would be lost if the simulator were closed now."""
         return self._tracker.unfinished
+
+    @property
+    def steps(self) -> int:
+        """Steps each environment has taken since the run began or was resumed."""
+        return self._tracker.steps
 
     @torch.inference_mode()
     def collect(self, policy_version: int) -> tuple[TrajectoryBatch, MetricWindow]:
@@ -88,6 +107,7 @@ class Collector:
         Returns:
             The fragment, and the window with its timings and with the episodes that ended in it.
         """
+        entered = time.perf_counter()
         simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
         steps, envs = self._horizon, simulator.num_envs
         noise = torch.from_numpy(np.stack([policy.noise(g, steps) for g in self._generators], axis=1))
@@ -117,7 +137,7 @@ class Collector:
             if ended.size:
                 finals.append(step.successors[ended])
                 final_index.append(t * envs + ended)
-            episodes += self._tracker.step(step, policy_version)
+            episodes += self._tracker.step(step, policy_version, log_probs[t])
             self._observations = step.observations
         observations[steps] = self._observations
         batch = TrajectoryBatch(
@@ -127,13 +147,21 @@ class Collector:
             policy_version,
         )  # fmt: skip
         window = MetricWindow(episodes=episodes)
-        m.ENV.observe(window, episodes)
+        m.ENV.observe(window, episodes, self._incarnation)
+        if episodes:
+            window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
         taken = int(np.count_nonzero(valid))
+        window.observe(m.NUM_DECISIONS, taken)
+        window.observe(m.ACTION_TOKENS_TOTAL, taken)
+        window.observe(m.VALID_FRACTION, valid)
         window.observe(m.TIMESTEPS, taken)
         window.observe(m.TOTAL_TIMESTEPS, taken)
         window.observe(m.TOTAL_EPISODES, len(episodes))
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(m.PREDICT_TIME, predict_seconds)
+        window.observe(m.BOOTSTRAP_STEP_TIME, simulator.reset_seconds - self._reset_seconds)
+        self._reset_seconds = simulator.reset_seconds
+        window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         window.observe(m.WORKERS_REPORTING, 1)
         return batch, window
 
@@ -163,6 +191,7 @@ class RolloutWorker:
         self._num_workers = num_workers
         self._incarnation = incarnation
         self._stage = 0
+        self._steps = 0
         self._evaluator: Evaluator | None = None
         self._simulator = self._make_simulator()
         self._policy = build_policy(self._config, self._simulator.spec)
@@ -193,16 +222,26 @@ class RolloutWorker:
 
     def collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
         """One fragment with the given weights, under the settings of the given stage."""
+        began = time.perf_counter()
         torch.set_num_threads(1)
         discarded = self._enter(stage)
+        entered = time.perf_counter()
         self._policy.load_weights(snapshot.weights)
+        loaded = time.perf_counter()
         if self._collector is None:
             share = self._simulator.num_envs
             self._collector = Collector(
                 self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
                 [self._config.runner.seed, self._incarnation, self._stage],
+                incarnation=self._incarnation, first_step=self._steps,
             )  # fmt: skip
+        collecting = time.perf_counter()
         batch, window = self._collector.collect(snapshot.version)
+        self._steps = self._collector.steps
+        window.observe(m.WORKERS_EXPECTED, self._num_workers)
+        window.observe(m.LOAD_WEIGHTS_TIME, loaded - entered)
+        window.observe(m.GENERATE_ONE_EPOCH_TIME, time.perf_counter() - collecting)
+        window.observe(m.GENERATE_TIME, time.perf_counter() - began)
         if discarded:
             window.observe(m.DISCARDED_TRAJECTORIES, discarded)
         return batch, window

@@ -137,7 +137,7 @@ class TrainResult:
     """How a run ended.
 
     Attributes:
-        status: completed or interrupted.
+        status: completed, interrupted, or stopped by a critical alert.
         directory: of the run.
         checkpoint: the last one, or None when the run was interrupted before its first iteration.
         metrics: of the last iteration; those of the final evaluation are among them when it completed.
@@ -183,7 +183,7 @@ def train(
             done = int(state.meta["iteration"])
             cut = directory.cut_back(done)
             directory.reopen(config, engine.cluster(), incarnation)
-        info = run_info(directory, config, plan, done + 1)
+        info = run_info(directory, config, plan, done + 1, ready.spec)
         status = "failed"
         views: list[Backend] = []
         try:
@@ -232,6 +232,7 @@ class _Loop:
         self._written: list[Ref] = []
         self._saved_at = done
         self._last: Row | None = None
+        self._alarm: str | None = None
         self._began = time.perf_counter()
 
     def event(self, kind: str, message: str, **data: Any) -> None:
@@ -245,7 +246,7 @@ class _Loop:
         self._interruption.heeded = True
         engine, clock, runner = self._engine, self._clock, self._config.runner
         total = self._plan[-1].until
-        while self._done < total and self._interruption.reason is None:
+        while self._done < total and self._interruption.reason is None and self._alarm is None:
             iteration = self._done + 1
             stage = self._enter_stage(iteration)
             with clock(m.GENERATE_ROLLOUTS):
@@ -269,10 +270,14 @@ class _Loop:
             with clock(m.LOG_TIME):
                 self._show_rows(behind=1)
         self._save()
-        status = "completed" if self._done == total else "interrupted"
-        why = "" if status == "completed" else f" by {self._interruption.reason}"
-        self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._show_rows(behind=0)
+        status, why = "completed", ""
+        if self._alarm is not None:
+            status, why = "stopped", f" by a critical alert on {self._alarm}"
+        elif self._done < total:
+            status, why = "interrupted", f" by {self._interruption.reason}"
+        self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
+        self._engine.wait(self._written)
         return status
 
     def _enter_stage(self, iteration: int) -> int:
@@ -301,9 +306,24 @@ class _Loop:
             self._engine.wait(self._written)
             self._written.clear()
         while len(self._unread) > behind:
-            self._last = self._engine.get(self._unread.popleft())
+            self._last = row = self._engine.get(self._unread.popleft())
             for view in self._views:
-                view.write(self._last)
+                view.write(row)
+                for event in row.events:
+                    view.event(event)
+            self._heed(row)
+
+    def _heed(self, row: Row) -> None:
+        """Does what the configuration wants done about critical alerts."""
+        wanted = self._config.runner.health.on_critical
+        critical = [
+            event for event in row.events
+            if event.kind == "alert" and event.data["level"] == "critical" and not event.data["cleared"]
+        ]  # fmt: skip
+        if critical and wanted == "stop":
+            self._alarm = critical[0].data["metric"]
+        if critical and wanted != "continue":
+            self._save()
 
     def result(self, status: str, directory: RunDirectory) -> TrainResult:
         found = sorted(directory.checkpoints.glob("iteration-*.npz"))

@@ -7,7 +7,7 @@ K ended episodes in the batch, B decisions after flattening.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,11 @@ class Episode:
         success_once: success held after some step.  success_at_end: after the last step.  success_at_reset: before the
             first. None for a simulator without a notion of success.
         terminated, truncated: how it ended; both can hold.
+        step: of its environment at which it ended, counted since the run began or was resumed.
+        log_prob: of all its actions, in nats; None where actions were not sampled.
+        first_success: step of the episode after which success first held, from 1; None if it never did.
+        fail_once, fail_at_end: as success; None for a simulator without a notion of failure.
+        reward_terms: sums of the named parts of the reward that the simulator reports.
     """
 
     worker: int
@@ -110,12 +115,20 @@ class Episode:
     success_at_reset: bool | None
     terminated: bool
     truncated: bool
+    step: int = 0
+    log_prob: float | None = None
+    first_success: int | None = None
+    fail_once: bool | None = None
+    fail_at_end: bool | None = None
+    reward_terms: dict[str, float] = field(default_factory=dict)
 
     def as_row(self, iteration: int) -> dict[str, Any]:
-        """The JSON object of the ledger; the return stands there under its public name, null if it is not finite."""
+        """The JSON object of the ledger; the return stands there under its public name. Null is not a finite number."""
         fields = asdict(self)
-        fields["return"] = self.episode_return if math.isfinite(self.episode_return) else None
-        del fields["episode_return"]
+        fields["return"] = fields.pop("episode_return")
+        for name in ("return", "log_prob"):
+            fields[name] = _finite_or_none(fields[name])
+        fields["reward_terms"] = {name: _finite_or_none(value) for name, value in self.reward_terms.items()}
         return {"iteration": iteration, **fields}
 
     @classmethod
@@ -124,4 +137,11 @@ class Episode:
         fields = {key: value for key, value in row.items() if key != "iteration"}
         total = fields.pop("return")
         fields["episode_return"] = math.nan if total is None else total
+        fields["reward_terms"] = {
+            name: math.nan if value is None else value for name, value in fields.get("reward_terms", {}).items()
+        }
         return cls(**fields)
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -38,7 +38,10 @@ class ScriptedTask(EmptyEnv):
         return obs
 
     def evaluate(self):
-        return {"success": torch.tensor([self.played in self.episode.success_at])}
+        told = {"success": torch.tensor([self.played in self.episode.success_at])}
+        if self.episode.reward_terms:
+            told["reward_terms"] = {name: torch.tensor(value) for name, value in self.episode.reward_terms.items()}
+        return told
 
     def step(self, action):
         observation, reward, _, truncated, info = super().step(action)

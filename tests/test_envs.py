@@ -19,7 +19,7 @@ from rlpipe.rollout import Collector
 # Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
 # 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, over after 3 steps.
 STORY = [
-    [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0}],
+    [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0, "reward_terms": {"reach": 0.25}}],
     [{"length": 100, "end": "truncated", "success_at": (7, 8)}],
     [{"length": 100, "end": "both", "success_at": (100,), "reward": 0.5}],
     [{"length": 3, "end": "terminated", "success_at": (0,)}, {"length": 5, "end": "terminated", "success_at": (2, 5)}],
@@ -42,7 +42,8 @@ class StoryEnv(gymnasium.Env):
 
     def step(self, action):
         step = self.inner.step(action)
-        return step.observation, step.reward, step.terminated, step.truncated, {"is_success": step.success}
+        terms = {f"reward_{name}": value for name, value in (step.reward_terms or {}).items()}
+        return step.observation, step.reward, step.terminated, step.truncated, {"is_success": step.success, **terms}
 
 
 def seeds(_: int) -> int:
@@ -111,7 +112,8 @@ def tell(simulator, fragments: int = 4, horizon: int = 40):
                 )
             )
         for episode in window.episodes:
-            episodes[episode.slot].append(dataclasses.replace(episode, seed=None, policy_version=0))
+            row = dataclasses.replace(episode, seed=None, policy_version=0, step=0, log_prob=None)
+            episodes[episode.slot].append(row)
     simulator.close()
     ended = [sum(one[3] or one[4] for one in slot[:100]) for slot in transitions]
     return [slot[:100] for slot in transitions], [rows[:count] for rows, count in zip(episodes, ended, strict=True)]
@@ -133,6 +135,33 @@ def test_every_adapter_tells_the_same_transitions(make, story):
 def test_every_adapter_tells_the_same_episodes(make, story):
     _, episodes = tell(make())
     assert episodes == story[1]
+
+
+def test_reward_terms_are_summed_over_the_episode_by_name(story):
+    _, episodes = story
+    assert [rows[0].reward_terms for rows in episodes] == [{"reach": 2.5}, {}, {}, {}]
+
+
+def test_the_step_of_the_first_success_is_counted_from_one(story):
+    _, episodes = story
+    assert [rows[0].first_success for rows in episodes] == [10, 7, 100, None]
+
+
+def test_failure_is_known_only_where_the_simulator_speaks_of_it():
+    script = [[{"length": 4, "fail_at": (2,)}], [{"length": 4, "fail_at": (4,)}], [{"length": 4, "fail_at": ()}]]
+    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 3, seeds), 1, 4)
+    assert [(rows[0].fail_once, rows[0].fail_at_end) for rows in episodes] == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+
+
+def test_the_log_probability_of_an_episode_is_the_sum_over_its_actions():
+    simulator = Scripted.make(ScriptedConfig("scripted", script=[[{"length": 6}]]), 1, seeds)
+    policy = MLPPolicy(MLPConfig("mlp", hidden_sizes=[4]), simulator.spec)
+    batch, window = Collector(simulator, policy, 6, worker=0, first_slot=0, noise_seed=[0]).collect(0)
+    assert window.episodes[0].log_prob == pytest.approx(float(batch.log_probs.sum(dtype=np.float64)))
 
 
 def test_a_ten_step_slot_and_a_hundred_step_slot_finish_what_they_should(story):

@@ -18,6 +18,7 @@ FLOORS = {
         "episodes",
         "rollout",
         "evaluation",
+        "observations",
         "learner",
         "metric_logger",
         "checkpoint",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import itertools
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -18,8 +23,24 @@ from hypothesis import strategies as st
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.reductions import Distribution, Last, Mean, Reduction, Sum, from_json, to_json
+from rlpipe.metrics.declaration import Metric, Name
+from rlpipe.metrics.dialects import CONVERSIONS, SYSTEMS, uses
+from rlpipe.metrics.health import TAGS, VARIABLES
+from rlpipe.metrics.reductions import (
+    KINDS,
+    Distribution,
+    GroupedMean,
+    Histogram,
+    Last,
+    Mean,
+    Recent,
+    Reduction,
+    Skewed,
+    Sum,
+    from_json,
+    to_json,
+)
+from rlpipe.metrics.rules import Band, Holds, MovesWith, UnknownError, View, evaluate
 from rlpipe.metrics.window import merged
 from rlpipe.trajectory import Episode
 
@@ -31,7 +52,9 @@ NOT_FINITE = st.sampled_from([math.nan, math.inf, -math.inf, sys.float_info.max]
 def numbers(bound: float = 1e289) -> st.SearchStrategy[float]:
     """Floats of every size, with a liking for those on which addition rounds."""
     return (
-        st.floats(-bound, bound) | st.floats(1e8 - 10, 1e8 + 10) | st.sampled_from([0.1, 1e16, -1e16, 1e-300, 5e-324])
+        st.floats(-bound, bound)
+        | st.floats(1e8 - 10, 1e8 + 10)
+        | st.sampled_from([0.0, -0.0, 0.1, 1e16, -1e16, 1e-300, 5e-324])
     )
 
 
@@ -51,35 +74,103 @@ def merge_in_pairs(states: Sequence[Reduction]) -> Reduction:
 # --- one law for every reduction: the state of the parts, merged, is the state of the whole, bit for bit
 
 
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One observation, and where it was made: worker, rank, minibatch and micro-batch."""
+
+    value: float
+    weight: float
+    valid: bool
+    group: int
+    place: tuple[int, int]
+    path: tuple[int, int, int, int]
+
+
+some = st.integers(0, 1)
+
+
 @st.composite
-def splits(draw: st.DrawFn, element: st.SearchStrategy) -> tuple[list, list[list]]:
-    """Observations, and the same observations dealt out to workers, some of which may have none, in any order."""
-    workers = draw(st.integers(1, 5))
-    dealt = draw(st.lists(st.tuples(element, st.integers(0, workers - 1)), max_size=30))
-    parts = [[value for value, worker in dealt if worker == w] for w in range(workers)]
-    return [value for value, _ in dealt], draw(st.permutations(parts))
+def observations(draw: st.DrawFn) -> list[Seen]:
+    """Up to 30 observations, dealt out at random; the places of no two are the same."""
+    seen = st.builds(
+        Seen,
+        value=numbers(1e150) | NOT_FINITE,
+        weight=st.floats(0.0, 1e100) | NOT_FINITE,
+        valid=st.booleans(),
+        group=st.integers(0, 3),
+        place=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        path=st.tuples(some, some, some, some),
+    )
+    return draw(st.lists(seen, max_size=30, unique_by=lambda one: one.place))
 
 
-@pytest.mark.parametrize("reduction", [Sum, Mean, Distribution])
+class Latest(Recent):
+    """So few that a window can be full."""
+
+    window = 3
+
+
+def values(seen: Sequence[Seen]) -> list[float]:
+    return [one.value for one in seen]
+
+
+OF: dict[str, Callable[[Sequence[Seen]], Reduction]] = {
+    "Sum": lambda seen: Sum.of(values(seen)),
+    "Mean": lambda seen: Mean.of(values(seen)),
+    "weighted Mean": lambda seen: Mean.of(values(seen), [one.weight for one in seen]),
+    "Distribution": lambda seen: Distribution.of(values(seen)),
+    "Skewed": lambda seen: Skewed.of(values(seen)),
+    "Histogram": lambda seen: Histogram.of(values(seen)),
+    "GroupedMean": lambda seen: GroupedMean.of(values(seen), [one.group for one in seen]),
+    "Recent": lambda seen: Recent.of(values(seen), [one.place for one in seen]),
+    "Recent, of 3": lambda seen: Latest.of(values(seen), [one.place for one in seen]),
+}
+EVERY = pytest.mark.parametrize("of", OF.values(), ids=list(OF))
+
+
+@EVERY
 @law
-@given(split=splits(numbers() | NOT_FINITE))
-def test_merging_workers_equals_one_worker(reduction, split):
-    whole, parts = split
-    states = [reduction.of(part) for part in parts]
-    assert merge_all(states) == reduction.of(whole)
-    assert merge_in_pairs(states) == reduction.of(whole)
-
-
-@law
-@given(splits(st.tuples(numbers(1e150) | NOT_FINITE, st.floats(0.0, 1e100) | NOT_FINITE)))
-def test_merging_workers_equals_one_worker_for_a_weighted_mean(split):
-    def of(pairs: list[tuple[float, float]]) -> Mean:
-        return Mean.of([value for value, _ in pairs], [weight for _, weight in pairs])
-
-    whole, parts = split
+@given(seen=observations(), order=st.permutations(range(4)))
+def test_merging_workers_equals_one_worker(of, seen, order):
+    parts = [[one for one in seen if one.path[:2] == (rank // 2, rank % 2)] for rank in order]
     states = [of(part) for part in parts]
-    assert merge_all(states) == of(whole)
-    assert merge_in_pairs(states) == of(whole)
+    together = of(seen)
+    for state in (merge_all(states), merge_in_pairs(states), type(together).pool(states)):
+        assert state == together
+        assert repr(state) == repr(together)  # to the last bit, and to the sign of a zero
+
+
+def observe(window: MetricWindow, seen: Sequence[Seen]) -> None:
+    """Every reduction there is, of the same observations."""
+    valid = [one.valid for one in seen]
+    for metric in (m.NUM_UPDATES, m.POLICY_LOSS, m.RETURNS, m.ADVANTAGES, m.ADVANTAGES_DIST):
+        window.observe(metric, values(seen), mask=valid)
+    window.observe(m.POLICY_LAG, values(seen), mask=valid, weights=[one.weight for one in seen])
+    kept = [one for one in seen if one.valid]
+    window.observe(m.ENV_SUCCESS_ONCE_BALANCED, values(kept), groups=[one.group for one in kept])
+    window.observe(m.ENV_RETURN_MA100, values(kept), places=[one.place for one in kept])
+
+
+@law
+@given(seen=observations(), random=st.randoms())
+def test_splitting_into_workers_ranks_minibatches_and_micro_batches_does_not_show(seen, random):
+    def collected(part: list[Seen], level: int) -> MetricWindow:
+        halves = [[one for one in part if one.path[level] == half] for half in (0, 1)]
+        random.shuffle(halves)
+        if level < 3:
+            return merged([collected(half, level + 1) for half in halves])
+        window = MetricWindow()
+        for half in halves:
+            observe(window, half)
+        return window
+
+    whole = MetricWindow()
+    observe(whole, seen)
+    split = collected(seen, 0)
+    assert split.states == whole.states
+    assert repr(sorted(split.states.items())) == repr(sorted(whole.states.items()))
+    metrics = list(CATALOGUE.values())
+    assert split.read(metrics) == whole.read(metrics)
 
 
 @law
@@ -92,25 +183,44 @@ def test_merging_writers_of_one_value_gives_that_value_in_any_order(value, write
     assert merge_all(states) == merge_in_pairs(states) == expected
 
 
-@pytest.mark.parametrize(
-    "reduction", [Sum, Mean, Distribution, pytest.param(lambda v: Mean.of(v, np.abs(v)), id="weighted")]
-)
+@EVERY
 @pytest.mark.parametrize("cuts", [[0], [1], [500], [100, 101, 900], [999]])
 @pytest.mark.parametrize("center", [0.0, 1e8])
-def test_merging_parts_of_a_large_batch_loses_nothing(reduction, cuts, center):
-    of = getattr(reduction, "of", reduction)
-    values = np.random.default_rng(0).normal(center, 1.0, size=999)
-    parts = [of(part) for part in np.split(values, cuts)]
-    assert merge_all(parts) == merge_all(parts[::-1]) == of(values)
+def test_merging_parts_of_a_large_batch_loses_nothing(of, cuts, center):
+    drawn = np.random.default_rng(0).normal(center, 1.0, size=999).tolist()
+    whole = [Seen(value, abs(value), True, n % 7, (n * 31 % 999, 0), (0, 0, 0, 0)) for n, value in enumerate(drawn)]
+    bounds = [0, *cuts, len(whole)]
+    parts = [of(whole[begin:end]) for begin, end in itertools.pairwise(bounds)]
+    assert merge_all(parts) == merge_all(parts[::-1]) == of(whole)
 
 
-@pytest.mark.parametrize("state", [Sum.of([1, 2]), Mean.of([1, 2]), Distribution.of([1, 2]), Last.of([1])], ids=repr)
-def test_an_empty_part_changes_nothing(state):
-    empty = type(state).of([])
-    assert state.merge(empty) == empty.merge(state) == state
+ONE = Seen(0.5, 1.0, True, 0, (0, 0), (0, 0, 0, 0))
 
 
-@pytest.mark.parametrize("reduction", [Sum, Mean, Distribution, Last])
+@EVERY
+def test_an_empty_part_changes_nothing(of):
+    state = of([ONE])
+    assert state.merge(of([])) == of([]).merge(state) == state
+
+
+@EVERY
+def test_one_observation_reads_as_itself(of):
+    for number in of([ONE]).read().values():
+        assert number in (0.5, 0.0, 1.0)  # it, its spread, its count
+
+
+@EVERY
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, sys.float_info.max])
+def test_whatever_the_reduction_what_is_not_finite_is_counted_and_left_out(of, value):
+    state = of([ONE, dataclasses.replace(ONE, value=value, place=(1, 0))])
+    assert (state.nonfinite, state.read()) == (1, of([ONE]).read())
+
+
+def test_an_empty_part_of_a_set_value_changes_nothing():
+    assert Last.of([1]).merge(Last.of([])) == Last.of([]).merge(Last.of([1])) == Last.of([1])
+
+
+@pytest.mark.parametrize("reduction", [Sum, Mean, Distribution, Skewed, Histogram, Last])
 def test_nothing_observed_reads_nothing(reduction):
     assert reduction.of([]).read() == {}
     assert reduction.of([math.nan]).read() == {}
@@ -150,7 +260,7 @@ def test_every_value_needs_its_weight():
 
 def test_a_distribution_by_hand():
     assert Distribution.of([2, 4, 4, 4, 5, 5, 7, 9]).read() == {
-        "mean": 5.0, "std": 2.0, "var": 4.0, "min": 2.0, "max": 9.0, "sum": 40.0, "count": 8.0,
+        "mean": 5.0, "std": 2.0, "var": 4.0, "sample_var": 32 / 7, "min": 2.0, "max": 9.0, "sum": 40.0, "count": 8.0,
     }  # fmt: skip
 
 
@@ -279,17 +389,169 @@ def test_the_deviation_of_a_thousand_values_around_1e8_is_right_to_the_last_digi
     assert Distribution.of(values).read()["std"] == pytest.approx(statistics.pstdev(values), rel=1e-15)
 
 
+# --- skewness
+
+
+def test_skewness_by_hand():
+    # around the mean 1: third moment (-1 - 1 - 1 + 27) / 4 = 6, variance (1 + 1 + 1 + 9) / 4 = 3
+    assert Skewed.of([0, 0, 0, 4]).read()["skew"] == pytest.approx(6 / 3**1.5, rel=1e-15)
+
+
+def test_a_symmetric_distribution_has_no_skewness_and_its_mirror_image_the_opposite():
+    assert Skewed.of([-1, 0, 1]).read()["skew"] == 0.0
+    assert Skewed.of([0, 0, 0, -4]).read()["skew"] == -Skewed.of([0, 0, 0, 4]).read()["skew"]
+
+
+def test_skewness_around_1e8_is_not_lost():
+    shifted = Skewed.of([1e8, 1e8, 1e8, 1e8 + 4]).read()["skew"]
+    assert shifted == Skewed.of([0, 0, 0, 4]).read()["skew"]
+
+
+@pytest.mark.parametrize("values", [[0.1], [0.1] * 3, [1e-300, 2e-300], [1e100, 2e100]])
+def test_where_there_is_no_spread_or_no_cube_there_is_no_skewness(values):
+    assert "skew" not in Skewed.of(values).read()
+    assert Skewed.of(values).read() == Distribution.of(values).read()
+
+
+# --- states from sums that were made elsewhere, such as on the learner's device
+
+
+def by_moments(reduction: type[Distribution], values: np.ndarray) -> Distribution:
+    """What a device would send: sums around a rounded mean."""
+    centre = values.sum() / len(values)
+    offsets = values - centre
+    return reduction.of_moments(
+        len(values), values.sum(), centre, (offsets**2).sum(), (offsets**3).sum(), values.min(), values.max(), 2
+    )
+
+
+@pytest.mark.parametrize("centre", [0.0, -3.0, 1e4, 1e8])
+def test_moments_around_the_mean_say_the_same_as_the_values(centre):
+    values = centre + np.random.default_rng(0).gamma(2.0, size=1000)
+    state = by_moments(Distribution, values)
+    assert state.nonfinite == 2
+    assert state.read() == pytest.approx(Distribution.of(values).read(), rel=1e-12)
+
+
+@pytest.mark.parametrize("centre", [0.0, -3.0, 100.0])
+def test_moments_around_the_mean_give_the_skewness_of_the_values(centre):
+    values = centre + np.random.default_rng(0).gamma(2.0, size=1000)
+    assert by_moments(Skewed, values).read() == pytest.approx(Skewed.of(values).read(), rel=1e-12)
+
+
+def test_states_from_moments_merge_with_states_from_values():
+    values = 100.0 + np.random.default_rng(0).gamma(2.0, size=1000)
+    state = Skewed.of(values[:300]).merge(by_moments(Skewed, values[300:]))
+    assert state.read() == pytest.approx(Skewed.of(values).read(), rel=1e-12)
+
+
+# --- histograms
+
+
+HUNDREDTHS = list(range(101))
+PERCENTS = st.sampled_from([0, 1, 5, 25, 50, 75, 95, 99, 100]) | st.floats(0, 100)
+WITHIN = st.floats(1e-9, 1e9).flatmap(lambda size: st.sampled_from([size, -size, 0.0]))
+
+
+def test_percentiles_of_the_numbers_0_to_100_are_those_numbers():
+    read = Histogram.of(HUNDREDTHS).read()
+    assert (read["p0"], read["p100"]) == (0, 100)
+    assert [read["p1"], read["p50"], read["p99"]] == pytest.approx([1, 50, 99], rel=0.005)
+
+
 @law
-@given(
-    st.sampled_from([Sum.of, Mean.of, Distribution.of, lambda v: Mean.of(v, np.abs(v)), lambda v: Last.of(v[:1])]),
-    st.lists(numbers(1e150) | NOT_FINITE, max_size=20),
+@given(st.lists(WITHIN, min_size=1, max_size=50), PERCENTS)
+def test_a_percentile_is_an_observation_to_half_a_percent(values, percent):
+    exact = np.percentile(values, percent, method="lower")
+    assert Histogram.of(values).percentile(percent) == pytest.approx(exact, rel=0.005, abs=0.0)
+
+
+@law
+@given(st.lists(numbers(), min_size=1, max_size=20))
+def test_the_percentiles_0_and_100_are_the_extremes_themselves(values):
+    read = Histogram.of(values).read()
+    assert (read["p0"], read["p100"]) == (min(values), max(values))
+    assert min(values) <= read["p50"] <= max(values)
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_percentiles_of_many_values_agree_with_numpy(size):
+    values = np.random.default_rng(0).normal(3.0, 10.0, size=size)
+    for percent in (1, 5, 25, 50, 75, 95, 99):
+        exact = np.percentile(values, percent, method="lower")
+        assert Histogram.of(values).percentile(percent) == pytest.approx(exact, rel=0.005)
+
+
+@law
+@given(st.lists(numbers(), min_size=1, max_size=100), st.integers(1, 80))
+def test_a_picture_of_a_histogram_shows_every_observation(values, at_most):
+    edges, counts = Histogram.of(values).buckets(at_most)
+    assert sum(counts) == len(values)
+    assert len(edges) == len(counts) + 1 <= at_most + 1
+    assert (edges[0], edges[-1]) == (min(values), max(values))
+    assert edges == sorted(edges)
+
+
+def test_a_picture_of_nothing_is_empty():
+    assert Histogram.of([]).buckets() == ([], [])
+
+
+# --- means over groups, and of the most recent
+
+
+def test_a_mean_over_groups_weighs_each_group_alike():
+    assert GroupedMean.of([1, 1, 1, 0], groups=[7, 7, 7, 9]).read() == {"mean": 0.5}  # a plain mean would say 0.75
+
+
+def test_a_group_that_is_spread_over_workers_is_one_group():
+    parts = [GroupedMean.of([1, 0], groups=[7, 9]), GroupedMean.of([0], groups=[7])]
+    assert merge_all(parts).read() == {"mean": 0.25}
+
+
+def test_the_most_recent_are_those_with_the_largest_places_whoever_reports_them():
+    late, early = Latest.of([9, 6], [(1, 2), (1, 1)]), Latest.of([3, 100], [(0, 8), (0, 7)])
+    assert late.merge(early).read() == early.merge(late).read() == {"mean": 6.0}
+
+
+def test_the_most_recent_hundred_count():
+    places = [(0, n) for n in range(150)]
+    assert Recent.of([1000] * 50 + [1] * 100, places).read() == {"mean": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (lambda: GroupedMean.of([1, 2], [0]), "2 values and 1 groups"),
+        (lambda: Recent.of([1, 2], [(0, 0)]), "2 values and 1 places"),
+    ],
 )
-def test_a_state_survives_a_checkpoint(of: Callable[[list[float]], Reduction], values):
-    state = of(values)
+def test_every_value_needs_its_group_or_place(of, message):
+    with pytest.raises(ValueError, match=message):
+        of()
+
+
+# --- checkpoints
+
+
+def test_every_reduction_can_be_named_by_a_checkpoint():
+    assert {type(of([ONE])).__name__ for name, of in OF.items() if name != "Recent, of 3"} | {"Last"} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", [name for name in OF if name != "Recent, of 3"])
+@law
+@given(seen=observations())
+def test_a_state_survives_a_checkpoint(name, seen):
+    state = OF[name](seen)
     restored = from_json(json.loads(json.dumps(to_json(state))))
     assert restored == state
     assert type(restored) is type(state)
+    assert repr(restored) == repr(state)
     assert restored.read() == state.read()
+
+
+@pytest.mark.parametrize("state", [Last.of([3e-4]), Last.of([]), Last.of([math.nan])], ids=repr)
+def test_a_set_value_survives_a_checkpoint(state):
+    assert from_json(json.loads(json.dumps(to_json(state)))) == state
 
 
 # --- windows
@@ -328,6 +590,23 @@ def test_a_mean_over_nothing_summed_elsewhere_is_absent():
     assert window.read([m.POLICY_LOSS]) == {}
 
 
+@pytest.mark.parametrize("metric", ["train/loss", None, Mean])
+def test_what_nobody_declared_cannot_be_observed(metric):
+    with pytest.raises(TypeError, match=f"{re.escape(repr(metric))} is not a declared metric: declare it once"):
+        MetricWindow().observe(metric, [1.0])
+
+
+def test_a_family_cannot_be_observed_and_its_members_can():
+    with pytest.raises(ValueError, match=r"env/reward_terms/\{name\}/mean is a family: observe one of its members"):
+        MetricWindow().observe(m.REWARD_TERM, [1.0])
+    window = MetricWindow()
+    window.observe(m.REWARD_TERM.member("reach"), [1.0, 3.0])
+    assert window.read([m.REWARD_TERM, m.REWARD_TERM_STD]) == {
+        "env/reward_terms/reach/mean": 2.0,
+        "env/reward_terms/reach/std": 1.0,
+    }
+
+
 def test_a_derived_metric_cannot_be_observed():
     with pytest.raises(
         ValueError, match=r"train/critic/explained_variance is derived from rollout/returns_mean, .*: observe those"
@@ -352,9 +631,50 @@ def test_weights_of_another_shape_are_refused(mask, weights):
         MetricWindow().observe(m.LOSS, [1, 2, 3], mask=mask, weights=weights)
 
 
-def test_only_a_mean_takes_weights():
-    with pytest.raises(ValueError, match="rollout/returns_mean is a Distribution; only a Mean takes weights"):
-        MetricWindow().observe(m.RETURNS, [1, 2], weights=[1, 2])
+@pytest.mark.parametrize(
+    ("metric", "how", "message"),
+    [
+        (m.RETURNS, {"weights": [1, 2]}, "is a Distribution, which takes values alone, but got weights"),
+        (m.POLICY_LOSS, {"groups": [1, 2]}, "train/actor/policy_loss is a Mean, which takes weights, but got groups"),
+        (m.ENV_SUCCESS_ONCE_BALANCED, {}, "is a GroupedMean, which takes groups, but got none"),
+        (m.ENV_SUCCESS_ONCE_BALANCED, {"weights": [1, 2]}, "is a GroupedMean, which takes groups, but got weights"),
+        (m.ENV_RETURN_MA100, {}, "is a Recent, which takes places, but got none"),
+        (m.ENV_RETURN_MA100, {"groups": [1, 2]}, "is a Recent, which takes places, but got groups"),
+    ],
+)  # fmt: skip
+def test_a_reduction_takes_what_it_needs_and_nothing_else(metric, how, message):
+    with pytest.raises(ValueError, match=message):
+        MetricWindow().observe(metric, [1, 2], **how)
+
+
+def test_a_state_of_another_reduction_is_refused():
+    with pytest.raises(ValueError, match="rollout/returns_mean is Distribution, but got a Mean"):
+        MetricWindow().observe_state(m.RETURNS, Mean.of([1]))
+    with pytest.raises(ValueError, match="rollout/returns_max is derived, but got a Distribution"):
+        MetricWindow().observe_state(m.RETURNS_MAX, Distribution.of([1]))
+
+
+def test_a_state_reduced_elsewhere_pools_with_values_observed_here():
+    window = MetricWindow()
+    window.observe(m.RETURNS, [1.0])
+    window.observe_state(m.RETURNS, Distribution.of([3.0]))
+    assert window.read([m.RETURNS, m.RETURNS_VAR]) == {"rollout/returns_mean": 2.0, "rollout/returns_var": 1.0}
+
+
+def test_two_windows_that_reduced_a_metric_differently_do_not_merge():
+    windows = [MetricWindow({"train/loss": Mean.of([1])}), MetricWindow({"train/loss": Sum.of([1])})]
+    with pytest.raises(ValueError, match="train/loss was observed with more than one reduction: Mean, Sum"):
+        merged(windows)
+
+
+def test_a_histogram_is_shown_as_one_and_not_as_a_number():
+    window = MetricWindow()
+    window.observe(m.ADVANTAGES_DIST, [1.0, 2.0])
+    window.observe(m.RATIO_DIST, [])
+    metrics = list(CATALOGUE.values())
+    assert window.read(metrics) == {}
+    assert list(window.histograms(metrics)) == ["rollout/advantages_dist"]
+    assert window.histograms(metrics)["rollout/advantages_dist"].read()["p100"] == 2.0
 
 
 def test_a_second_writer_of_a_set_metric_is_an_error_that_names_it():
@@ -510,14 +830,23 @@ def test_merging_leaves_the_other_window_as_it_was():
 # --- the catalogue
 
 
+PARTS = (m.train, m.rollout, m.env, m.time)
 NAMESPACES = ("train/", "rollout/", "env/", "eval/", "time/")
 METRICS = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=list(CATALOGUE))
 
 
 def test_every_name_is_declared_once():
-    declared = [value for value in vars(m).values() if isinstance(value, Metric)]
-    declared += m.ENV.declared() + m.EVAL.declared()
-    assert len({metric.name for metric in declared}) == len(declared) == len(CATALOGUE)
+    declared = {id(value): value for part in PARTS for value in vars(part).values() if isinstance(value, Metric)}
+    counts = Counter(metric.name for metric in declared.values())
+    assert counts.most_common(1)[0][1] == 1
+    assert set(counts) == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_a_metric_has_the_same_variable_everywhere(part):
+    for variable, value in vars(part).items():
+        if isinstance(value, Metric):
+            assert getattr(m, variable) is value
 
 
 def test_the_keys_of_the_catalogue_are_the_names():
@@ -533,7 +862,7 @@ def test_a_metric_stands_in_a_known_namespace(metric):
 def test_a_metric_says_its_unit_its_meaning_and_its_formula(metric):
     assert metric.unit.strip()
     assert metric.formula.strip()
-    assert metric.meaning[0].isupper()
+    assert metric.meaning[0].isupper() or metric.meaning.split()[0] in {name.split("/")[-1] for name in CATALOGUE}
     assert metric.meaning.endswith(".")
 
 
@@ -559,20 +888,178 @@ def test_a_metric_shows_a_reading_that_its_reduction_has(metric):
 
 
 @METRICS
-def test_a_healthy_band_has_its_lower_bound_first(metric):
-    if metric.healthy and None not in metric.healthy:
-        assert metric.healthy[0] <= metric.healthy[1]
+def test_a_metric_is_of_a_known_tier_and_for_known_algorithms(metric):
+    assert metric.tier in ("core", "standard", "extension", "language_only")
+    assert set(metric.algorithms) <= {"ppo", "grpo", "sac"}
+    assert metric.tier != "language_only" or metric.needs
 
 
-@pytest.mark.parametrize("reduction", [Sum, Mean, Distribution, Last])
+@METRICS
+def test_what_takes_the_values_of_another_metric_is_observed_as_that_is(metric):
+    assert metric.over in ("decision", "minibatch", "trajectory", "last epoch", "last minibatch")
+    if metric.of is None:
+        assert metric.over == "decision"
+    else:
+        assert CATALOGUE[metric.of.name] is metric.of
+        assert issubclass(metric.reduction, Mean | Distribution | Histogram)
+
+
+@METRICS
+def test_the_bounds_of_a_band_are_in_order(metric):
+    for rule in metric.rules:
+        if isinstance(rule.check, Band) and None not in (rule.check.low, rule.check.high):
+            assert rule.check.low < rule.check.high
+
+
+@METRICS
+def test_a_rule_has_a_name_of_its_own_says_what_it_demands_and_shows_a_sign_that_there_is(metric):
+    assert len({rule.name for rule in metric.rules}) == len(metric.rules)
+    for rule in metric.rules:
+        assert str(rule)
+        assert rule.sustained >= 1
+        assert rule.sign is None or rule.sign < max(1, len(metric.signs))
+
+
+RULES = [
+    pytest.param(metric, rule, id=f"{metric.name} {rule.name}")
+    for metric in CATALOGUE.values()
+    for rule in metric.rules
+]
+
+
+@pytest.mark.parametrize(("metric", "rule"), RULES)
+def test_a_rule_speaks_only_of_what_there_is(metric, rule):
+    known = {*VARIABLES, *(Histogram.readings if metric.is_histogram else ())}
+    for formula in (rule.when, rule.check.formula if isinstance(rule.check, Holds) else ""):
+        if formula.startswith("tag:"):
+            assert formula.removeprefix("tag:") in TAGS
+            continue
+        mentioned = re.findall(r"\{([^{}]+)\}", formula)
+        assert set(mentioned) <= set(CATALOGUE)
+        tree = ast.parse(re.sub(r"\{[^{}]+\}", "0", formula) or "0")
+        called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called <= known
+        values = dict.fromkeys((*mentioned, metric.name), 0.5)
+        view = View([0.5, 0.5], 0.5, [values, values], dict.fromkeys(known, 0.5))
+        if formula:
+            assert evaluate(formula, view) in (True, False)
+    if isinstance(rule.check, MovesWith):
+        assert rule.check.other in CATALOGUE
+
+
+@METRICS
+def test_a_name_elsewhere_is_of_a_known_system_and_converts_in_a_known_way(metric):
+    for name in metric.names:
+        assert name.system in SYSTEMS
+        assert name.convert in CONVERSIONS
+        assert not name.convert or name.relation == "transform"
+
+
+@METRICS
+def test_a_metric_has_a_key_elsewhere_only_once(metric):
+    assert len({(name.system, name.key) for name in metric.names}) == len(metric.names)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_key_of_another_system_belongs_to_one_metric_first(system):
+    first = Counter(use.name.key for use in uses(system) if not use.name.secondary)
+    assert [key for key, count in first.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("relation", ["similar", ""])
+def test_a_name_elsewhere_relates_in_a_known_way(relation):
+    with pytest.raises(ValueError, match="sb3 train/loss: relation"):
+        Name("sb3", "train/loss", relation)
+
+
+@pytest.mark.parametrize("reduction", [Sum, Mean, Distribution, Last, Histogram])
 def test_a_reduction_reads_what_it_declares(reduction):
-    assert tuple(reduction.of([2.0]).read()) == reduction.readings
+    assert set(reduction.of([2.0, 2.0] if reduction is Distribution else [2.0]).read()) == set(reduction.readings)
 
 
-def test_evaluation_measures_what_training_measures():
-    assert [metric.name.removeprefix("eval/") for metric in m.EVAL.declared()] == [
-        metric.name.removeprefix("env/") for metric in m.ENV.declared()
-    ]
+def test_evaluation_measures_as_training_measures():
+    for field in dataclasses.fields(m.EVAL):
+        training, evaluating = getattr(m.ENV, field.name), getattr(m.EVAL, field.name)
+        assert training.name.startswith("env/")
+        if evaluating is not None:
+            assert evaluating.name == training.name.replace("env/", "eval/")
+            assert (evaluating.reduction, evaluating.reads) == (training.reduction, training.reads)
+
+
+# --- families
+
+
+def test_members_of_a_family_appear_as_they_are_observed():
+    window = MetricWindow()
+    for name, values in (("reach", [1, 3]), ("grasp", [5])):
+        window.observe(m.REWARD_TERM.member(name), values)
+    assert window.read(list(CATALOGUE.values())) == {
+        "env/reward_terms/grasp/mean": 5.0,
+        "env/reward_terms/reach/mean": 2.0,
+        "env/reward_terms/grasp/std": 0.0,
+        "env/reward_terms/reach/std": 1.0,
+    }
+
+
+def test_members_of_a_family_merge_by_their_names():
+    windows = [MetricWindow(), MetricWindow()]
+    windows[0].observe(m.REWARD_TERM.member("reach"), [1])
+    windows[1].observe(m.REWARD_TERM.member("reach"), [3])
+    assert merged(windows).read([m.REWARD_TERM]) == {"env/reward_terms/reach/mean": 2.0}
+
+
+def test_reward_terms_of_an_episode_need_no_declaration():
+    window = MetricWindow()
+    m.ENV.observe(window, [episode(reward_terms={"reach": 1.0}), episode(reward_terms={"reach": 3.0, "grasp": 2.0})])
+    read = window.read([m.REWARD_TERM])
+    assert read == {"env/reward_terms/grasp/mean": 2.0, "env/reward_terms/reach/mean": 2.0}
+
+
+@pytest.mark.parametrize("name", ["", "reach the cube", "a/b", "{name}"])
+def test_the_name_of_a_member_must_fit_into_a_key(name):
+    with pytest.raises(ValueError, match="names consist of letters, digits"):
+        m.REWARD_TERM.member(name)
+
+
+def test_what_is_no_family_has_no_members():
+    with pytest.raises(ValueError, match="train/loss has no member 'x'"):
+        m.LOSS.member("x")
+    assert m.LOSS.members({}) == [m.LOSS]
+    assert m.REWARD_TERM.members({}) == []
+
+
+# --- formulas
+
+
+def view(now: dict[str, float], before: dict[str, float] | None = None, **variables: float) -> View:
+    rows = [now] if before is None else [before, now]
+    return View([0.0], 0.0, rows, variables)
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("{a} <= 2 <= {b}", True),
+        ("{b} <= {a} <= 4", False),
+        ("1 - low <= {a} <= 1 + high", True),
+        ("{a}**2 + sqrt({b}) == 1 + sqrt(3)", True),
+        ("not low and {a} > 0", False),
+        ("delta({b}) == 1", True),
+        ("max({a}, {b}) - min({a}, {b}) == abs({a} - {b})", True),
+    ],
+)
+def test_a_formula_of_metrics_and_variables(formula, expected):
+    assert evaluate(formula, view({"a": 1.0, "b": 3.0}, {"a": 1.0, "b": 2.0}, low=0.2, high=0.2)) == expected
+
+
+@pytest.mark.parametrize("formula", ["{c} > 0", "unknown > 0", "delta({a}) > 0", "sqrt(0 - {a}) > 0", "1 / ({a} - 1)"])
+def test_a_formula_of_what_was_not_reported_or_is_undefined_has_no_value(formula):
+    with pytest.raises(UnknownError):
+        evaluate(formula, view({"a": 1.0}))
+    assert not Holds(formula).violated(view({"a": 1.0}))
+
+
+# --- names that others know
 
 
 @pytest.mark.parametrize(
@@ -600,7 +1087,7 @@ def test_evaluation_measures_what_training_measures():
     ],
 )
 def test_what_rlinf_shows_is_shown_here_under_the_same_name(name):
-    assert CATALOGUE[name].aliases["rlinf"] == name
+    assert name in [known.key for known in CATALOGUE[name].names if known.system == "rlinf"]
     assert not CATALOGUE[name].hidden
 
 

@@ -17,14 +17,18 @@ import pytest
 import rlpipe
 from rlpipe import checkpoint
 from rlpipe.backends.memory import Memory
-from rlpipe.config import load_config
+from rlpipe.config import Config, load_config, stages
+from rlpipe.envs.scripted import Scripted
+from rlpipe.metric_logger import MetricLogger, run_info
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import observed
+from rlpipe.metrics.reductions import Sum
 from rlpipe.plugins import ConfigError
 from rlpipe.rollout import training_seed
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run_directory import RunDirectory, read_jsonl
 from rlpipe.training import Interruption, PhaseClock
-from rlpipe.trajectory import Episode
+from rlpipe.trajectory import Episode, SpaceSpec
 from tests.conftest import scripted
 
 TIMINGS = "time/"
@@ -43,9 +47,15 @@ def without_timings(run: Path) -> list[dict[str, float]]:
 
 def from_ledger(run: Path, file: str, metrics: m.EpisodeMetrics, iteration: int) -> dict[str, float]:
     """The metrics of one iteration, recomputed from the episodes that stand in the ledger."""
-    window = MetricWindow()
-    metrics.observe(window, [Episode.from_row(row) for row in lines(run, file) if row["iteration"] == iteration])
-    return window.read(metrics.declared())
+    namespace = metrics.num_trajectories.name.partition("/")[0] + "/"
+    declared = [metric for name, metric in CATALOGUE.items() if name.startswith(namespace)]
+    recent, whole = MetricWindow(), MetricWindow()
+    rows = [row for row in lines(run, file) if row["iteration"] <= iteration]
+    metrics.observe(recent, [Episode.from_row(row) for row in rows if row["iteration"] == iteration])
+    metrics.observe(whole, [Episode.from_row(row) for row in rows])
+    return recent.read([metric for metric in declared if not metric.lifetime]) | whole.read(
+        [metric for metric in declared if metric.lifetime]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,56 @@ def test_env_metrics_equal_those_recomputed_from_the_ledger_to_the_last_digit(fi
     for row in lines(finished.directory, "metrics.jsonl"):
         expected = from_ledger(finished.directory, "episodes.jsonl", m.ENV, row["iteration"])
         assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+
+
+def test_every_metric_is_produced_by_a_run_or_says_what_would_produce_it(tmp_path):
+    script = "[[{length: 5, end: terminated, success_at: [3]}], [{length: 7}]]"
+    options = ("algorithm.value_clip=0.2", "algorithm.dual_clip=3.0", "runner.save_interval=1")
+    result = rlpipe.train(scripted(tmp_path, f"env.train.script={script}", *options), local=True)
+    rows = lines(result.directory, "metrics.jsonl")
+    produced = {name for row in rows for name in (*row["metrics"], *row["histograms"])}
+    expected = {name for name, metric in CATALOGUE.items() if not metric.needs and not metric.hidden}
+    assert expected - produced == {"rollout/discarded_trajectories"}  # nothing was discarded
+    assert not {name for name in produced if CATALOGUE[name].needs}
+
+
+def test_what_needs_a_special_simulator_comes_with_it(tmp_path):
+    script = "[[{length: 4, fail_at: [2], reward_terms: {reach: 0.5, grasp: 1.0}}], [{length: 4, fail_at: []}]]"
+    result = rlpipe.train(scripted(tmp_path, f"env.train.script={script}"), local=True)
+    row = lines(result.directory, "metrics.jsonl")[0]["metrics"]
+    assert row["env/fail_once"] == 0.5
+    assert row["env/fail_at_end"] == 0.0
+    assert (row["env/reward_terms/reach/mean"], row["env/reward_terms/grasp/mean"]) == (2.0, 4.0)
+    assert row["env/reward_terms/reach/std"] == 0.0
+
+
+def test_invariants_between_metrics_hold_in_every_row(finished):
+    for row in lines(finished.directory, "metrics.jsonl"):
+        metrics = row["metrics"]
+        actor = {name.removeprefix("train/actor/"): value for name, value in metrics.items()}
+        assert actor["approx_kl"] == pytest.approx(actor["ratio"] - 1 + actor["approx_kl_k1"], abs=1e-6)
+        assert actor["clip_fraction"] == pytest.approx(actor["clip_fraction_low"] + actor["clip_fraction_high"])
+        assert metrics["train/loss"] == pytest.approx(
+            actor["policy_loss"] + 0.5 * metrics["train/critic/value_loss"], rel=1e-5, abs=1e-6
+        )
+        assert metrics["train/actor/advantages_norm_mean"] == pytest.approx(0.0, abs=1e-4)
+        assert metrics["train/num_samples"] == 2 * metrics["rollout/num_decisions"] == 128
+        assert sum(row["histograms"]["train/actor/ratio_dist"]["counts"]) == 128
+        assert sum(row["histograms"]["rollout/advantages_dist"]["counts"]) == 64
+
+
+def test_a_dialect_writes_its_own_keys_with_their_own_signs(tmp_path):
+    result = rlpipe.train(scripted(tmp_path, "runner.logger.dialects=[sb3]"), local=True)
+    for row in lines(result.directory, "metrics.jsonl"):
+        theirs, ours = row["dialects"]["sb3"], row["metrics"]
+        assert theirs["train/entropy_loss"] == -ours["train/entropy_loss"]
+        assert theirs["rollout/ep_rew_mean"] == ours["env/return_ma100"]
+        assert theirs["time/fps"] == int(ours["time/fps"])
+
+
+def test_an_unknown_dialect_names_the_nearest(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'sb3'"):
+        scripted(tmp_path, "runner.logger.dialects=[sb33]")
 
 
 def test_the_final_evaluation_runs_its_quota_on_held_out_seeds(finished):
@@ -130,7 +190,9 @@ def test_no_finished_episode_leaves_the_keys_out_and_says_so(tmp_path):
     result = rlpipe.train(scripted(tmp_path, "env.train.script=[[{length: 40}]]"), local=True)
     first, _, third, _ = without_timings(result.directory)
     assert first["env/num_trajectories"] == 0
-    assert not any(name.startswith("env/") for name in first.keys() - {"env/num_trajectories"})
+    assert not any(
+        name.startswith("env/") for name in first.keys() - {"env/num_trajectories", "env/terminated_episodes"}
+    )
     assert third["env/episode_len"] == 40
 
 
@@ -427,3 +489,88 @@ def test_evaluate_prints_json_that_a_program_can_read(finished):
     report = json.loads(stdout)
     assert report["metrics"]["eval/num_trajectories"] == 8
     assert report["protocol"]["evaluation_first_seed"] == 1_000_000
+
+
+class TestCriticalAlerts:
+    """A learning rate that no network survives raises critical alerts."""
+
+    broken = ("learner.lr=10.0", "runner.total_timesteps=640")
+
+    def alerts(self, run: Path) -> list[dict]:
+        return [event for event in lines(run, "events.jsonl") if event["kind"] == "alert"]
+
+    def test_by_default_they_are_told_and_the_run_goes_on(self, tmp_path):
+        result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
+        assert result.status == "completed"
+        raised = [alert["data"] for alert in self.alerts(result.directory) if alert["data"]["level"] == "critical"]
+        assert "train/actor/lr" in {alert["metric"] for alert in raised}
+
+    def test_each_is_raised_once(self, tmp_path):
+        result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
+        lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
+        assert [alert["cleared"] for alert in lr] == [False]
+
+    def test_they_can_stop_the_run_with_a_checkpoint(self, tmp_path):
+        options = ("runner.health.on_critical=stop", "runner.save_interval=100")
+        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
+        assert result.status == "stopped"
+        assert result.checkpoint is not None
+        assert len(lines(result.directory, "metrics.jsonl")) < 10
+        assert json.loads((result.directory / "run.json").read_text())["status"] == "stopped"
+
+    def test_a_resumed_run_does_not_raise_again_what_stands(self, tmp_path):
+        options = ("runner.health.on_critical=stop", "runner.save_interval=100")
+        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
+        config = load_config(result.directory / "config.yaml")
+        rlpipe.train(config, local=True, resume=result.directory)
+        lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
+        assert len(lr) == 1
+
+
+def test_a_target_kl_stop_is_an_event(tmp_path):
+    options = ("learner.lr=0.1", "algorithm.target_kl=0.0001", "algorithm.update_epochs=5")
+    result = rlpipe.train(scripted(tmp_path, *options), local=True)
+    stops = [event for event in lines(result.directory, "events.jsonl") if event["kind"] == "target_kl"]
+    assert stops
+    assert "algorithm.target_kl" in stops[0]["message"]
+
+
+class Counting(Scripted):
+    """A plug-in that declares a metric beside its code."""
+
+    steps = observed("env/my_steps", Sum, unit="steps", meaning="Steps counted by the plug-in.", formula="count")
+    metrics = (steps,)
+
+
+class Clashing(Scripted):
+    """A plug-in that takes a name which is taken."""
+
+    metrics = (observed("env/return", Sum, unit="1", meaning="Something else.", formula="1"),)
+
+
+def test_a_plug_in_may_declare_metrics(tmp_path):
+    config = scripted(tmp_path, "env.train.name=tests.test_training:Counting")
+    logger = MetricLogger(*a_logger(tmp_path, config))
+    window = MetricWindow()
+    window.observe(m.TOTAL_TIMESTEPS, 1)
+    window.observe(Counting.steps, 3)
+    assert logger.write(1, window).metrics["env/my_steps"] == 3
+
+
+def test_a_metric_that_nobody_declares_is_an_error(tmp_path):
+    logger = MetricLogger(*a_logger(tmp_path, scripted(tmp_path)))
+    window = MetricWindow()
+    window.observe(m.TOTAL_TIMESTEPS, 1)
+    window.observe(Counting.steps, 3)
+    with pytest.raises(ValueError, match="env/my_steps was observed, but nobody declares it"):
+        logger.write(1, window)
+
+
+def test_a_clash_of_names_is_an_error_at_start(tmp_path):
+    with pytest.raises(ConfigError, match=r"Clashing declares the metric env/return, which exists"):
+        scripted(tmp_path, "env.train.name=tests.test_training:Clashing")
+
+
+def a_logger(tmp_path: Path, config: Config) -> tuple:
+    directory = RunDirectory.create(config, {})
+    return directory, run_info(directory, config, stages(config), 1, SpaceSpec(4, 1)), config, {}

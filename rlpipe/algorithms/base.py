@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
-from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
 
@@ -26,6 +25,10 @@ class AlgorithmConfig:
     """Parts each pass is cut into, drawn anew each time; one optimiser step each."""
     target_kl: float | None = None
     """End the update after a pass whose mean approx_kl exceeds this, in nats; None never does."""
+
+
+Observed = Mapping[Metric, Tensor | float]
+"""Raw values on the learner's device, or a number that is set."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Samples:
 
     Attributes:
         observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages, returns, old_values: [B].
+        trajectory: [B] int64, number of the trajectory that a decision belongs to; an episode that spans iterations is
+            one in each.
     """
 
     observations: Tensor
@@ -57,6 +62,7 @@ class Samples:
     advantages: Tensor
     returns: Tensor
     old_values: Tensor
+    trajectory: Tensor
 
     def select(self, index: Tensor | slice) -> Self:
         """The decisions at an index."""
@@ -82,10 +88,12 @@ class OnPolicyAlgorithm(ABC):
     """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone."""
 
     Config: ClassVar[type[Any]] = AlgorithmConfig
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Declarations of its own, beside its code."""
 
     @abstractmethod
-    def prepare(self, trajectories: Trajectories, policy: Policy, window: MetricWindow) -> Samples:
-        """Turns trajectories into samples and observes the ``rollout/`` metrics; runs without gradients."""
+    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[Samples, Observed]:
+        """Turns trajectories into samples, with what there is to log about them; runs without gradients."""
 
     @abstractmethod
     def loss(self, policy: Policy, samples: Samples) -> Loss:

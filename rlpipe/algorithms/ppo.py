@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from rlpipe.algorithms.base import AlgorithmConfig, Loss, OnPolicyAlgorithm, Samples, Trajectories
+from rlpipe.algorithms.base import AlgorithmConfig, Loss, Observed, OnPolicyAlgorithm, Samples, Trajectories
 from rlpipe.functional.advantages import gae, normalize
-from rlpipe.functional.diagnostics import approx_kl, clip_fraction
-from rlpipe.functional.losses import clipped_value_loss, ppo_policy_loss
-from rlpipe.metrics import MetricWindow
+from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
+from rlpipe.functional.losses import PolicyLoss, ValueLoss, clipped_value_loss, ppo_policy_loss
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
 
@@ -65,8 +66,8 @@ class PPO(OnPolicyAlgorithm):
         """Keeps the options."""
         self.config = config
 
-    def prepare(self, trajectories: Trajectories, policy: Policy, window: MetricWindow) -> Samples:
-        t = trajectories
+    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[Samples, Observed]:
+        t, config = trajectories, self.config
         steps, envs, _ = t.observations[1:].shape
         seen = torch.cat([t.observations.flatten(0, 1), t.final_observations])
         seen_values = policy.value(seen)
@@ -75,29 +76,43 @@ class PPO(OnPolicyAlgorithm):
         next_values = values[1:].clone()
         next_values.view(-1)[t.final_index] = final_values  # after a reset, row t + 1 belongs to the next episode
         values = values[:-1]
-        advantages = gae(
+        raw = gae(
             t.rewards,
             values,
             next_values,
             t.terminated,
             t.truncated,
-            discount=self.config.discount,
-            gae_lambda=self.config.gae_lambda,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
         )
-        returns = advantages + values
-        valid = t.valid
-        observed = torch.stack([advantages, returns, values, t.rewards])[:, valid].double().cpu().numpy()
-        window.observe(m.ADVANTAGES, observed[0])
-        window.observe(m.RETURNS, observed[1])
-        window.observe(m.VALUES, observed[2])
-        window.observe(m.VALUE_RESIDUALS, observed[1] - observed[2])
-        window.observe(m.REWARDS, observed[3])
-        if self.config.normalize_advantages:
-            advantages = normalize(advantages, valid)
-        return Samples(
+        returns, valid = raw + values, t.valid
+        advantages = normalize(raw, valid) if config.normalize_advantages else raw
+        samples = Samples(
             t.observations[:-1][valid], t.actions[valid], t.log_probs[valid], advantages[valid], returns[valid],
-            values[valid],
+            values[valid], trajectory_numbers(t.terminated | t.truncated)[valid],
         )  # fmt: skip
+        again, _ = policy.evaluate_actions(samples.observations, samples.actions)
+        log_ratio = again - samples.old_log_probs
+        observed: dict[Metric, Tensor | float] = {
+            m.ADVANTAGES: raw[valid],
+            m.ADVANTAGES_NORM: samples.advantages,
+            m.RETURNS: samples.returns,
+            m.VALUES: samples.old_values,
+            m.VALUE_RESIDUALS: samples.returns - samples.old_values,
+            m.REWARDS: t.rewards[valid],
+            m.LOG_PROBS: samples.old_log_probs,
+            m.ROLLOUT_TRAIN_KL: approx_kl(again, samples.old_log_probs),
+            m.LOGP_DIFF: log_ratio.abs(),
+            m.IS_RATIO: log_ratio.exp(),
+            m.CLIP_RANGE_LOW: config.clip_ratio_low,
+            m.CLIP_RANGE_HIGH: config.clip_ratio_high,
+            m.ENTROPY_COEF: config.entropy_coef,
+        }
+        if config.clip_ratio_low == config.clip_ratio_high:
+            observed[m.CLIP_RANGE] = config.clip_ratio_low
+        if config.value_clip is not None:
+            observed[m.CLIP_RANGE_VF] = config.value_clip
+        return samples, observed
 
     def loss(self, policy: Policy, samples: Samples) -> Loss:
         config = self.config
@@ -113,19 +128,47 @@ class PPO(OnPolicyAlgorithm):
         )
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
         loss = surrogate.loss + config.value_coef * value.loss - config.entropy_coef * entropy
-        observed = {
-            m.LOSS: loss,
-            m.ENTROPY: entropy,
-            m.POLICY_LOSS: surrogate.loss,
-            m.APPROX_KL: approx_kl(log_probs.detach(), samples.old_log_probs),
+        with torch.no_grad():
+            observed = {m.LOSS: loss, m.ENTROPY: entropy, **self._observe(samples, surrogate, value, values)}
+        return Loss(loss.mean(), {metric: v.detach() for metric, v in observed.items()})
+
+    def _observe(
+        self, samples: Samples, surrogate: PolicyLoss, value: ValueLoss, values: Tensor
+    ) -> dict[Metric, Tensor]:
+        """Everything there is to log about a minibatch, but loss and entropy."""
+        log_ratio = surrogate.log_ratio
+        at_rest = torch.zeros_like(log_ratio)
+        residuals = samples.returns - values
+        observed: dict[Metric, Tensor] = {
+            m.APPROX_KL: approx_kl(log_ratio, at_rest),
+            m.APPROX_KL_K1: approx_kl_k1(log_ratio, at_rest),
+            m.APPROX_KL_K2: approx_kl_k2(log_ratio, at_rest),
+            m.RATIO: surrogate.ratio,
             m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
+            m.CLIP_FRACTION_LOW: surrogate.clipped_low,
+            m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
             m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
             m.CLIPPED_RATIO: surrogate.clipped_ratio,
-            m.RATIO: surrogate.ratio,
+            m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
+            m.POLICY_LOSS: surrogate.loss,
+            m.POLICY_LOSS_ABS: surrogate.loss.abs(),
             m.VALUE_LOSS: value.loss,
+            m.VALUE_ERROR: residuals.square(),
+            m.VALUE_PRED: values,
+            m.RETURNS_TRAINED: samples.returns,
+            m.VALUE_RESIDUALS_TRAINED: residuals,
         }
-        if config.dual_clip is not None:
+        if self.config.dual_clip is not None:
             observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
-        if config.value_clip is not None:
+            observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
+        if self.config.value_clip is not None:
             observed[m.VALUE_CLIP_RATIO] = value.clipped
-        return Loss(loss.mean(), {metric: values.detach() for metric, values in observed.items()})
+            observed[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
+        return observed
+
+
+def trajectory_numbers(ended: Tensor) -> Tensor:
+    """[T, N] int64 numbers of trajectories, from their [T, N] bool ends; each environment begins one of its own."""
+    steps, envs = ended.shape
+    before = ended.long().cumsum(0) - ended.long()
+    return before + torch.arange(envs, device=ended.device) * (steps + 1)

@@ -9,6 +9,20 @@ from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
+class HistogramView:
+    """A distribution as it is shown: B bins of equal width, and percentiles that are right to 0.5 %.
+
+    Attributes:
+        edges: B + 1 numbers, from the smallest to the largest observation.  counts: B.
+        percentiles: p0, p1, p5, p25, p50, p75, p95, p99, p100.
+    """
+
+    edges: list[float]
+    counts: list[int]
+    percentiles: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Row:
     """One iteration: a line of ``metrics.jsonl``.
 
@@ -16,6 +30,9 @@ class Row:
         iteration: from 1.  total_timesteps: environment steps so far.  time: seconds since 1970.
         metrics: number by name; a metric that has nothing to say is absent.
         nonfinite: how many observations of a metric were not finite and so are not in its number; usually empty.
+        histograms: distributions by name.
+        dialects: the same numbers under the names and with the signs of other systems, by dialect.
+        events: what happened in the iteration, such as alerts; not part of the line.
     """
 
     iteration: int
@@ -23,13 +40,15 @@ class Row:
     time: float
     metrics: dict[str, float]
     nonfinite: dict[str, int] = field(default_factory=dict)
+    histograms: dict[str, HistogramView] = field(default_factory=dict)
+    dialects: dict[str, dict[str, float]] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The line; ``nonfinite`` only where there is something to say."""
+        """The line; what is empty is left out, but for the numbers."""
         fields = asdict(self)
-        if not self.nonfinite:
-            del fields["nonfinite"]
-        return fields
+        del fields["events"]
+        return {name: value for name, value in fields.items() if value or name == "metrics"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,8 @@ class RunInfo:
         total_iterations, total_timesteps: length of the run.
         first_iteration: 1, or the one a resumed run goes on with; a backend forgets what it holds from there on.
         stages: (name, last iteration) of each.
+        console_style: how the terminal shows an iteration.
+        action_dims: A, 1 for a discrete action.  num_actions: number of discrete actions, or None.
     """
 
     run_id: str
@@ -73,6 +94,9 @@ class RunInfo:
     total_timesteps: int
     first_iteration: int
     stages: tuple[tuple[str, int], ...]
+    console_style: str = "table"
+    action_dims: int = 1
+    num_actions: int | None = None
 
 
 class Backend(ABC):

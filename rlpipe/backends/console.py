@@ -197,9 +197,8 @@ def _verdict(name: str, value: float | None) -> tuple[str, str]:
     band = CATALOGUE[name].healthy
     if value is None or band is None:
         return "", ""
-    low, high = band
-    if low is not None and value < low:
-        return f"below {low:g}", "yellow"
-    if high is not None and value > high:
-        return f"above {high:g}", "yellow"
+    if band.low is not None and value < band.low:
+        return f"below {band.low:g}", "yellow"
+    if band.high is not None and value > band.high:
+        return f"above {band.high:g}", "yellow"
     return "healthy", "green"

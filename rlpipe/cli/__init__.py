@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import evaluate, train
+from rlpipe.cli import evaluate, metrics, train
 from rlpipe.plugins import ConfigError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 train.add_to(app)
 evaluate.add_to(app)
+metrics.add_to(app)
 
 
 def main() -> None:

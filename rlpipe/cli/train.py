@@ -50,6 +50,8 @@ def train(
     _summarize(result)
     if result.status == "interrupted":
         raise typer.Exit(130)
+    if result.status == "stopped":
+        raise typer.Exit(3)
 
 
 def _listen(interruption: Interruption) -> None:
@@ -73,7 +75,7 @@ def _summarize(result: TrainResult) -> None:
     if result.checkpoint is not None:
         lines["checkpoint"] = _relative(result.checkpoint)
         lines["evaluate"] = f"rlpipe evaluate {run} --episodes 400"
-        if result.status == "interrupted":
+        if result.status != "completed":
             lines["go on"] = f"rlpipe train --resume {run}"
     lines["curves"] = f"tensorboard --logdir {run.parent}"
     console.print(f"[bold]{result.status}[/] after {result.seconds:,.0f} s of training")

@@ -6,14 +6,16 @@ collection and evaluation need not know which simulator they drive.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
@@ -58,6 +60,8 @@ class Step:
         success: [N] bool after this step, or None for a simulator without a notion of success.
         valid: [N] bool; False where the environment took no step: it only reset, or is idle.
         beginnings: episodes that start with the next valid step, by environment.
+        failure: [N] whether the task is in a failed state; None where nothing is known of failure.
+        reward_terms: [N] each, named parts of this step's reward; NaN where a term does not apply.
     """
 
     observations: Float32
@@ -68,6 +72,8 @@ class Step:
     success: Bool | None
     valid: Bool
     beginnings: dict[int, Beginning]
+    failure: Bool | None = None
+    reward_terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class Simulator(ABC):
@@ -80,6 +86,8 @@ class Simulator(ABC):
         num_envs: N.
         has_success: whether steps say anything about success.
         notes: sentences a user should read once, such as that rendering is off.
+        reset_seconds: time spent in resets since it was made, where they can be told apart from steps.
+        metrics: declarations of its own, beside its code.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -87,6 +95,8 @@ class Simulator(ABC):
     num_envs: int
     has_success: bool
     notes: tuple[str, ...] = ()
+    reset_seconds: float = 0.0
+    metrics: ClassVar[tuple[Metric, ...]] = ()
 
     @classmethod
     def check(cls, config: Any, key: str) -> None:
@@ -123,13 +133,15 @@ class Simulator(ABC):
 
 
 class SingleStep(NamedTuple):
-    """What one environment answered: ``Step`` without the first axis."""
+    """What one environment answered: ``Step`` without the first axis; None where it says nothing."""
 
     observation: Float32
     reward: float
     terminated: bool
     truncated: bool
     success: bool | None
+    failure: bool | None = None
+    reward_terms: Mapping[str, float] | None = None
 
 
 class SingleEnv(ABC):
@@ -181,7 +193,9 @@ class OneByOne(Simulator):
         seed = self._next_seed(n)
         self._idle[n] = seed is None
         if seed is not None:
+            began = time.perf_counter()
             observations[n], success = self._envs[n].reset(seed)
+            self.reset_seconds += time.perf_counter() - began
             beginnings[n] = Beginning(seed, success)
 
     def step(self, actions: NDArray[Any]) -> Step:
@@ -189,6 +203,8 @@ class OneByOne(Simulator):
         successors = np.zeros((count, self.spec.observation_dim), dtype=np.float32)
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
+        failure: Bool | None = None
+        reward_terms: dict[str, NDArray[np.float64]] = {}
         valid = ~self._idle
         for n, env in enumerate(self._envs):
             if not valid[n]:
@@ -199,6 +215,12 @@ class OneByOne(Simulator):
             terminated[n] = answer.terminated and not self._ignore_terminations
             truncated[n] = answer.truncated
             success[n] = bool(answer.success)
+            if answer.failure is not None:
+                failure = np.zeros(count, dtype=bool) if failure is None else failure
+                failure[n] = answer.failure
+            if answer.reward_terms:
+                for name, value in answer.reward_terms.items():
+                    reward_terms.setdefault(name, np.full(count, np.nan))[n] = value
         observations = successors
         beginnings: dict[int, Beginning] = {}
         ended = np.flatnonzero(terminated | truncated).tolist()
@@ -215,6 +237,8 @@ class OneByOne(Simulator):
             success if self.has_success else None,
             valid,
             beginnings,
+            failure,
+            reward_terms,
         )
 
     def close(self) -> None:

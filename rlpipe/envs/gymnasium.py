@@ -66,6 +66,17 @@ def space_spec(observation_space: Any, action_space: Any, name: str) -> SpaceSpe
     raise ConfigError(f"{name} has actions {action_space}; only Discrete and one-dimensional Box work.")
 
 
+def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
+    """Named parts of a reward: the info's ``reward_terms``, else its ``reward_*``, as in Gymnasium's MuJoCo."""
+    if "reward_terms" in info:
+        return {str(name): float(value) for name, value in info["reward_terms"].items()}
+    return {
+        name.removeprefix("reward_"): float(value)
+        for name, value in info.items()
+        if name.startswith("reward_") and np.ndim(value) == 0
+    } or None
+
+
 class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
@@ -89,6 +100,7 @@ class GymnasiumEnv(SingleEnv):
             bool(terminated),
             bool(truncated),
             bool(info.get(self._success_key, False)) if self._success_key else None,
+            reward_terms=reward_terms(info),
         )
 
     def close(self) -> None:
@@ -166,6 +178,7 @@ class GymnasiumVector(Simulator):
         for n in np.flatnonzero(valid):
             at_end = self._mode == "SAME_STEP" and ended[n]  # there `info` already speaks of the next episode
             success[n] = bool(self._solved(final_info if at_end else info, int(n)))
+        terms = self._reward_terms(info, final_info, ended, valid)
         begun = self._begin(ended, over, info)
         observations = successors if self._mode != "DISABLED" else self._flat(begun.pop(-1, observations))
         if self._mode == "SAME_STEP" and ended.any():
@@ -182,7 +195,23 @@ class GymnasiumVector(Simulator):
             success if self.has_success else None,
             valid,
             begun,
+            reward_terms=terms,
         )
+
+    def _reward_terms(
+        self, info: Mapping[str, Any], final_info: Mapping[str, Any], ended: Bool, valid: Bool
+    ) -> dict[str, NDArray[np.float64]]:
+        """Named parts of the rewards, of the episode that took the step."""
+        terms: dict[str, NDArray[np.float64]] = {}
+        for name in [name for name in {*info, *final_info} if name.startswith("reward_")]:
+            values = np.full(self.num_envs, np.nan)
+            for n in np.flatnonzero(valid):
+                source = final_info if self._mode == "SAME_STEP" and ended[n] else info
+                known = source.get(f"_{name}")
+                if name in source and np.ndim(source[name]) == 1 and (known is None or known[n]):
+                    values[n] = source[name][n]
+            terms[name.removeprefix("reward_")] = values
+        return terms
 
     def _begin(self, ended: Bool, over: Bool, info: Mapping[str, Any]) -> dict[int, Any]:
         """Beginnings after a step, by environment; under DISABLED also does the reset, whose observations are at -1."""

@@ -177,13 +177,15 @@ class ManiSkillEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
         observation, reward, terminated, _, info = self._env.step(action)
-        success = info.get("success")
+        success, failure, terms = info.get("success"), info.get("fail"), info.get("reward_terms")
         return SingleStep(
             observation.numpy()[0],
             reward.item(),
             terminated.item(),
             self._steps >= self._limit,
             None if success is None else success.item(),
+            None if failure is None else failure.item(),
+            None if terms is None else {name: float(value) for name, value in terms.items()},
         )
 
     def close(self) -> None:

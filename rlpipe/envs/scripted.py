@@ -30,12 +30,16 @@ class ScriptedEpisode:
         end: how the last step ends it: ``terminated``, ``truncated`` or ``both``.
         success_at: steps after which success holds, counted from 1; 0 says that it is solved at reset.
         reward: of the last step; every other step pays 0.
+        fail_at: steps after which the task is failed; None for a simulator that knows no failure.
+        reward_terms: named parts of the reward, paid in every step.
     """
 
     length: int
     end: str = "truncated"
     success_at: tuple[int, ...] = ()
     reward: float = 0.0
+    fail_at: tuple[int, ...] | None = None
+    reward_terms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class ScriptedEnv(SingleEnv):
             last and episode.end in ("terminated", "both"),
             last and episode.end in ("truncated", "both"),
             self._step in episode.success_at,
+            None if episode.fail_at is None else self._step in episode.fail_at,
+            episode.reward_terms or None,
         )
 
     def close(self) -> None:

@@ -19,6 +19,17 @@ def approx_kl(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
+def approx_kl_k1(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """[B] signed estimate of the same divergence, ``-ln r``: unbiased but noisy, and its mean may be negative.
+    Estimator k1 of the same source."""
+    return (old_log_probs - log_probs).double()
+
+
+def approx_kl_k2(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
+    """[B] second-order estimate of the same divergence, ``(ln r)^2 / 2``. Estimator k2 of the same source."""
+    return 0.5 * (log_probs - old_log_probs).double().square()
+
+
 def clip_fraction(clipped_low: Tensor, clipped_high: Tensor) -> Tensor:
     """[B] 1.0 where either clip is the active branch, from the fields of ``PolicyLoss``."""
     return clipped_low + clipped_high

@@ -18,6 +18,7 @@ class PolicyLoss(NamedTuple):
         clipped_low, clipped_high: 1.0 where the lower / upper clip is the active branch and cuts the gradient.
         dual_clipped: 1.0 where the dual clip is active.
         ratio_outside: 1.0 where the ratio is outside the clip range, whatever the sign of the advantage.
+        log_ratio: ln ratio, nats.
     """
 
     loss: Tensor
@@ -27,6 +28,7 @@ class PolicyLoss(NamedTuple):
     clipped_high: Tensor
     dual_clipped: Tensor
     ratio_outside: Tensor
+    log_ratio: Tensor
 
 
 class ValueLoss(NamedTuple):
@@ -35,10 +37,12 @@ class ValueLoss(NamedTuple):
     Attributes:
         loss: to be minimised.
         clipped: 1.0 where the value moved further than the clip range.
+        clip_active: 1.0 where the clipped value is the one the loss takes.
     """
 
     loss: Tensor
     clipped: Tensor
+    clip_active: Tensor
 
 
 def ppo_policy_loss(
@@ -71,7 +75,8 @@ def ppo_policy_loss(
             f"log_probs {tuple(log_probs.shape)}, old_log_probs {tuple(old_log_probs.shape)} and "
             f"advantages {tuple(advantages.shape)}."
         )
-    ratio = torch.exp(log_probs - old_log_probs)
+    log_ratio = log_probs - old_log_probs
+    ratio = torch.exp(log_ratio)
     clipped_ratio = torch.clamp(ratio, 1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
     plain, clipped = -advantages * ratio, -advantages * clipped_ratio
     loss = torch.maximum(plain, clipped)
@@ -91,6 +96,7 @@ def ppo_policy_loss(
         (active & high).float(),
         dual.float(),
         (low | high).float(),
+        log_ratio.detach(),
     )
 
 
@@ -105,7 +111,8 @@ def clipped_value_loss(
     """
     plain = 0.5 * (values - returns).square()
     if value_clip is None:
-        return ValueLoss(plain, torch.zeros_like(plain))
+        return ValueLoss(plain, torch.zeros_like(plain), torch.zeros_like(plain))
     clipped_values = old_values + torch.clamp(values - old_values, -value_clip, value_clip)
-    loss = torch.maximum(plain, 0.5 * (clipped_values - returns).square())
-    return ValueLoss(loss, ((values - old_values).abs() > value_clip).float())
+    clipped = 0.5 * (clipped_values - returns).square()
+    moved = ((values - old_values).abs() > value_clip).float()
+    return ValueLoss(torch.maximum(plain, clipped), moved, (clipped > plain).float())

@@ -3,11 +3,52 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlpipe.metrics.reductions import Reduction
+from rlpipe.metrics.reductions import Histogram, Reduction
+from rlpipe.metrics.rules import Band, Rule
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A warning sign: what one sees, why it may be so, and what to try."""
+
+    seen: str
+    cause: str
+    remedy: str
+
+
+RELATIONS = ("exact", "transform", "approx", "differs", "invalid")
+"""How another system's number relates to ours: the same; the same after ``convert``; nearly the same; the same idea but
+another number; not usable."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """What another system calls a number.
+
+    Attributes:
+        system: sb3, trl, trl_legacy, rlinf, cleanrl or maniskill.
+        key: its name there.
+        relation: one of ``RELATIONS``.
+        note: how the two differ, or when they agree.
+        convert: for ``transform``: how ours becomes theirs, one of ``dialects.CONVERSIONS``; empty if it cannot.
+        secondary: the key belongs to another of our metrics first; an imported value goes there.
+    """
+
+    system: str
+    key: str
+    relation: str = "exact"
+    note: str = ""
+    convert: str = ""
+    secondary: bool = False
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ValueError(f"{self.system} {self.key}: relation {self.relation!r} is none of {RELATIONS}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +56,8 @@ class Metric:
     """One number of a row, declared once; code observes raw values with this object.
 
     Three kinds: an *observed* metric has a reduction; a *reading* shows another number of an observed metric's state; a
-    *derived* metric is computed from merged states.
+    *derived* metric is computed from merged states. A name that contains ``{name}`` stands for a family, whose members
+    come about when they are observed through ``member``.
 
     Attributes:
         name: key in ``metrics.jsonl``, in the namespaces of RLinf.
@@ -26,10 +68,18 @@ class Metric:
         reads: which reading of that state the plot shows.
         inputs: metrics whose merged states a reading or derived metric is made from.
         compute: number from the states of the inputs, or None where it is undefined.
-        healthy: (low, high) band, None where one side is open or there is none.
+        tier: ``core``, ``standard``, ``extension``, or ``language_only``.
+        algorithms: that have it; empty when all do.
+        needs: what must be there for it to be produced, such as a reference policy; empty when every run has it.
+        rules: what is healthy, and when to raise an alert.
+        signs: what to make of what one sees.
+        names: in other systems.
+        language: what the number is for a policy that acts in tokens.
+        of: metric whose observations on the learner's device this one takes as well.
+        over: what one observation is, of a number the learner gives for each decision: a ``decision``, the mean of a
+            ``minibatch`` or of a ``trajectory``, or only the decisions of the ``last epoch`` or ``last minibatch``.
         lifetime: the state accumulates over the run, and resumes with it.
         hidden: an ingredient that has no plot of its own.
-        aliases: key of the same number in other systems.
     """
 
     name: str
@@ -40,10 +90,52 @@ class Metric:
     reads: str = ""
     inputs: tuple[Metric, ...] = ()
     compute: Callable[..., float | None] | None = None
-    healthy: tuple[float | None, float | None] | None = None
+    tier: str = "standard"
+    algorithms: tuple[str, ...] = ()
+    needs: str = ""
+    rules: tuple[Rule, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    names: tuple[Name, ...] = ()
+    language: str = ""
+    of: Metric | None = None
+    over: str = "decision"
     lifetime: bool = False
     hidden: bool = False
-    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> Band | None:
+        """The band in which the value should lie, if there is one."""
+        bands = [rule.check for rule in self.rules if rule.level == "ok" and isinstance(rule.check, Band)]
+        return bands[0] if bands else None
+
+    @property
+    def is_histogram(self) -> bool:
+        """Whether it is shown as a distribution instead of a number."""
+        return (self.inputs[0] if self.inputs else self).reduction is Histogram and self.compute is None
+
+    @property
+    def is_family(self) -> bool:
+        """Whether the name stands for many."""
+        return "{name}" in self.name
+
+    def member(self, name: str) -> Metric:
+        """The metric of a family that has this name.
+
+        Raises:
+            ValueError: it is no family, or the name cannot stand in a key.
+        """
+        if not self.is_family or not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"{self.name} has no member {name!r}; names consist of letters, digits, _ . and -.")
+        inputs = tuple(metric.member(name) for metric in self.inputs)
+        return replace(self, name=self.name.replace("{name}", name), inputs=inputs)
+
+    def members(self, states: Mapping[str, Reduction]) -> list[Metric]:
+        """Itself, or of a family all members that have been observed."""
+        if not self.is_family:
+            return [self]
+        pattern = (self.inputs[0] if self.inputs else self).name
+        found = re.compile(re.escape(pattern).replace(re.escape("{name}"), r"([\w.-]+)"))
+        return [self.member(match[1]) for match in map(found.fullmatch, sorted(states)) if match]
 
     def read(self, states: Mapping[str, Reduction]) -> float | None:
         """The number the plot shows; None when nothing was observed, and never one that is not finite.

@@ -12,9 +12,11 @@ Values that are not finite, or larger than any sum can bear, are counted and lef
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -38,6 +40,28 @@ def _fraction(parts: Parts) -> Fraction:
     return sum((Fraction(part) for part in parts), Fraction(0))
 
 
+def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rounded products and their rounding errors, whose sums are the exact products (Dekker 1971)."""
+
+    def halves(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        split = 134217729.0 * x  # 2^27 + 1: Veltkamp's split
+        high = split - (split - x)
+        return high, x - high
+
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = halves(a), halves(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _parts(exact: Fraction) -> Parts:
+    """The parts of a number, up to a relative error of 2^-200."""
+    parts: list[float] = []
+    while exact and len(parts) < 4:
+        parts.append(float(exact))
+        exact -= Fraction(parts[-1])
+    return exact_sum(parts)
+
+
 _SCALES = (600, 0, -500)
 """Powers of two that bring tiny, ordinary and huge values to where their squares neither vanish nor overflow."""
 
@@ -49,13 +73,7 @@ def _exact_squares(values: NDArray[np.float64]) -> tuple[Parts, ...]:
     sums = []
     for scale, band in zip(_SCALES, bands, strict=True):
         x = np.ldexp(values[band], scale)
-        square = x * x
-        split = (
-            134217729.0 * x
-        )  # 2^27 + 1: Veltkamp's split into halves, then Dekker's product gives the rounding error
-        high = split - (split - x)
-        low = x - high
-        error = ((high * high - square) + 2.0 * high * low) + low * low
+        square, error = _product(x, x)
         sums.append(exact_sum([*square.tolist(), *error.tolist()]))
     return tuple(sums)
 
@@ -65,14 +83,31 @@ LARGEST = 1e290
 
 
 def _finite(values: ArrayLike) -> tuple[NDArray[np.float64], int]:
-    array = np.asarray(values, dtype=np.float64).ravel()
+    array = np.asarray(values, dtype=np.float64).ravel() + 0.0  # -0.0 becomes 0.0, so that extremes have one spelling
     finite = np.abs(array) < LARGEST
     dropped = int(array.size - np.count_nonzero(finite))
     return (array[finite] if dropped else array), dropped
 
 
+class State(ABC):
+    """What is kept of a set of observations."""
+
+    @classmethod
+    @abstractmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        """State of all sets of observations together, in time proportional to their number."""
+
+    def merge(self, other: Self) -> Self:
+        """State of both sets of observations."""
+        return self.pool((self, other))
+
+
+def _sum_of(all_parts: Iterable[Parts]) -> Parts:
+    return exact_sum(chain.from_iterable(all_parts))
+
+
 @dataclass(frozen=True)
-class Sum:
+class Sum(State):
     """A total: steps, episodes, skipped updates. Reads 0 when it was observed to be 0."""
 
     readings: ClassVar[tuple[str, ...]] = ("sum",)
@@ -86,11 +121,9 @@ class Sum:
         array, dropped = _finite(values)
         return cls(exact_sum(array.tolist()), array.size, dropped)
 
-    def merge(self, other: Self) -> Self:
-        """State of both sets of observations."""
-        return type(self)(
-            exact_sum(self.parts + other.parts), self.count + other.count, self.nonfinite + other.nonfinite
-        )
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        return cls(_sum_of(s.parts for s in states), sum(s.count for s in states), sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
         """What a plot can show; empty when nothing was observed."""
@@ -98,7 +131,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(State):
     """A weighted mean: sum of weight times value over sum of weights."""
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
@@ -126,12 +159,10 @@ class Mean:
         dropped = int(array.size - np.count_nonzero(usable))
         return cls(exact_sum(products[usable].tolist()), exact_sum(weight[usable].tolist()), dropped)
 
-    def merge(self, other: Self) -> Self:
-        """State of both sets of observations."""
-        return type(self)(
-            exact_sum(self.parts + other.parts),
-            exact_sum(self.weight + other.weight),
-            self.nonfinite + other.nonfinite,
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        return cls(
+            _sum_of(s.parts for s in states), _sum_of(s.weight for s in states), sum(s.nonfinite for s in states)
         )
 
     def read(self) -> dict[str, float]:
@@ -142,10 +173,10 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """Count, mean, population variance and standard deviation (dividing by n), sum and extremes of observations."""
+class Distribution(State):
+    """Count, mean, population variance and standard deviation (by n; ``sample_var``: by n - 1), sum, extremes."""
 
-    readings: ClassVar[tuple[str, ...]] = ("mean", "std", "var", "min", "max", "sum", "count")
+    readings: ClassVar[tuple[str, ...]] = ("mean", "std", "var", "sample_var", "min", "max", "sum", "count")
     count: int = 0
     parts: Parts = ()
     squares: tuple[Parts, ...] = ((), (), ())
@@ -168,24 +199,54 @@ class Distribution:
             dropped,
         )
 
-    def merge(self, other: Self) -> Self:
-        """State of both sets of observations."""
-        return type(self)(
-            self.count + other.count,
-            exact_sum(self.parts + other.parts),
-            tuple(exact_sum(a + b) for a, b in zip(self.squares, other.squares, strict=True)),
-            min(self.minimum, other.minimum),
-            max(self.maximum, other.maximum),
-            self.nonfinite + other.nonfinite,
+    @classmethod
+    def of_moments(
+        cls,
+        count: int,
+        total: float,
+        centre: float,
+        squares: float,
+        cubes: float,  # noqa: ARG003 - for those that know their skewness
+        low: float,
+        high: float,
+        dropped: int,
+    ) -> Self:
+        """State of observations that were summed where they lie, such as on the learner's device.
+
+        Args:
+            count, total: number and sum of the finite values.
+            centre: any number near their mean.  squares, cubes: sums of ``(value - centre)^2`` and ``^3``.
+            low, high: extremes.  dropped: how many others there were.
+        """
+        if not count:
+            return cls(nonfinite=dropped)
+        # sum x^2 = sum (x - c)^2 + 2 c sum x - n c^2, exactly, so that a mean of 1e8 costs the variance nothing
+        c, s = Fraction(centre), Fraction(total)
+        second = Fraction(squares) + 2 * c * s - count * c**2
+        return cls(count, exact_sum([total]), ((), _parts(second), ()), low, high, dropped)
+
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        return cls(
+            count=sum(s.count for s in states),
+            parts=_sum_of(s.parts for s in states),
+            squares=tuple(map(_sum_of, zip(*(s.squares for s in states), strict=True))),
+            minimum=min(s.minimum for s in states),
+            maximum=max(s.maximum for s in states),
+            nonfinite=sum(s.nonfinite for s in states),
         )
 
-    def variance(self) -> Fraction:
-        """Population variance, exact. Needs at least one observation."""
+    def mean_square(self) -> Fraction:
+        """Mean of the squares, exact. Needs at least one observation."""
         total = sum(
             (_fraction(parts) / Fraction(4) ** scale for parts, scale in zip(self.squares, _SCALES, strict=True)),
             Fraction(0),
         )
-        return total / self.count - (_fraction(self.parts) / self.count) ** 2
+        return total / self.count
+
+    def variance(self) -> Fraction:
+        """Population variance, exact. Needs at least one observation."""
+        return self.mean_square() - (_fraction(self.parts) / self.count) ** 2
 
     def read(self) -> dict[str, float]:
         """What a plot can show; empty when nothing was observed."""
@@ -193,15 +254,85 @@ class Distribution:
             return {}
         variance = self.variance()
         std = _square_root(variance)
+        squared: dict[str, float] = {}
+        if std < 1e150:  # beyond, the square is no float
+            squared["var"] = float(variance)
+            if self.count > 1:
+                squared["sample_var"] = float(variance * self.count / (self.count - 1))
         return {
             "mean": float(_fraction(self.parts) / self.count),
             "std": std,
-            **({"var": float(variance)} if std < 1e154 else {}),  # beyond, the square is no float
+            **squared,
             "min": self.minimum,
             "max": self.maximum,
             "sum": math.fsum(self.parts),
             "count": float(self.count),
         }
+
+
+@dataclass(frozen=True)
+class Skewed(Distribution):
+    """A distribution that also knows its skewness, ``mean((x - mean)^3) / std^3``.
+
+    Cubes are kept exactly between 1e-90 and 1e90; where a value lies outside, there is no skewness to read.
+    """
+
+    readings: ClassVar[tuple[str, ...]] = (*Distribution.readings, "skew")
+    cubes: Parts = ()
+    without_cube: int = 0
+
+    @classmethod
+    def of_moments(
+        cls,
+        count: int,
+        total: float,
+        centre: float,
+        squares: float,
+        cubes: float,
+        low: float,
+        high: float,
+        dropped: int,
+    ) -> Self:
+        plain = super().of_moments(count, total, centre, squares, cubes, low, high, dropped)
+        c, s = Fraction(centre), Fraction(total)
+        third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * s - 2 * count * c**3
+        return replace(plain, cubes=_parts(third))
+
+    @classmethod
+    def of(cls, values: ArrayLike) -> Self:
+        """State of an array of observations."""
+        plain = Distribution.of(values)
+        array, _ = _finite(values)
+        magnitude = np.abs(array)
+        usable = (array == 0.0) | ((magnitude > 1e-90) & (magnitude < 1e90))
+        x = array[usable]
+        square, square_error = _product(x, x)
+        cubes = [*_product(square, x), *_product(square_error, x)]
+        return cls(
+            **vars(plain),
+            cubes=exact_sum([part for parts in cubes for part in parts.tolist()]),
+            without_cube=int(array.size - np.count_nonzero(usable)),
+        )
+
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        return replace(
+            super().pool(states),
+            cubes=_sum_of(s.cubes for s in states),
+            without_cube=sum(s.without_cube for s in states),
+        )
+
+    def read(self) -> dict[str, float]:
+        """What a plot can show; empty when nothing was observed."""
+        found = super().read()
+        if not self.count or self.without_cube or not (variance := self.variance()):
+            return found
+        mean = _fraction(self.parts) / self.count
+        third = _fraction(self.cubes) / self.count - 3 * mean * variance - mean**3
+        # The cube root of a fraction has no place in a float's range to overflow: scale by the deviation first.
+        squared = third**2 / variance**3
+        found["skew"] = math.copysign(_square_root(squared), third) if third else 0.0
+        return found
 
 
 def _square_root(value: Fraction) -> float:
@@ -213,7 +344,7 @@ def _square_root(value: Fraction) -> float:
 
 
 @dataclass(frozen=True)
-class Last:
+class Last(State):
     """A value that one writer sets once, such as the learning rate, or that all ranks hold alike.
 
     Merging two different values is an error: it means a second writer.
@@ -236,22 +367,208 @@ class Last:
         finite, dropped = _finite(array)
         return cls(float(finite[0]) if finite.size else None, dropped)
 
-    def merge(self, other: Self) -> Self:
-        """The value both hold, or the one that either holds.
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        """The value that those hold which hold one.
 
         Raises:
             ValueError: they hold different values.
         """
-        if None not in (self.value, other.value) and self.value != other.value:
-            raise ValueError(f"two writers set different values, {self.value} and {other.value}.")
-        return type(self)(other.value if self.value is None else self.value, self.nonfinite + other.nonfinite)
+        held = list(dict.fromkeys(s.value for s in states if s.value is not None))
+        if len(held) > 1:
+            raise ValueError(f"two writers set different values, {held[0]} and {held[1]}.")
+        return cls(held[0] if held else None, sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
         """What a plot can show; empty when nothing was observed."""
         return {} if self.value is None else {"value": self.value}
 
 
-Reduction = Sum | Mean | Distribution | Last
+GROWTH = 1.01
+"""Each bin of a histogram reaches 1 % further than the one before, so a percentile is right to 0.5 %."""
+_SMALLEST, _LARGEST = 1e-9, 1e9
+EDGES: NDArray[np.float64] = np.multiply.accumulate(
+    np.array([_SMALLEST] + [GROWTH] * math.ceil(math.log(_LARGEST / _SMALLEST) / math.log(GROWTH)))
+)
+"""Lower bounds of the bins of positive numbers; those of negative ones mirror them, and below the first is bin 0.
+Made by products alone, which every machine rounds alike."""
+
+
+def bins_of(magnitudes: NDArray[np.float64], negative: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Bin of each number: 0 around zero, positive and negative ones counting away from it."""
+    bins = np.searchsorted(EDGES, magnitudes, side="right")
+    return np.where(negative, -bins, bins)
+
+
+@dataclass(frozen=True)
+class Histogram(State):
+    """Counts in bins that are the same for every part of a run, so that merging adds integers and loses nothing.
+
+    Bins grow geometrically away from zero, so that percentiles have a relative error of at most 0.5 % from 1e-9 to 1e9
+    in magnitude, whatever the scale: Masson, Rim, Lee 2019, "DDSketch", arXiv:1908.10693, with fixed edges instead of
+    a logarithm, whose last bit differs between machines. The extremes are kept exactly.
+    """
+
+    readings: ClassVar[tuple[str, ...]] = ("p50", "p1", "p5", "p25", "p75", "p95", "p99", "p0", "p100")
+    counts: tuple[tuple[int, int], ...] = ()
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    nonfinite: int = 0
+
+    @classmethod
+    def of(cls, values: ArrayLike) -> Self:
+        """State of an array of observations."""
+        array, dropped = _finite(values)
+        if not array.size:
+            return cls(nonfinite=dropped)
+        bins, counts = np.unique(bins_of(np.abs(array), array < 0.0), return_counts=True)
+        pairs = tuple(zip(bins.tolist(), counts.tolist(), strict=True))
+        return cls(pairs, float(array.min()), float(array.max()), dropped)
+
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        total: dict[int, int] = {}
+        for bin_, count in chain.from_iterable(s.counts for s in states):
+            total[bin_] = total.get(bin_, 0) + count
+        return cls(
+            tuple(sorted(total.items())),
+            min(s.minimum for s in states),
+            max(s.maximum for s in states),
+            sum(s.nonfinite for s in states),
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of observations."""
+        return sum(count for _, count in self.counts)
+
+    def percentile(self, percent: float) -> float:
+        """Value below which this share of the observations lies; needs at least one.
+
+        Percentiles 0 and 100 are the extremes themselves.
+        """
+        rank, below = percent / 100 * (self.count - 1), 0
+        if percent >= 100:
+            return self.maximum
+        if percent <= 0:
+            return self.minimum
+        for bin_, count in self.counts:
+            below += count
+            if below > rank:
+                return min(max(_middle(bin_), self.minimum), self.maximum)
+        return self.maximum
+
+    def read(self) -> dict[str, float]:
+        """What a plot can show; empty when nothing was observed."""
+        return {name: self.percentile(float(name[1:])) for name in self.readings} if self.counts else {}
+
+    def buckets(self, at_most: int = 60) -> tuple[list[float], list[int]]:
+        """The same observations in few bins of equal width, for a picture.
+
+        Returns:
+            Edges, one more than there are bins, from the smallest to the largest value; and counts.
+        """
+        if not self.counts:
+            return [], []
+        if self.minimum == self.maximum:
+            return [self.minimum, self.maximum], [self.count]
+        edges = np.linspace(self.minimum, self.maximum, min(at_most, 2 * len(self.counts)) + 1)
+        middles = np.clip([_middle(bin_) for bin_, _ in self.counts], self.minimum, self.maximum)
+        counts, _ = np.histogram(middles, edges, weights=[count for _, count in self.counts])
+        return edges.tolist(), [round(count) for count in counts.tolist()]
+
+
+def _middle(bin_: int) -> float:
+    """The number whose relative distance to both edges of a bin is the same."""
+    if not bin_:
+        return 0.0
+    return math.copysign(float(EDGES[abs(bin_) - 1]) * 2 * GROWTH / (1 + GROWTH), bin_)
+
+
+@dataclass(frozen=True)
+class GroupedMean(State):
+    """Mean over groups of each group's own mean, so that a group with many observations weighs no more than another."""
+
+    readings: ClassVar[tuple[str, ...]] = ("mean",)
+    groups: tuple[tuple[int, Parts, int], ...] = ()
+    nonfinite: int = 0
+
+    @classmethod
+    def of(cls, values: ArrayLike, groups: ArrayLike) -> Self:
+        """State of an array of observations and the numbers of their groups.
+
+        Raises:
+            ValueError: values and groups differ in shape.
+        """
+        array, of = np.asarray(values, dtype=np.float64).ravel(), np.asarray(groups, dtype=np.int64).ravel()
+        if of.shape != array.shape:
+            raise ValueError(f"every value needs its group, but got {array.size} values and {of.size} groups.")
+        finite = np.abs(array) < LARGEST
+        array, of = array[finite], of[finite]
+        held = tuple(
+            (int(group), exact_sum(array[of == group].tolist()), int(np.count_nonzero(of == group)))
+            for group in np.unique(of)
+        )
+        return cls(held, int(finite.size - np.count_nonzero(finite)))
+
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        found: dict[int, list[tuple[Parts, int]]] = {}
+        for group, parts, count in chain.from_iterable(s.groups for s in states):
+            found.setdefault(group, []).append((parts, count))
+        groups = tuple(
+            (group, _sum_of(parts for parts, _ in held), sum(count for _, count in held))
+            for group, held in sorted(found.items())
+        )
+        return cls(groups, sum(s.nonfinite for s in states))
+
+    def read(self) -> dict[str, float]:
+        """What a plot can show; empty when nothing was observed."""
+        if not self.groups:
+            return {}
+        means = (_fraction(parts) / count for _, parts, count in self.groups)
+        return {"mean": float(sum(means, Fraction(0)) / len(self.groups))}
+
+
+@dataclass(frozen=True)
+class Recent(State):
+    """Mean of the 100 most recent observations. Each brings its place in time, so that the order of merging is free."""
+
+    readings: ClassVar[tuple[str, ...]] = ("mean",)
+    window: ClassVar[int] = 100
+    kept: tuple[tuple[tuple[int, ...], float], ...] = ()
+    nonfinite: int = 0
+
+    @classmethod
+    def of(cls, values: ArrayLike, places: Sequence[tuple[int, ...]]) -> Self:
+        """State of an array of observations and their places, which must differ from each other.
+
+        Raises:
+            ValueError: there are not as many places as values.
+        """
+        array = np.asarray(values, dtype=np.float64).ravel()
+        if len(places) != array.size:
+            raise ValueError(f"every value needs its place, but got {array.size} values and {len(places)} places.")
+        finite = np.abs(array) < LARGEST
+        pairs = [pair for pair, usable in zip(zip(places, array.tolist(), strict=True), finite, strict=True) if usable]
+        return cls(tuple(sorted(pairs)[-cls.window :]), int(array.size - len(pairs)))
+
+    @classmethod
+    def pool(cls, states: Sequence[Self]) -> Self:
+        together = sorted(chain.from_iterable(s.kept for s in states))
+        return cls(tuple(together[-cls.window :]), sum(s.nonfinite for s in states))
+
+    def read(self) -> dict[str, float]:
+        """What a plot can show; empty when nothing was observed."""
+        if not self.kept:
+            return {}
+        return {"mean": float(_fraction(exact_sum(value for _, value in self.kept)) / len(self.kept))}
+
+
+Reduction = Sum | Mean | Distribution | Last | Histogram | GroupedMean | Recent
+KINDS: dict[str, type[Reduction]] = {
+    kind.__name__: kind for kind in (Sum, Mean, Distribution, Skewed, Last, Histogram, GroupedMean, Recent)
+}
 
 
 def to_json(state: Reduction) -> list[Any]:
@@ -261,10 +578,9 @@ def to_json(state: Reduction) -> list[Any]:
 
 def from_json(data: list[Any]) -> Reduction:
     """Inverse of ``to_json``."""
-    kinds: dict[str, type[Reduction]] = {"Sum": Sum, "Mean": Mean, "Distribution": Distribution, "Last": Last}
     name, fields = data
 
     def tuples(value: Any) -> Any:
         return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
-    return kinds[name](**{key: tuples(value) for key, value in fields.items()})
+    return KINDS[name](**{key: tuples(value) for key, value in fields.items()})

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.reductions import Mean, Reduction, exact_sum
+from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction, exact_sum
 from rlpipe.trajectory import Episode
 
 
@@ -33,7 +34,14 @@ class MetricWindow:
     eval_episodes: list[Episode] = field(default_factory=list)
 
     def observe(
-        self, metric: Metric, values: ArrayLike, *, mask: ArrayLike | None = None, weights: ArrayLike | None = None
+        self,
+        metric: Metric,
+        values: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        places: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
         """Adds raw observations of a metric.
 
@@ -42,10 +50,17 @@ class MetricWindow:
             values: numbers of any shape.
             mask: bool of the same shape; only values where it is True count.
             weights: for a mean: of the same shape.
+            groups: for a mean over groups: number of each value's group, of the same shape; not with a mask.
+            places: for the most recent values: one tuple of integers each, larger is later; not with a mask.
         Raises:
+            TypeError: the metric is a name or anything else that nobody declared.
             ValueError: the metric is not observed itself, mask or weights do not fit the values, or a second value is
                 given to a metric that has one writer.
         """
+        if not isinstance(metric, Metric):
+            raise TypeError(f"{metric!r} is not a declared metric: declare it once, and observe it with that object.")
+        if metric.is_family:
+            raise ValueError(f"{metric.name} is a family: observe one of its members, metric.member(name).")
         if metric.reduction is None:
             raise ValueError(
                 f"{metric.name} is derived from {', '.join(m.name for m in metric.inputs)}: observe those."
@@ -60,12 +75,27 @@ class MetricWindow:
                 raise ValueError(f"{metric.name}: values have shape {array.shape}, the mask {chosen.shape}.")
             array = array[chosen]
             weight = None if weight is None else weight[chosen]
-        if weight is None:
-            state: Reduction = metric.reduction.of(array)
-        elif metric.reduction is Mean:
-            state = Mean.of(array, weight)
-        else:
-            raise ValueError(f"{metric.name} is a {metric.reduction.__name__}; only a Mean takes weights.")
+        wanted = {Mean: "weights", GroupedMean: "groups", Recent: "places"}.get(metric.reduction)
+        given: dict[str, Any] = {
+            name: how for name, how in (("weights", weight), ("groups", groups), ("places", places)) if how is not None
+        }
+        if set(given) - {wanted} or (wanted in ("groups", "places") and not given):
+            takes = f"takes {wanted}" if wanted else "takes values alone"
+            raise ValueError(
+                f"{metric.name} is a {metric.reduction.__name__}, which {takes}, but got {', '.join(given) or 'none'}."
+            )
+        state: Reduction = metric.reduction.of(array, **given)
+        self._add(metric.name, state)
+
+    def observe_state(self, metric: Metric, state: Reduction) -> None:
+        """Adds observations that were reduced where they lie, such as on the learner's device.
+
+        Raises:
+            ValueError: the metric is reduced in another way.
+        """
+        if metric.reduction is not type(state):
+            wanted = metric.reduction.__name__ if metric.reduction else "derived"
+            raise ValueError(f"{metric.name} is {wanted}, but got a {type(state).__name__}.")
         self._add(metric.name, state)
 
     def observe_mean(self, metric: Metric, total: float, count: int, *, nonfinite: int = 0) -> None:
@@ -89,19 +119,28 @@ class MetricWindow:
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)
-        try:
-            self.states[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"{name}: {error}") from error
+        self.states[name] = state if held is None else _pool(name, [held, state])
 
     def read(self, metrics: Sequence[Metric]) -> dict[str, float]:
         """The numbers a plot shows: one for each metric that has something to say, in the order given."""
         readings: dict[str, float] = {}
         for metric in metrics:
-            value = metric.read(self.states)
-            if value is not None and not metric.hidden:
-                readings[metric.name] = value
+            if metric.hidden or metric.is_histogram:
+                continue
+            for member in metric.members(self.states):
+                value = member.read(self.states)
+                if value is not None:
+                    readings[member.name] = value
         return readings
+
+    def histograms(self, metrics: Sequence[Metric]) -> dict[str, Histogram]:
+        """The distributions a plot shows, by name, of those metrics that are one and were observed."""
+        found: dict[str, Histogram] = {}
+        for metric in metrics:
+            state = self.states.get((metric.inputs[0] if metric.inputs else metric).name)
+            if metric.is_histogram and isinstance(state, Histogram) and state.counts:
+                found[metric.name] = state
+        return found
 
     def nonfinite(self) -> dict[str, int]:
         """Number of observations that were not finite, by metric; only those that had any."""
@@ -109,8 +148,25 @@ class MetricWindow:
 
 
 def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
-    """One window with the observations of all, in the order given."""
-    total = MetricWindow()
+    """One window with the observations of all, in the order given. Takes time proportional to their number."""
+    held: dict[str, list[Reduction]] = {}
     for window in windows:
-        total.merge(window)
-    return total
+        for name, state in window.states.items():
+            held.setdefault(name, []).append(state)
+    return MetricWindow(
+        {name: _pool(name, states) for name, states in held.items()},
+        [episode for window in windows for episode in window.episodes],
+        [episode for window in windows for episode in window.eval_episodes],
+    )
+
+
+def _pool(name: str, states: list[Any]) -> Reduction:
+    """All states of one metric in one."""
+    if len({type(state) for state in states}) > 1:
+        kinds = ", ".join(sorted({type(state).__name__ for state in states}))
+        raise ValueError(f"{name} was observed with more than one reduction: {kinds}.")
+    try:
+        pooled: Reduction = type(states[0]).pool(states)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return pooled

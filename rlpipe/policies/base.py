@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Float32
 
@@ -35,6 +36,8 @@ class Policy(ABC, nn.Module):
     """A policy with a value function. A plug-in is made as ``Policy(config, spec)`` and offers ``Config``."""
 
     Config: ClassVar[type[Any]] = PolicyConfig
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Declarations of its own, beside its code."""
 
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:

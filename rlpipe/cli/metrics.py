@@ -1,0 +1,318 @@
+"""``rlpipe metrics list`` and ``rlpipe metrics explain NAME``"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlpipe.metrics.catalogue import CATALOGUE
+from rlpipe.metrics.declaration import Metric, Name
+from rlpipe.metrics.dialects import SYSTEMS, Use, find, left_out, uses, written
+from rlpipe.metrics.rules import LEVELS
+from rlpipe.metrics.wording import SYSTEM_TITLES, reduction, relation, source
+from rlpipe.plugins import ConfigError, nearest
+
+TIERS = ("core", "standard", "extension", "language_only")
+LEVEL_STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "critical": "bold red"}
+RELATION_STYLES = {"exact": "green", "transform": "green", "approx": "yellow", "differs": "red", "invalid": "red"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    metrics = typer.Typer(help="What is measured: list the metrics, or explain one.", no_args_is_help=True)
+    metrics.command(name="list")(list_metrics)
+    metrics.command(name="explain")(explain)
+    app.add_typer(metrics, name="metrics")
+
+
+def list_metrics(
+    namespace: Annotated[str | None, typer.Option(help="Only names below this, such as train/actor.")] = None,
+    tier: Annotated[str | None, typer.Option(help=f"Only {', '.join(TIERS)}.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Only what this algorithm has, such as ppo.")] = None,
+    dialect: Annotated[str | None, typer.Option(help=f"Only what this system has: {', '.join(SYSTEMS)}.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the metrics, in the order of a row."""
+    algorithms = sorted({name for metric in CATALOGUE.values() for name in metric.algorithms})
+    namespaces = sorted({prefix for name in CATALOGUE for prefix in _namespaces(name)})
+    for option, asked, known in (
+        ("--namespace", namespace and namespace.rstrip("/"), namespaces),
+        ("--tier", tier, TIERS),
+        ("--algorithm", algorithm, algorithms),
+        ("--dialect", dialect, SYSTEMS),
+    ):
+        if asked is not None and asked not in known:
+            raise ConfigError(f"{option} is {asked!r}; legal are {', '.join(known)}{nearest(asked, known)}")
+    chosen = {
+        name: metric
+        for name, metric in CATALOGUE.items()
+        if not metric.hidden
+        and (namespace is None or namespace.rstrip("/") in _namespaces(name))
+        and (tier is None or metric.tier == tier)
+        and (algorithm is None or not metric.algorithms or algorithm in metric.algorithms)
+    }
+    console = _console(wide=True)
+    if dialect is None:
+        if as_json:
+            _print_json([_as_json(metric) for metric in chosen.values()])
+        else:
+            _show(console, _table_of_metrics(list(chosen.values()), boxed=console.is_terminal))
+        return
+    given = [use for use in written(dialect).values() if use.metric.name in chosen]
+    absent = [use for use in left_out(dialect).values() if use.metric.name in chosen]
+    if as_json:
+        _print_json([_use_as_json(use, written=True) for use in given] + [_use_as_json(use) for use in absent])
+        return
+    title = SYSTEM_TITLES[dialect]
+    _show(console, _table_of_names(f"{title}: its keys and our metrics", given, boxed=console.is_terminal))
+    if absent:
+        print()
+        caption = f"{title}: keys that are left out, because no metric of ours is that number"
+        _show(console, _table_of_names(caption, absent, boxed=console.is_terminal))
+
+
+def explain(
+    name: Annotated[str, typer.Argument(help="Of a metric, in any system: env/return, objective/kl, losses/entropy.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Explain a metric by its name in any system: meaning, formula, health, and what others call it."""
+    found = find(name)
+    if not found:
+        raise ConfigError(_unknown(name))
+    ours = found[0].name.system == "rlpipe"
+    main = [use for use in found if use.metric.name == found[0].metric.name or not (ours or use.name.secondary)]
+    aside = [use for use in found if use not in main]
+    by_metric: dict[str, list[Use]] = {}
+    for use in main:
+        by_metric.setdefault(use.metric.name, []).append(use)
+    if as_json:
+        _print_json(
+            {
+                "asked": name,
+                "metrics": [
+                    {**_as_json(group[0].metric), "asked_as": [_name_as_json(use.name) for use in group]}
+                    for group in by_metric.values()
+                ],
+                "see_also": [_use_as_json(use) for use in aside],
+            }
+        )
+        return
+    console = _console()
+    for group in by_metric.values():
+        asked = [] if ours else [use.name for use in group]
+        _show(console, explanation(group[0].metric, asked, boxed=console.is_terminal))
+    for use in aside:
+        sentence = Text.assemble(("see also ", "dim"), (use.metric.name, "bold cyan"), ": ", (use.name.key, "bold"))
+        sentence.append(f" of {SYSTEM_TITLES[use.name.system]} is ").append(_relation(use.name)).append(".")
+        _show(console, Padding(sentence, (0, 3)))
+
+
+def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> RenderableType:
+    """All that is known of a metric, as one screen.
+
+    Args:
+        metric: to explain.  asked: names by which it was asked for, in other systems.  boxed: draw a frame.
+    """
+    tags = " · ".join([metric.tier.replace("_", " "), metric.unit, *([", ".join(metric.algorithms)])]).strip(" ·")
+    body = Group(Text(metric.meaning, style="bold"), "", Text(metric.formula, style="cyan"))
+    head: RenderableType = Panel(
+        body,
+        title=f"[bold cyan]{metric.name}[/]",
+        title_align="left",
+        subtitle=f"[dim]{tags}[/]",
+        subtitle_align="right",
+        box=box.ROUNDED,
+        border_style="cyan",
+        padding=(1, 2),
+    )
+    if not boxed:
+        head = Group(Text(f"{metric.name}  ({tags})"), Padding(body, (1, 3)))
+    others = [_asked(metric, name) for name in asked if name.system != "rlpipe"]
+    parts = [head, *(["", *others] if others and boxed else others)]
+    facts = [("unit", metric.unit), ("merged", reduction(metric))]
+    facts += [("healthy", f"{rule}  [{rule.name}]") for rule in metric.rules if rule.level == "ok"]
+    if metric.needs:
+        facts.append(("needs", f"{metric.needs[0].upper()}{metric.needs[1:]}; absent without."))
+    if metric.hidden:
+        facts.append(("plot", "None: it is an ingredient of other metrics."))
+    if metric.is_histogram:
+        facts.append(("shown", "As a distribution: in TensorBoard's histogram tab; as percentiles in metrics.jsonl."))
+    if metric.language:
+        facts.append(("tokens", metric.language))
+    parts.append(_rows("", facts))
+    graver = sorted(metric.rules, key=lambda rule: -LEVELS.index(rule.level))
+    alerts = [(rule.level, f"{rule}  [{rule.name}]") for rule in graver if rule.level != "ok"]
+    if alerts:
+        parts.append(_rows("An alert is raised unless it is", alerts))
+    if metric.signs:
+        parts.append(_signs(metric))
+    if metric.names:
+        parts.append(_names(metric))
+    return Group(*parts, "")
+
+
+def _asked(metric: Metric, name: Name) -> RenderableType:
+    """How the name that was asked for relates to the metric that is explained."""
+    sentence = Text.assemble((name.key, "bold"), f" of {SYSTEM_TITLES[name.system]} is ", _relation(name))
+    if name.relation == "exact":
+        sentence.append(f" as {metric.name}")
+    elif name.relation != "transform":
+        sentence.append(f"; nearest is {metric.name}")
+    return Padding(sentence.append("."), (0, 3))
+
+
+def _relation(name: Name) -> Text:
+    told = Text.assemble((relation(name), RELATION_STYLES[name.relation]))
+    return told.append(f" ({name.note})", style="default") if name.note else told
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Group(*([Padding(Text(title, style="bold"), (1, 0, 0, 3))] if title else [""]), Padding(body, (0, 3)))
+
+
+def _rows(title: str, rows: list[tuple[str, str]]) -> RenderableType:
+    grid = _grid(9)
+    for number, (label, text) in enumerate(rows):
+        fact, bracket, rest = text.partition("  [")
+        repeated = label == "healthy" and rows[number - 1][0] == label
+        style = LEVEL_STYLES.get(label, "green" if label == "healthy" else "dim")
+        grid.add_row(Text("" if repeated else label, style=style), Text.assemble(fact, (bracket + rest, "dim")))
+    return _section(title, grid)
+
+
+def _grid(*widths: int) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for width in widths:
+        grid.add_column(width=width)
+    grid.add_column(ratio=1)
+    return grid
+
+
+def _signs(metric: Metric) -> RenderableType:
+    grid = _grid(9)
+    for number, sign in enumerate(metric.signs):
+        if number:
+            grid.add_row()
+        grid.add_row(Text("seen", style="dim"), Text(sign.seen, style="yellow"))
+        grid.add_row(Text("because", style="dim"), Text(sign.cause))
+        grid.add_row(Text("try", style="dim"), Text(sign.remedy))
+    return _section("Warning signs", grid)
+
+
+def _names(metric: Metric) -> RenderableType:
+    grid = _grid(
+        max(len(SYSTEM_TITLES[name.system]) for name in metric.names), max(len(name.key) for name in metric.names)
+    )
+    for name in metric.names:
+        grid.add_row(Text(SYSTEM_TITLES[name.system], style="dim"), Text(name.key), _relation(name))
+    return _section("Elsewhere", grid)
+
+
+def _table_of_metrics(metrics: list[Metric], *, boxed: bool) -> Table:
+    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    table.add_column("metric", no_wrap=True, style="cyan")
+    table.add_column("unit", max_width=18)
+    table.add_column("meaning", ratio=1)
+    before = ""
+    for metric in metrics:
+        group = metric.name.rpartition("/")[0] if metric.name.startswith("train/") else metric.name.split("/")[0]
+        if boxed and before not in ("", group):
+            table.add_section()
+        before = group
+        meaning = Text(metric.meaning)
+        if metric.needs:
+            meaning.append(f" Needs {metric.needs}.", style="dim")
+        table.add_row(metric.name, metric.unit, meaning)
+    return table
+
+
+def _table_of_names(title: str, chosen: list[Use], *, boxed: bool) -> Table:
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.ROUNDED if boxed else None,
+        header_style="bold",
+        border_style="dim",
+        pad_edge=boxed,
+    )
+    table.add_column("key there", overflow="fold")
+    table.add_column("metric here", no_wrap=True)
+    table.add_column("how they relate", ratio=1)
+    for use in chosen:
+        table.add_row(Text(use.name.key), Text(use.metric.name, style="cyan"), _relation(use.name))
+    return table
+
+
+def _namespaces(name: str) -> list[str]:
+    """``train`` and ``train/actor`` of ``train/actor/lr``."""
+    parts = name.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _unknown(name: str) -> str:
+    """What to say of a name that no system has: the names nearest to it, over all dialects."""
+    known = list(dict.fromkeys([*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))]))
+    alike = difflib.get_close_matches(name, known, n=4, cutoff=0.6) + [one for one in known if name in one][:4]
+    ends = {one.rpartition("/")[2]: one for one in reversed(known)}
+    alike += [ends[end] for end in difflib.get_close_matches(name.rpartition("/")[2], ends, n=2, cutoff=0.75)]
+    near = ", ".join(list(dict.fromkeys(alike))[:5])
+    return f"no system has a metric called {name!r}; {f'nearest are {near}' if near else 'see rlpipe metrics list'}."
+
+
+def _as_json(metric: Metric) -> dict[str, Any]:
+    kind = source(metric).reduction
+    return {
+        "name": metric.name,
+        "tier": metric.tier,
+        "unit": metric.unit,
+        "meaning": metric.meaning,
+        "formula": metric.formula,
+        "reduction": kind.__name__ if kind and metric.compute is None else None,
+        "reads": metric.reads or None,
+        "inputs": [one.name for one in metric.inputs],
+        "merged": reduction(metric),
+        "algorithms": list(metric.algorithms),
+        "needs": metric.needs or None,
+        "tokens": metric.language or None,
+        "healthy": None if metric.healthy is None else {"low": metric.healthy.low, "high": metric.healthy.high},
+        "rules": [{"name": rule.name, "level": rule.level, "demanded": str(rule)} for rule in metric.rules],
+        "signs": [{"seen": sign.seen, "cause": sign.cause, "remedy": sign.remedy} for sign in metric.signs],
+        "names": [_name_as_json(name) for name in metric.names],
+    }
+
+
+def _name_as_json(name: Name) -> dict[str, Any]:
+    return {"system": name.system, "key": name.key, "relation": name.relation, "note": name.note}
+
+
+def _use_as_json(use: Use, *, written: bool = False) -> dict[str, Any]:
+    return {**_name_as_json(use.name), "metric": use.metric.name, "written": written}
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _show(console: Console, content: RenderableType) -> None:
+    """Prints; where a program reads, without spaces at the ends of lines."""
+    with console.capture() as captured:
+        console.print(content)
+    lines = captured.get().splitlines()
+    print("\n".join(lines if console.is_terminal else (line.rstrip() for line in lines)))
+
+
+def _console(*, wide: bool = False) -> Console:
+    """At most 100 columns, so that lines stay readable; a list that goes to a program is not cut to a screen."""
+    piped = not sys.stdout.isatty()
+    width = (200 if wide else 100) if piped else min(100, Console().width)
+    return Console(highlight=False, width=width)

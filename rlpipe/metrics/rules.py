@@ -1,0 +1,516 @@
+"""What a healthy metric looks like: rules stand beside the metric they judge, and say in words what they demand.
+
+A rule's check looks at the numbers reported so far, never at those that are absent. How alerts are raised and cleared
+is the business of ``health``.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+from simpleeval import InvalidExpression, SimpleEval
+
+LEVELS = ("ok", "info", "warn", "critical")
+"""``ok`` describes the healthy band and raises nothing; the others raise an alert of that level."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a check may look at.
+
+    Attributes:
+        values: of the metric, every report so far that is kept, oldest first; the last is the one judged.
+        first: its first report of the run.
+        rows: all metrics by name, of the reports so far that are kept, oldest first.
+        variables: of the run, such as ``progress`` (0 to 1), ``eps_lo``, ``n_epochs``; see ``health``.
+        percentiles: of the metric, if it is a histogram: ``{"p50": ...}``.
+        then: where an alert stands, the view that raised it.
+    """
+
+    values: Sequence[float]
+    first: float
+    rows: Sequence[Mapping[str, float]]
+    variables: Mapping[str, float]
+    percentiles: Mapping[str, float] = field(default_factory=dict)
+    then: View | None = None
+
+    @property
+    def value(self) -> float:
+        """The number that is judged."""
+        return self.values[-1]
+
+
+class Check(ABC):
+    """One demand on a metric."""
+
+    window: int = 1
+    """Reports it looks at."""
+
+    @property
+    def every(self) -> int:
+        """How many reports lie between two judgements: a trend over 200 reports is the same one report later."""
+        return 1
+
+    @abstractmethod
+    def violated(self, view: View) -> bool:
+        """Whether the demand is not met. False while there is too little to judge by."""
+
+    def judged(self, view: View) -> float:
+        """The number that meets the demand or does not."""
+        return view.value
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What is demanded, in words: ``at most 0.03``."""
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Band(Check):
+    """The value lies between two bounds, which belong to the band unless it is open."""
+
+    low: float | None = None
+    high: float | None = None
+    open: bool = False
+
+    def violated(self, view: View) -> bool:
+        value = view.value
+        if self.open:
+            inside = (self.low is None or value > self.low) and (self.high is None or value < self.high)
+        else:
+            inside = (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return not inside
+
+    def __str__(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f"{_number(self.low)} to {_number(self.high)}"
+        if self.low is not None:
+            return f"{'more than' if self.open else 'at least'} {_number(self.low)}"
+        return f"{'less than' if self.open else 'at most'} {_number(self.high or 0.0)}"
+
+
+@dataclass(frozen=True)
+class Near(Check):
+    """The value lies within a distance of a target."""
+
+    target: float
+    within: float
+
+    def violated(self, view: View) -> bool:
+        return abs(view.value - self.target) > self.within
+
+    def __str__(self) -> str:
+        return f"within {_number(self.within)} of {_number(self.target)}"
+
+
+@dataclass(frozen=True)
+class Finite(Check):
+    """Every observation is finite. Rows hold finite numbers only, so what counts is how many were left out."""
+
+    def violated(self, view: View) -> bool:
+        return self.judged(view) > 0
+
+    def judged(self, view: View) -> float:
+        return view.variables.get("nonfinite", 0.0)
+
+    def __str__(self) -> str:
+        return "finite"
+
+
+@dataclass(frozen=True)
+class Percentile(Check):
+    """A percentile of a histogram lies between two bounds."""
+
+    percent: int
+    low: float | None = None
+    high: float | None = None
+
+    def violated(self, view: View) -> bool:
+        value = view.percentiles.get(f"p{self.percent}")
+        if value is None:
+            return False
+        return not ((self.low is None or value >= self.low) and (self.high is None or value <= self.high))
+
+    def judged(self, view: View) -> float:
+        return view.percentiles.get(f"p{self.percent}", view.value)
+
+    def __str__(self) -> str:
+        name = {0: "smallest value", 50: "median", 100: "largest value"}.get(self.percent, f"p{self.percent}")
+        return f"{name} {Band(self.low, self.high)}"
+
+
+@lru_cache(maxsize=16)
+def _pairs(count: int) -> tuple[Any, Any, Any]:
+    """Indices of all pairs of so many values, and their distances."""
+    first, second = np.triu_indices(count, 1)
+    return first, second, (second - first).astype(np.float64)
+
+
+def trend(values: Sequence[float]) -> str:
+    """``up``, ``down`` or ``flat``: the Theil-Sen slope times the number of values, against 2 % of the largest median.
+
+    Theil-Sen takes the median of all pairwise slopes, so that a few outliers change nothing. Sen 1968, Journal of the
+    American Statistical Association 63:1379-1389.
+    """
+    y = np.asarray(values, dtype=np.float64)
+    first, second, distance = _pairs(len(y))
+    slope = float(np.median((y[second] - y[first]) / distance))
+    change = slope * len(y)
+    if abs(change) <= 0.02 * max(abs(float(np.median(y))), 1e-8):
+        return "flat"
+    return "up" if change > 0 else "down"
+
+
+@dataclass(frozen=True)
+class Expect(Check):
+    """The value goes up, or down, over a window of reports."""
+
+    trend: str
+    window: int
+
+    @property
+    def every(self) -> int:
+        return max(1, self.window // 10)
+
+    def violated(self, view: View) -> bool:
+        recent = view.values[-self.window :]
+        return len(recent) == self.window and trend(recent) != self.trend
+
+    def __str__(self) -> str:
+        return f"going {self.trend} over {self.window} reports"
+
+
+@dataclass(frozen=True)
+class Avoid(Check):
+    """The value does not go up (or down, or stay flat) over a window of reports."""
+
+    trend: str
+    window: int
+
+    @property
+    def every(self) -> int:
+        return max(1, self.window // 10)
+
+    def violated(self, view: View) -> bool:
+        recent = view.values[-self.window :]
+        return len(recent) == self.window and trend(recent) == self.trend
+
+    def __str__(self) -> str:
+        return f"not {'flat' if self.trend == 'flat' else f'going {self.trend}'} over {self.window} reports"
+
+
+def _scatter(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and median absolute deviation from it."""
+    middle = median(values)
+    return middle, median([abs(value - middle) for value in values])
+
+
+@dataclass(frozen=True)
+class Spike(Check):
+    """The value lies within so many median absolute deviations of the median of the reports before it."""
+
+    deviations: float
+    window: int
+
+    def violated(self, view: View) -> bool:
+        before = view.values[-self.window - 1 : -1]
+        if len(before) < self.window:
+            return False
+        middle, spread = _scatter(before)
+        # Reports that hardly differ have a deviation near 0, and then anything would be a spike.
+        return abs(view.value - middle) > self.deviations * max(spread, 0.02 * abs(middle), 1e-8)
+
+    def __str__(self) -> str:
+        return f"within {_number(self.deviations)} median deviations of the last {self.window} reports"
+
+
+@dataclass(frozen=True)
+class Increasing(Check):
+    """The value grows from report to report; it is violated when it has not grown over the window."""
+
+    window: int
+
+    def violated(self, view: View) -> bool:
+        recent = view.values[-self.window :]
+        return len(recent) == self.window and recent[-1] <= recent[0]
+
+    def __str__(self) -> str:
+        return f"growing over {self.window} reports"
+
+
+@dataclass(frozen=True)
+class Unchanged(Check):
+    """The value stays the same over a window of reports."""
+
+    window: int
+
+    def violated(self, view: View) -> bool:
+        return len(set(view.values[-self.window :])) > 1
+
+    def __str__(self) -> str:
+        return f"the same over {self.window} reports"
+
+
+@dataclass(frozen=True)
+class Drop(Check):
+    """The value keeps what it had: it has not lost this share of the median of the reports before it.
+
+    A loss that lies within the scatter of those reports is none. What the share is of is measured from 0, or where
+    values are negative from the first report, so that it works for returns below 0.
+    """
+
+    share: float
+    window: int
+
+    def _bound(self, view: View) -> float:
+        """What the value may not fall to."""
+        before = view.values[-self.window - 1 : -1]
+        if len(before) < min(self.window, 5):
+            return -math.inf
+        middle, spread = _scatter(before)
+        height = middle - min(view.first, 0.0 if middle >= 0 else view.first)
+        return middle - max(self.share * height, 4 * spread, 1e-8) if height > 0 else -math.inf
+
+    def violated(self, view: View) -> bool:
+        return view.value <= self._bound(view.then or view)  # after a crash there are soon only low values before it
+
+    def __str__(self) -> str:
+        return f"not losing {self.share:.0%} of what it was over the last {self.window} reports"
+
+
+def _early(view: View, before: float) -> bool:
+    """Whether an alert may be raised or, once raised, may stand: what was lost early is not found by waiting."""
+    return view.then is not None or view.variables.get("progress", 1.0) < before
+
+
+@dataclass(frozen=True)
+class KeepsShare(Check):
+    """Early in the run the value stays above a share of its first report."""
+
+    share: float
+    before: float
+
+    def violated(self, view: View) -> bool:
+        return _early(view, self.before) and view.value < self.share * view.first
+
+    def __str__(self) -> str:
+        return f"above {self.share:.0%} of its first value in the first {self.before:.0%} of the run"
+
+
+@dataclass(frozen=True)
+class KeepsPerDimension(Check):
+    """Early in the run the value falls by less than this much per action dimension."""
+
+    loss: float
+    before: float
+
+    def violated(self, view: View) -> bool:
+        dimensions = view.variables.get("action_dims")
+        return dimensions is not None and _early(view, self.before) and view.first - view.value > self.loss * dimensions
+
+    def __str__(self) -> str:
+        return f"falling by at most {_number(self.loss)} per action dimension in the first {self.before:.0%} of the run"
+
+
+@dataclass(frozen=True)
+class Exceeds(Check):
+    """The value has been above a level at least once in a window of reports."""
+
+    level: float
+    window: int
+
+    def violated(self, view: View) -> bool:
+        recent = view.values[-self.window :]
+        return len(recent) == self.window and max(recent) <= self.level
+
+    def __str__(self) -> str:
+        return f"above {_number(self.level)} at least once in {self.window} reports"
+
+
+@dataclass(frozen=True)
+class Steady(Check):
+    """The value scatters around its own trend by less than this share of its mean, over a window of reports."""
+
+    share: float
+    window: int
+
+    @property
+    def every(self) -> int:
+        return max(1, self.window // 10)
+
+    def violated(self, view: View) -> bool:
+        recent = np.asarray(view.values[-self.window :], dtype=np.float64)
+        if len(recent) < self.window:
+            return False
+        x = np.arange(len(recent), dtype=np.float64)
+        residuals = recent - np.polyval(np.polyfit(x, recent, 1), x)
+        return float(residuals.std()) > self.share * max(abs(float(recent.mean())), 1e-8)
+
+    def __str__(self) -> str:
+        return f"scattering by less than {self.share:.0%} of its mean over {self.window} reports"
+
+
+@dataclass(frozen=True)
+class MovesWith(Check):
+    """The value goes up and down with another metric: their correlation over a window is above a bound."""
+
+    other: str
+    above: float
+    window: int
+
+    @property
+    def every(self) -> int:
+        return max(1, self.window // 10)
+
+    def violated(self, view: View) -> bool:
+        theirs = [row.get(self.other) for row in view.rows[-self.window :]]
+        ours = view.values[-self.window :]
+        if len(ours) < self.window or len(theirs) < self.window or None in theirs:
+            return False
+        a, b = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
+        if not a.std() or not b.std():
+            return False
+        return float(np.corrcoef(a, b)[0, 1]) <= self.above
+
+    def __str__(self) -> str:
+        return f"moving with {self.other} over {self.window} reports"
+
+
+_METRIC = re.compile(r"\{([^{}]+(?:\{name\}[^{}]*)?)\}")
+_DELTA = re.compile(r"delta\(\{([^{}]+)\}\)")
+
+
+class UnknownError(Exception):
+    """A formula speaks of a metric or variable that this report does not have."""
+
+
+_EVALUATOR = SimpleEval(
+    functions={
+        "abs": abs, "sign": lambda x: math.copysign(1.0, x) if x else 0.0, "ceil": math.ceil, "log": math.log,
+        "sqrt": math.sqrt, "max": max, "min": min,
+    }
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> tuple[ast.AST, dict[str, str], dict[str, str]]:
+    """Its syntax tree, in which names stand in for metrics and for changes of metrics, and what they stand for."""
+    metrics: dict[str, str] = {}
+    changes: dict[str, str] = {}
+
+    def stand_in(kind: str, held: dict[str, str], metric: str) -> str:
+        held[f"{kind}_{len(held)}"] = metric
+        return f"{kind}_{len(held) - 1}"
+
+    text = _DELTA.sub(lambda match: stand_in("change", changes, match[1]), expression)
+    text = _METRIC.sub(lambda match: stand_in("metric", metrics, match[1]), text)
+    return SimpleEval.parse(text), metrics, changes
+
+
+def evaluate(expression: str, view: View) -> float:
+    """Value of a formula of metrics ``{name}``, their last changes ``delta({name})``, percentiles and run variables.
+
+    Raises:
+        UnknownError: it speaks of something that was not reported.
+    """
+    tree, metrics, changes = _parsed(expression)
+    now = view.rows[-1]
+    before = view.rows[-2] if len(view.rows) > 1 else {}
+    names: dict[str, float] = {**view.variables, **view.percentiles}
+    try:
+        names.update({key: now[metric] for key, metric in metrics.items()})
+        names.update({key: now[metric] - before[metric] for key, metric in changes.items()})
+    except KeyError as error:
+        raise UnknownError(error.args[0]) from error
+    _EVALUATOR.names = names
+    try:
+        return _EVALUATOR.eval(expression, previously_parsed=tree)  # type: ignore[no-any-return]
+    except InvalidExpression as error:  # a variable this run does not have
+        raise UnknownError(str(error)) from error
+    except (ValueError, ZeroDivisionError, OverflowError) as error:  # such as the root of a negative number
+        raise UnknownError(str(error)) from error
+
+
+def _holds(formula: str, view: View) -> bool:
+    """Whether a formula is true; False if it speaks of something that was not reported."""
+    try:
+        return bool(evaluate(formula, view))
+    except UnknownError:
+        return False
+
+
+def _told(formula: str) -> str:
+    """The formula as a reader wants it."""
+    return _METRIC.sub(lambda match: match[1], formula)
+
+
+@dataclass(frozen=True)
+class Holds(Check):
+    """A formula of metrics and run variables is true."""
+
+    formula: str
+
+    def violated(self, view: View) -> bool:
+        try:
+            return not evaluate(self.formula, view)
+        except UnknownError:
+            return False
+
+    def __str__(self) -> str:
+        return _told(self.formula)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One demand, how grave it is when it is not met, and when it applies.
+
+    Attributes:
+        name: unique within its metric.
+        level: one of ``LEVELS``.
+        check: what is demanded.
+        when: formula that must hold for the rule to apply; ``tag:x`` is a property of the run.
+        unless: formula that must not hold; one that speaks of what this report does not have does not hold.
+        sustained: reports in a row that must violate it.
+        quiet: reports in a row that must meet it before an alert is cleared; 0 for as many as raise it.
+        sign: which of the metric's warning signs it shows; None for none of them.
+    """
+
+    name: str
+    level: str
+    check: Check
+    when: str = ""
+    unless: str = ""
+    sustained: int = 1
+    quiet: int = 0
+    sign: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"rule {self.name} has level {self.level!r}; legal are {', '.join(LEVELS)}.")
+
+    def applies(self, view: View, tags: frozenset[str]) -> bool:
+        """Whether the rule has a say on this report."""
+        if self.when.startswith("tag:"):
+            holds = self.when.removeprefix("tag:") in tags
+        else:
+            holds = not self.when or _holds(self.when, view)
+        return holds and not (self.unless and _holds(self.unless, view))
+
+    def __str__(self) -> str:
+        lasting = f" ({self.sustained} reports in a row)" if self.sustained > 1 else ""
+        told = self.when.removeprefix("tag:").replace("_", " ") if self.when.startswith("tag:") else self.when
+        when = f", when {_told(told)}" if told else ""
+        unless = f", unless {_told(self.unless)}" if self.unless else ""
+        return f"{self.check}{when}{unless}{lasting}"

@@ -1,0 +1,134 @@
+"""Raw values on the learner's device, and the one copy in which their reductions come to the host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.reductions import EDGES, LARGEST, Distribution, Histogram, Mean, exact_sum
+
+
+class Observations:
+    """Everything observed in one update. Nothing leaves the device before ``reduce``.
+
+    A metric's companions (``Metric.of``) take the same values: over all decisions, the mean of each minibatch or
+    trajectory, or only those of the last epoch or minibatch.
+    """
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        """Notes which metrics are companions of which."""
+        self._companions: defaultdict[Metric, list[Metric]] = defaultdict(list)
+        for metric in metrics:
+            if metric.of is not None:
+                self._companions[metric.of].append(metric)
+        self._values: defaultdict[Metric, list[Tensor]] = defaultdict(list)
+        self._set: dict[Metric, float] = {}
+        self._trajectories: list[Tensor] = []
+        self._epoch = self._minibatch = 0
+
+    def add(self, observed: Mapping[Metric, Tensor | float]) -> None:
+        """Takes values of any shape, each an observation; or a number that is set."""
+        for metric, values in observed.items():
+            if isinstance(values, Tensor):
+                self._values[metric].append(values.reshape(-1))
+            else:
+                self._set[metric] = values
+
+    def begin_epoch(self) -> None:
+        """The next minibatch is the first of a pass over the batch."""
+        self._epoch = len(self._trajectories)
+
+    def add_minibatch(self, observed: Mapping[Metric, Tensor], trajectory: Tensor) -> None:
+        """Takes values per decision, and the numbers of the trajectories that the decisions belong to; all [B]."""
+        self._trajectories.append(trajectory)
+        self.add(observed)
+
+    def mean_of_epoch(self, metric: Metric) -> float:
+        """Mean over the decisions of the current epoch; waits for the device."""
+        return float(torch.cat(self._values[metric][self._epoch :]).double().mean())
+
+    def _pooled(self) -> Iterator[tuple[Metric, Tensor]]:
+        """Each metric with all it has observed; of companions, in the units that they count."""
+        for metric, values in self._values.items():
+            for taker in (metric, *self._companions.get(metric, ())):
+                yield taker, self._POOLS[taker.over](self, values)
+
+    def _by_trajectory(self, values: list[Tensor]) -> Tensor:
+        numbers = torch.cat(self._trajectories)
+        totals = torch.bincount(numbers, torch.cat(values).double())
+        counts = torch.bincount(numbers)
+        return totals[counts > 0] / counts[counts > 0]
+
+    _POOLS: Mapping[str, Callable[[Observations, list[Tensor]], Tensor]] = {
+        "decision": lambda _, values: torch.cat(values),
+        "minibatch": lambda _, values: torch.stack([part.double().mean() for part in values]),
+        "trajectory": _by_trajectory,
+        "last epoch": lambda self, values: torch.cat(values[self._epoch :]),
+        "last minibatch": lambda _, values: values[-1],
+    }
+
+    def reduce(self, window: MetricWindow) -> None:
+        """Reduces everything on the device, fetches the sums in one copy, and observes them."""
+        for metric, value in self._set.items():
+            window.observe(metric, value)
+        metrics, sums = [], []
+        for metric, values in self._pooled():
+            metrics.append(metric)
+            sums.append(_sums(metric, values.double()))
+        if not sums:
+            return
+        fetched = torch.cat(sums).cpu().numpy()
+        for metric, part in zip(metrics, np.split(fetched, np.cumsum([len(s) for s in sums])[:-1]), strict=True):
+            window.observe_state(metric, _state(metric, part))
+
+
+def _sums(metric: Metric, values: Tensor) -> Tensor:
+    """Sufficient statistics of float64 values, as one vector."""
+    finite = values.abs() < LARGEST
+    count = finite.sum()
+    dropped = len(values) - count
+    kept = torch.where(finite, values, 0.0)
+    total = kept.sum()
+    head = torch.stack([count.double(), dropped.double(), total])
+    if metric.reduction is Mean:
+        return head
+    extremes = torch.stack(
+        [torch.where(finite, values, torch.inf).min(), torch.where(finite, values, -torch.inf).max()]
+    )
+    if metric.reduction is Histogram:
+        bins = torch.bucketize(kept.abs(), _edges(values.device), right=True)
+        signed = torch.where(kept < 0, -bins, bins) + len(EDGES)
+        return torch.cat([head, extremes, torch.bincount(signed, finite.double(), 2 * len(EDGES) + 1)])
+    centre = total / count.clamp(min=1)
+    offsets = torch.where(finite, values - centre, 0.0)
+    squares = offsets.square()
+    return torch.cat([head, extremes, torch.stack([centre, squares.sum(), (squares * offsets).sum()])])
+
+
+@cache
+def _edges(device: torch.device) -> Tensor:
+    return torch.from_numpy(EDGES).to(device)
+
+
+def _state(metric: Metric, sums: np.ndarray) -> Mean | Distribution | Histogram:
+    """The reduction that a vector of ``_sums`` describes."""
+    count, dropped, total = int(sums[0]), int(sums[1]), float(sums[2])
+    if metric.reduction is Mean:
+        return Mean(exact_sum([total]), exact_sum([float(count)]), dropped)
+    if metric.reduction is Histogram:
+        if not count:
+            return Histogram(nonfinite=dropped)
+        found = np.flatnonzero(sums[5:])
+        pairs = tuple(zip((found - len(EDGES)).tolist(), sums[5:][found].astype(int).tolist(), strict=True))
+        return Histogram(pairs, float(sums[3]), float(sums[4]), dropped)
+    if metric.reduction is None or not issubclass(metric.reduction, Distribution):
+        raise ValueError(f"{metric.name} cannot be observed on the learner's device.")
+    low, high, centre, squares, cubes = map(float, sums[3:])
+    return metric.reduction.of_moments(count, total, centre, squares, cubes, low, high, dropped)
