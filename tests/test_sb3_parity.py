@@ -18,7 +18,7 @@ from rlpipe.run_directory import read_jsonl
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
 
 pytestmark = pytest.mark.slow
-STEPS, ENVS, EPOCHS = 128, 4, 3
+STEPS, ENVS, EPOCHS = 128, 4, 5
 CONFIG = {
     "env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": ENVS}},
     "policy": {"name": "mlp", "hidden_sizes": [16, 16]},
@@ -29,7 +29,7 @@ CONFIG = {
         "value_coef": 1.0,  # of half the squared error, as 0.5 is of the whole
         "entropy_coef": 0.01,
     },
-    "learner": {"lr": 3e-3, "max_grad_norm": None, "num_threads": 1, "device": "cpu"},
+    "learner": {"lr": 1e-2, "max_grad_norm": None, "num_threads": 1, "device": "cpu"},
     "rollout": {"horizon": STEPS},
     "evaluation": {"episodes": 4},
     "runner": {"total_timesteps": 2 * STEPS * ENVS, "logger": {"logger_backends": [], "dialects": ["sb3"]}},
@@ -97,7 +97,7 @@ class Theirs:
             n_steps=STEPS,
             batch_size=STEPS * ENVS,
             n_epochs=EPOCHS,
-            learning_rate=3e-3,
+            learning_rate=1e-2,
             ent_coef=0.01,
             vf_coef=0.5,
             max_grad_norm=1e9,

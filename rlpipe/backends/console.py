@@ -1,10 +1,16 @@
-"""The terminal: a live panel, or one plain line an iteration where there is no terminal to draw on."""
+"""The terminal: a live panel, or one plain line an iteration where there is no terminal to draw on.
+
+``runner.logger.console_style`` can ask for a boxed table an iteration instead, as Stable-Baselines3 draws it, or for one
+short line.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from rich import box
 from rich.console import Console as Terminal
@@ -18,12 +24,17 @@ from rich.text import Text
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 
 __all__ = ["Console"]
 
 _HEALTH = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
+_LEVELS = ("info", "warn", "critical")
+_MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
+_SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
+"""What Stable-Baselines3 shows as whole numbers."""
 
 
 class Console(Backend):
@@ -39,8 +50,9 @@ class Console(Backend):
         self._evaluated: Row | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._seconds: deque[float] = deque(maxlen=20)
+        self._standing: dict[tuple[str, str], dict[str, Any]] = {}
         self._live: Live | None = None
-        if sys.stdout.isatty() and self.terminal.is_terminal:
+        if run.console_style == "table" and sys.stdout.isatty() and self.terminal.is_terminal:
             self._live = Live(self.panel(), console=self.terminal, refresh_per_second=4, transient=False)
             self._live.start()
 
@@ -49,7 +61,17 @@ class Console(Backend):
         if self._live is not None:
             self._live.update(self.panel())
         else:
-            self.terminal.print(self._line(row), soft_wrap=True)
+            self.terminal.print(self._shown(row), soft_wrap=True)
+
+    def _shown(self, row: Row) -> Text:
+        """One iteration where no panel is drawn, in the style of the run."""
+        match self._run.console_style:
+            case "sb3":
+                return boxed_table(row.dialects.get("sb3", {}))
+            case "line":
+                return Text(self._short_line(row))
+            case _:
+                return Text(self._line(row))
 
     def show(self, row: Row) -> None:
         """Takes a row into the panel, without drawing."""
@@ -63,12 +85,38 @@ class Console(Backend):
             self._evaluated = row
 
     def event(self, event: Event) -> None:
-        self.terminal.print(Text(f"· {event.message}", style="dim" if event.kind == "note" else "cyan"), soft_wrap=True)
+        if event.kind == "alert":
+            self._alert(event)
+        else:
+            style = "dim" if event.kind == "note" else "cyan"
+            self.terminal.print(Text(f"· {event.message}", style=style), soft_wrap=True)
+
+    def _alert(self, event: Event) -> None:
+        """Prints an alert as it is raised or cleared, and keeps those that stand for the panel."""
+        data = event.data
+        key = (data["metric"], data["rule"])
+        if data["cleared"]:
+            self._standing.pop(key, None)
+            self.terminal.print(Text(f"✔ {event.message}", style="green"), soft_wrap=True)
+        else:
+            self._standing[key] = data
+            mark, style = _MARKS[data["level"]]
+            self.terminal.print(Text(f"{mark} {data['level']}: {event.message}", style=style), soft_wrap=True)
+        if self._live is not None:
+            self._live.update(self.panel())
 
     def close(self, status: str) -> None:
         if self._live is not None:
             self._live.update(self.panel(status))
             self._live.stop()
+
+    def _alerts(self) -> tuple[Text, Text]:
+        """How many alerts stand, and the gravest: the latest of its level."""
+        if not self._standing:
+            return Text("none", style="green"), Text("")
+        gravest = max(reversed(self._standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
+        mark, style = _MARKS[gravest["level"]]
+        return Text(str(len(self._standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
 
     def _eta(self) -> str:
         if self._row is None or not self._seconds:
@@ -100,6 +148,22 @@ class Console(Backend):
         if m.EVAL.num_trajectories.name in metrics:
             parts.append(f"eval {_outcome(row)}")
         return "  ".join(parts)
+
+    def _short_line(self, row: Row) -> str:
+        """One iteration in the fields and the form that the line style promises."""
+
+        def number(metric: Metric, form: str) -> str:
+            value = row.metrics.get(metric.name)
+            return "-" if value is None else format(value, form)
+
+        fields = (
+            f"Iteration {number(m.ITERATIONS, '.0f')}/{self._run.total_iterations}",
+            f"Episodes: {number(m.ENV.num_trajectories, '.0f')}",
+            f"Mean Reward: {number(m.ENV.episode_return, '.1f')}",
+            f"KL: {number(m.APPROX_KL, '.4f')}",
+            f"clip%: {number(m.RATIO_OUTSIDE_FRACTION, '.1%')}",
+        )
+        return " | ".join(fields)
 
     def panel(self, status: str = "") -> RenderableType:
         """The live panel as it stands."""
@@ -145,6 +209,8 @@ class Console(Backend):
             value = metrics.get(metric.name)
             verdict, style = _verdict(metric.name, value)
             body.add_row(Text(metric.name), Text(_number(value), style=style), Text(verdict, style=style))
+        if metrics:
+            body.add_row(Text("alerts"), *self._alerts())
         return Panel(
             Group(bar, "", body),
             title=f"[bold]rlpipe[/bold] {run.experiment} [dim]{run.run_id}[/dim]",
@@ -153,6 +219,23 @@ class Console(Backend):
             border_style="cyan",
             width=min(100, self.terminal.width),
         )
+
+
+def boxed_table(values: Mapping[str, float]) -> Text:
+    """Numbers by ``group/key`` in the box that Stable-Baselines3 draws, with its digits."""
+    lines: list[tuple[str, str]] = []
+    for key in sorted(values):
+        group, _, name = key.partition("/")
+        if (f"{group}/", "") not in lines:
+            lines.append((f"{group}/", ""))
+        lines.append((f"   {name}", f"{values[key]:.0f}" if key in _SB3_COUNTS else f"{values[key]:<8.3g}"))
+    wide, narrow = (max((len(line[column]) for line in lines), default=0) for column in (0, 1))
+    rule = "-" * (wide + narrow + 7)
+    body = Text("\n").join(
+        Text.assemble("| ", (key.ljust(wide), "" if value else "bold cyan"), f" | {value.ljust(narrow)} |")
+        for key, value in lines
+    )
+    return Text("\n").join([Text(rule), body, Text(rule)])
 
 
 def _clock(seconds: float) -> str:

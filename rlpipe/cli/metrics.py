@@ -245,11 +245,12 @@ def _table_of_names(title: str, chosen: list[Use], *, boxed: bool) -> Table:
         border_style="dim",
         pad_edge=boxed,
     )
-    table.add_column("key there", overflow="fold")
-    table.add_column("metric here", no_wrap=True)
+    for column in ["key there, metric here"] if boxed else ["key there", "metric here"]:
+        table.add_column(column, no_wrap=True)
     table.add_column("how they relate", ratio=1)
     for use in chosen:
-        table.add_row(Text(use.name.key), Text(use.metric.name, style="cyan"), _relation(use.name))
+        key, metric = Text(use.name.key, style="bold" if boxed else ""), Text(use.metric.name, style="cyan")
+        table.add_row(*([Text("\n  ").join([key, metric])] if boxed else [key, metric]), _relation(use.name))
     return table
 
 

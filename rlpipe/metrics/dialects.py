@@ -70,7 +70,15 @@ def written(system: str) -> dict[str, Use]:
 def left_out(system: str) -> dict[str, Use]:
     """Keys that are not written because no metric of ours is that number, and the metric that is nearest."""
     given = written(system)
-    return {use.name.key: use for use in reversed(uses(system)) if use.name.key not in given}
+    nearest: dict[str, Use] = {}
+    for use in sorted(uses(system), key=_distance):
+        nearest.setdefault(use.name.key, use)
+    return {use.name.key: nearest[use.name.key] for use in uses(system) if use.name.key not in given}
+
+
+def _distance(use: Use) -> tuple[bool, int]:
+    """Orders what a name may mean, the closest first."""
+    return use.name.secondary, RELATIONS.index(use.name.relation)
 
 
 class Dialect:
@@ -125,7 +133,7 @@ def find(name: str) -> list[Use]:
     """
     ours = [use for metric in CATALOGUE.values() if (use := _as_asked(Use(metric, Name("rlpipe", metric.name)), name))]
     theirs = [found for system in SYSTEMS for use in uses(system) if (found := _as_asked(use, name))]
-    return [*ours, *sorted(theirs, key=lambda use: (use.name.secondary, RELATIONS.index(use.name.relation)))]
+    return [*ours, *sorted(theirs, key=_distance)]
 
 
 def _as_asked(use: Use, name: str) -> Use | None:

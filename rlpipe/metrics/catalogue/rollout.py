@@ -192,6 +192,7 @@ RETURNS_VAR = reading(
             Spike(8.0, 20),
             when="{rollout/returns_var} > 1e-3*max(1, {rollout/returns_mean}**2)",
             sustained=3,
+            quiet=10,
         ),
     ),
     names=(Name("trl_legacy", "ppo/returns/var", "approx", "variance by n - 1"),),
@@ -203,7 +204,7 @@ VALUES = observed(
     meaning="Mean predicted value at collection.",
     formula="mean_i V_old_i",
     algorithms=("ppo",),
-    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3),),
+    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
     signs=(
         Sign(
             "its variance collapses while rollout/returns_var does not",
@@ -221,7 +222,7 @@ VALUES_VAR = reading(
     meaning="Variance of the predicted values at collection.",
     formula="mean_i (V_old_i - mean)^2",
     algorithms=("ppo",),
-    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3),),
+    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
     signs=(
         Sign(
             "its variance collapses while rollout/returns_var does not",
@@ -318,7 +319,7 @@ SCORE_STD = reading(
     meaning="Standard deviation of the episodes' scores.",
     formula="sqrt(mean_e (G_e - mean)^2)",
     algorithms=("ppo", "grpo"),
-    rules=(Rule("exploding", "warn", Spike(8.0, 20), sustained=3),),
+    rules=(Rule("exploding", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
     signs=(
         Sign("explodes", "outliers among the rewards, or a broken worker", "compare the workers in episodes.jsonl"),
         Sign(

@@ -513,7 +513,7 @@ FPS = derived(
     unit="environment steps/s",
     meaning="Training throughput since the run began; evaluation and checkpoints do not count.",
     formula="total_timesteps / (time_elapsed - eval - checkpoint)",
-    rules=(Rule("slowdown", "warn", Drop(0.5, 50)),),
+    rules=(Rule("slowdown", "warn", Drop(0.5, 50), sustained=10),),
     names=(
         Name("cleanrl", "charts/SPS", "transform", convert="floor"),
         Name("sb3", "time/fps", "transform", convert="floor"),

@@ -31,7 +31,7 @@ LOSS = observed(
     formula="policy_loss + value_coef * value_loss - entropy_coef * entropy_loss",
     rules=(
         Rule("finite", "critical", Finite(), quiet=20, sign=1),
-        Rule("spike", "warn", Spike(8.0, 20), sustained=3),
+        Rule("spike", "warn", Spike(8.0, 20), sustained=3, quiet=10),
         Rule("falling", "ok", Expect("down", 50)),
     ),
     signs=(
@@ -85,7 +85,7 @@ ENTROPY = observed(
     algorithms=("ppo", "grpo"),
     rules=(
         Rule("slow_decline", "ok", Expect("down", 50)),
-        Rule("early_collapse", "warn", KeepsShare(0.1, 0.3), when="tag:discrete_policy"),
+        Rule("early_collapse", "warn", KeepsShare(0.1, 0.3), when="tag:discrete_policy", sustained=2, quiet=10),
         Rule("early_collapse_gauss", "warn", KeepsPerDimension(2.0, 0.3), when="tag:gaussian_policy"),
         Rule("never_falls", "info", Avoid("flat", 200), when="progress > 0.5", sign=1),
     ),
@@ -243,8 +243,8 @@ APPROX_KL = observed(
     algorithms=("ppo", "grpo"),
     rules=(
         Rule("band", "ok", Band(0.001, 0.02)),
-        Rule("high", "warn", Band(high=0.03), sustained=3),
-        Rule("very_high", "critical", Band(high=0.05), sustained=3),
+        Rule("high", "warn", Band(high=0.03), sustained=3, quiet=10),
+        Rule("very_high", "critical", Band(high=0.05), sustained=3, quiet=10),
         Rule("negative", "critical", Band(-1e-06), sign=None),
         Rule("no_move", "info", Band(1e-06), sustained=20, sign=2),
     ),
@@ -788,7 +788,7 @@ POLICY_LOSS = observed(
     algorithms=("ppo", "grpo"),
     rules=(
         Rule("typical", "ok", Band(-0.02, -0.01)),
-        Rule("extreme", "warn", Spike(8.0, 20), sustained=3),
+        Rule("extreme", "warn", Spike(8.0, 20), sustained=3, quiet=10),
         Rule("finite", "critical", Finite(), quiet=20),
     ),
     signs=(
@@ -857,7 +857,7 @@ ACTOR_GRAD_NORM = observed(
     formula="sqrt(sum_p ||g_p||^2)",
     rules=(
         Rule("finite", "critical", Finite(), quiet=20),
-        Rule("spike", "warn", Spike(10.0, 50), sustained=3),
+        Rule("spike", "warn", Spike(10.0, 50), sustained=3, quiet=10),
         Rule("vanished", "warn", Band(1e-08), when="{train/actor/lr} > 0", sustained=5, sign=1),
     ),
     signs=(
@@ -1296,7 +1296,7 @@ VALUE_LOSS = observed(
     rules=(
         Rule("finite", "critical", Finite(), quiet=20, sign=1),
         Rule("declining", "ok", Expect("down", 50)),
-        Rule("spike", "warn", Spike(8.0, 20), sustained=3, sign=1),
+        Rule("spike", "warn", Spike(8.0, 20), sustained=3, quiet=10, sign=1),
         Rule("growing", "warn", Avoid("up", 50), unless="{train/critic/explained_variance} >= 0.2"),
     ),
     signs=(
