@@ -22,6 +22,7 @@ FLOORS = {
         "learner",
         "metric_logger",
         "checkpoint",
+        "diagnosis",
         "run_directory",
         "training",
     ],

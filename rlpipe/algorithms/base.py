@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from rlpipe.metrics.declaration import Metric
@@ -44,6 +45,12 @@ class Trajectories:
     valid: Tensor
     final_observations: Tensor
     final_index: Tensor
+
+    def numbers(self) -> Tensor:
+        """[T, N] int64 numbers of the trajectories: each environment begins one, and each end another."""
+        ended = (self.terminated | self.truncated).long()
+        steps, envs = ended.shape
+        return ended.cumsum(0) - ended + torch.arange(envs, device=ended.device) * (steps + 1)
 
 
 @dataclass(frozen=True)

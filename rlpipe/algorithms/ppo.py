@@ -89,7 +89,7 @@ class PPO(OnPolicyAlgorithm):
         advantages = normalize(raw, valid) if config.normalize_advantages else raw
         samples = Samples(
             t.observations[:-1][valid], t.actions[valid], t.log_probs[valid], advantages[valid], returns[valid],
-            values[valid], trajectory_numbers(t.terminated | t.truncated)[valid],
+            values[valid], t.numbers()[valid],
         )  # fmt: skip
         again, _ = policy.evaluate_actions(samples.observations, samples.actions)
         log_ratio = again - samples.old_log_probs
@@ -165,10 +165,3 @@ class PPO(OnPolicyAlgorithm):
             observed[m.VALUE_CLIP_RATIO] = value.clipped
             observed[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
         return observed
-
-
-def trajectory_numbers(ended: Tensor) -> Tensor:
-    """[T, N] int64 numbers of trajectories, from their [T, N] bool ends; each environment begins one of its own."""
-    steps, envs = ended.shape
-    before = ended.long().cumsum(0) - ended.long()
-    return before + torch.arange(envs, device=ended.device) * (steps + 1)

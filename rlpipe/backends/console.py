@@ -1,7 +1,7 @@
 """The terminal: a live panel, or one plain line an iteration where there is no terminal to draw on.
 
-``runner.logger.console_style`` can ask for a boxed table an iteration instead, as Stable-Baselines3 draws it, or for one
-short line.
+``runner.logger.console_style`` can ask for a boxed table an iteration instead, as Stable-Baselines3 draws it, or for
+one short line.
 """
 
 from __future__ import annotations

@@ -2,45 +2,99 @@
 
 from __future__ import annotations
 
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 
 __all__ = ["TensorBoard"]
 
 
 class TensorBoard(Backend):
-    """One scalar per metric and iteration; events as text."""
+    """One scalar per metric and iteration; distributions as histograms; alerts and other events as text.
+
+    The names of another system go to a run of their own, ``tensorboard/<system>``, because the same name can mean
+    another number there.
+    """
 
     def __init__(self, run: RunInfo) -> None:
-        """Opens a new event file; a resumed run purges what an earlier one holds from its first iteration on."""
-        from tensorboard.compat.proto.event_pb2 import Event as Record
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._record = Record
-        self._writer = EventFileWriter(str(run.directory / "tensorboard"), flush_secs=10)
-        self._iteration = run.first_iteration
-        if run.first_iteration > 1:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Record(step=run.first_iteration, session_log=start))
-        self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), run.first_iteration, None)
+        """Opens new event files; a resumed run purges what earlier ones hold from its first iteration on."""
+        self._folder = run.directory / "tensorboard"
+        self._first = self._iteration = run.first_iteration
+        earlier = sorted(path.name for path in self._folder.glob("*/")) if run.first_iteration > 1 else []
+        self._files = {name: _File(self._folder / name, self._first) for name in ("", *earlier)}
+        self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), self._first, None)
 
     def write(self, row: Row) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._iteration = row.iteration
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.metrics.items()]
-        record = self._record(wall_time=row.time, step=row.iteration, summary=Summary(value=values))
-        self._writer.add_event(record)
-        self._writer.flush()
+        shown = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
+        for system, metrics in {"": row.metrics, **row.dialects}.items():
+            if system not in self._files:
+                self._files[system] = _File(self._folder / system, self._first)
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+            self._files[system].add(row.iteration, row.time, Summary(value=values + ([] if system else shown)))
 
     def event(self, event: Event) -> None:
-        self._text(f"events/{event.kind}", event.message, max(event.iteration, 0), event.time)
+        step = max(event.iteration, 0)
+        if event.kind == "alert":  # a card for each metric, because a card keeps only the last few texts
+            metric, standing = event.data["metric"], "cleared" if event.data["cleared"] else event.data["level"]
+            self._text(f"alerts/{metric}", f"**{standing}**: {event.message}", step, event.time)
+        else:
+            self._text(f"events/{event.kind}", event.message, step, event.time)
 
     def _text(self, tag: str, text: str, step: int, wall_time: float | None) -> None:
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        self._writer.add_event(self._record(wall_time=wall_time, step=step, summary=text_pb(tag, text)))
+        self._files[""].add(step, wall_time, text_pb(tag, text))
 
     def close(self, status: str) -> None:
         self._text("status", status, self._iteration, None)
+        for file in self._files.values():
+            file.close()
+
+
+class _File:
+    """The event file of one TensorBoard run."""
+
+    def __init__(self, folder: Path, first_iteration: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._record = Record
+        self._writer = EventFileWriter(str(folder), flush_secs=10)
+        if first_iteration > 1:
+            purge = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Record(wall_time=time.time(), step=first_iteration, session_log=purge))
+
+    def add(self, step: int, wall_time: float | None, summary: Summary) -> None:
+        self._writer.add_event(self._record(wall_time=wall_time or time.time(), step=step, summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
         self._writer.close()
+
+
+def _histogram(view: HistogramView) -> HistogramProto:
+    """The distribution in TensorBoard's form; its sums are those of the middles of the bins."""
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto
+
+    edges, counts = np.asarray(view.edges), np.asarray(view.counts, dtype=np.float64)
+    middles = edges[:-1] + 0.5 * np.diff(edges)
+    return HistogramProto(
+        min=view.edges[0],
+        max=view.edges[-1],
+        num=counts.sum(),
+        sum=counts @ middles,
+        sum_squares=counts @ middles**2,
+        bucket_limit=view.edges[1:],
+        bucket=view.counts,
+    )

@@ -1,6 +1,7 @@
 """The command line: ``rlpipe COMMAND``. One file a command; each parses, calls, prints and chooses the exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (after a clean save).
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 something critical is wrong with the run, 130 interrupted
+(after a clean save).
 Results go to stdout, progress to stderr.
 """
 
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import evaluate, metrics, train
+from rlpipe.cli import diagnose, evaluate, metrics, train
 from rlpipe.plugins import ConfigError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 train.add_to(app)
 evaluate.add_to(app)
+diagnose.add_to(app)
 metrics.add_to(app)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rlpipe.metrics.catalogue import CATALOGUE
@@ -114,18 +114,6 @@ def _named(key: str, family: Metric, member: Metric) -> str:
     return key[: key.index("{")] + name + key[key.index("}") + 1 :] if "{" in key else key
 
 
-def _meant(candidates: Iterable[Use], key: str) -> list[Use]:
-    """Those that a key belongs to; of a family, the member it names."""
-    found = []
-    for use in candidates:
-        name = re.fullmatch(r"([\w.-]+)".join(map(re.escape, re.split(r"\{\w+\}", use.name.key))), key)
-        if use.name.key == key:
-            found.append(use)
-        elif name and use.metric.is_family:
-            found.append(Use(use.metric.member(name[1]), use.name))
-    return found
-
-
 def find(name: str) -> list[Use]:
     """What a name may mean, in any dialect: our own metric of that name first, then others' names for one.
 
@@ -155,7 +143,8 @@ def translate(system: str, key: str, value: float) -> list[tuple[Use, float]]:
         given to the metric that the key belongs to first, so that it can still be judged for its course.
     """
     return [
-        (use, value / _FACTORS.get(use.name.convert, 1.0))
-        for use in _meant(uses(system), key)
+        (found, value / _FACTORS.get(use.name.convert, 1.0))
+        for use in uses(system)
         if use.name.relation != "invalid" and not (use.name.relation == "differs" and use.name.secondary)
+        if (found := _as_asked(use, key))
     ]

@@ -174,11 +174,15 @@ class Monitor:
                     changes += self._judge(name, history, watch, view, iteration)
         return changes
 
+    def metric(self, name: str) -> Metric | None:
+        """The metric of that name, or the family it is a member of; None when nobody declared it."""
+        family = (metric for pattern, metric in self._families.items() if pattern.fullmatch(name))
+        return self._metrics.get(name) or next(family, None)
+
     def _history(self, name: str) -> _History | None:
         """Of a metric that has something to be judged by."""
         if name not in self._histories:
-            family = (metric for pattern, metric in self._families.items() if pattern.fullmatch(name))
-            metric = self._metrics.get(name) or next(family, None)
+            metric = self.metric(name)
             rules = [rule for rule in metric.rules if rule.level != "ok"] if metric else []
             longest = max((rule.check.window for rule in rules), default=1) + 1
             self._histories[name] = _History(metric, [_Watch(rule) for rule in rules], longest) if metric else None
@@ -198,7 +202,7 @@ class Monitor:
         if watch.alert is None and watch.violated >= rule.sustained:
             sign = _sign(history.metric, rule)
             watch.alert = Alert(
-                name, rule.name, rule.level, rule.check.judged(view), str(rule), watch.since, iteration,
+                name, rule.name, rule.level, rule.check.judged(view), str(rule.check), watch.since, iteration,
                 sign.cause, sign.remedy,
             )  # fmt: skip
             watch.then = View(tuple(view.values), view.first, (), view.variables, view.percentiles)

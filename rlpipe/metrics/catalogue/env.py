@@ -204,7 +204,11 @@ ENV_RETURN_STD = reading(
     unit="reward",
     meaning="Standard deviation of episode returns.",
     formula="sqrt(mean_e (G_e - mean)^2)",
-    rules=(Rule("exploding", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
+    rules=(
+        Rule(
+            "exploding", "warn", Spike(8.0, 20), when="{env/return_std} > 0.5*abs({env/return})", sustained=3, quiet=10
+        ),
+    ),
     names=(Name("trl_legacy", "env/reward_std", "approx", "divides by n - 1: see rollout/score_std", secondary=True),),
 )
 ENV_RETURN_MIN = reading(
@@ -417,7 +421,16 @@ ENV_EPISODE_LEN_STD = reading(
     unit="environment steps",
     meaning="Standard deviation of episode lengths.",
     formula="sqrt(mean_e (T_e - mean)^2)",
-    rules=(Rule("exploding", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
+    rules=(
+        Rule(
+            "exploding",
+            "warn",
+            Spike(8.0, 20),
+            when="{env/episode_len_std} > 0.5*{env/episode_len}",
+            sustained=3,
+            quiet=10,
+        ),
+    ),
     language=(
         "The length of a completion, in environment steps; in tokens: times tokens per decision, over the"
         " length of an action chunk."

@@ -319,7 +319,16 @@ SCORE_STD = reading(
     meaning="Standard deviation of the episodes' scores.",
     formula="sqrt(mean_e (G_e - mean)^2)",
     algorithms=("ppo", "grpo"),
-    rules=(Rule("exploding", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
+    rules=(
+        Rule(
+            "exploding",
+            "warn",
+            Spike(8.0, 20),
+            when="{rollout/score_std} > 0.5*abs({rollout/score_mean})",
+            sustained=3,
+            quiet=10,
+        ),
+    ),
     signs=(
         Sign("explodes", "outliers among the rewards, or a broken worker", "compare the workers in episodes.jsonl"),
         Sign(

@@ -1571,7 +1571,7 @@ CRITIC_LR = observed(
     formula="schedule(progress)",
     algorithms=("ppo",),
     names=(Name("rlinf", "train/critic/lr"),),
-    rules=(Rule("zero", "critical", Band(0.0, open=True), when="progress < 0.9", sustained=3),),
+    rules=(Rule("zero", "critical", Band(0.0, open=True), sustained=3),),
     signs=(
         Sign(
             "0",

@@ -1,0 +1,137 @@
+"""``rlpipe diagnose PATH``"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlpipe.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.wording import SYSTEM_TITLES
+
+CRITICAL_STANDS = 3
+"""Exit code when something critical stands at the end of the run."""
+STYLES = {"critical": "bold red", "warn": "yellow", "info": "cyan", "healthy": "green"}
+VERDICTS = {
+    "critical": "This run is broken",
+    "warn": "This run has problems",
+    "info": "This run is healthy, with remarks",
+    "healthy": "This run is healthy",
+}
+SIGNS = {"critical": "✗", "warn": "!", "info": "·"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="diagnose")(diagnose_command)
+
+
+def diagnose_command(
+    path: Annotated[
+        Path, typer.Argument(help="Run directory, metrics.jsonl or other JSON lines, CSV, or TensorBoard event files.")
+    ],
+    dialect: Annotated[
+        str | None, typer.Option(help=f"Whose names it uses: {', '.join(READABLE)}. Found out if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the judgement as JSON.")] = False,
+) -> None:
+    """Judge a run: what is healthy, what is not, since when, why, and what to try.
+
+    Exit code 3 when something critical stands at the end of the run.
+    """
+    diagnosis = diagnose(path, dialect)
+    if as_json:
+        print(json.dumps(diagnosis.as_json(), indent=2))
+    else:
+        Console(highlight=False).print(screen(diagnosis))
+    if diagnosis.verdict == "critical":
+        raise typer.Exit(CRITICAL_STANDS)
+
+
+def screen(diagnosis: Diagnosis) -> RenderableType:
+    """The judgement as it is shown."""
+    parts: list[RenderableType] = [_header(diagnosis)]
+    parts += [_standing(finding, diagnosis.axis) for finding in diagnosis.standing]
+    if diagnosis.past:
+        parts += ["", Text("Over by the end", style="bold"), _past(diagnosis.past)]
+    if diagnosis.healthy:
+        core = [found for found in diagnosis.healthy if CATALOGUE[found.metric].tier == "core"]
+        shown = core or diagnosis.healthy
+        parts += ["", Text("In order", style="bold"), _healthy(shown)]
+        if rest := len(diagnosis.healthy) - len(shown):
+            parts.append(Text(f"  and {rest} more, which --json lists", style="dim"))
+    if diagnosis.unknown:
+        names = ", ".join(diagnosis.unknown[:4]) + (", ..." if len(diagnosis.unknown) > 4 else "")
+        parts += ["", Text(f"{len(diagnosis.unknown)} keys could not be judged: {names}", style="dim")]
+    return Group(*parts)
+
+
+def _header(diagnosis: Diagnosis) -> Panel:
+    verdict = diagnosis.verdict
+    written = "" if diagnosis.dialect == OURS else f", written in the words of {SYSTEM_TITLES[diagnosis.dialect]}"
+    broke = [finding for finding in diagnosis.past if finding.level == "critical"]
+    once = "; something critical went wrong before, and is over" if broke and verdict != "critical" else ""
+    body = Text.assemble(
+        (VERDICTS[verdict] + once, STYLES[verdict]),
+        (f"\n{diagnosis.path}", "bold"),
+        (f"\n{diagnosis.reports} reports, {diagnosis.axis} {diagnosis.first:,} to {diagnosis.last:,}{written}", "dim"),
+    )
+    return Panel(body, box=box.ROUNDED, border_style=STYLES[verdict], padding=(0, 1))
+
+
+def _standing(finding: Finding, axis: str) -> RenderableType:
+    style = STYLES[finding.level]
+    times = f", raised {finding.times} times" if finding.times > 1 else ""
+    final = "" if finding.final in (None, finding.value) else f", {finding.final:.4g} at the end"
+    head = Text.assemble(
+        (f"{SIGNS[finding.level]} {finding.metric} {finding.value:.4g}", style),
+        (f"  {finding.level} since {axis} {finding.since:,}{times}{final}", "dim"),
+    )
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    facts.add_row("healthy", finding.demanded)
+    if finding.cause:
+        facts.add_row("why", finding.cause)
+    if finding.remedy:
+        facts.add_row("try", Text(finding.remedy, style="bold"))
+    return Group("", head, Padding(facts, (0, 0, 0, 2)))
+
+
+def _past(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=True)
+    for column in ("", "metric", "was", "healthy", "from", "to", "times"):
+        table.add_column(column, justify="right" if column in ("was", "from", "to", "times") else "left")
+    for finding in findings:
+        table.add_row(
+            Text(SIGNS[finding.level], style=STYLES[finding.level]),
+            finding.metric,
+            f"{finding.value:.4g}",
+            Text(finding.demanded, style="dim"),
+            f"{finding.since:,}",
+            f"{finding.until:,}",
+            str(finding.times),
+        )
+    return table
+
+
+def _healthy(found: Sequence[Healthy]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=True)
+    table.add_column()
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for one in found:
+        sign = Text("✓", style="green") if one.usual else Text("~", style="dim")
+        table.add_row(sign, one.metric, f"{one.value:.4g}", one.demanded if one.usual else f"usually {one.demanded}")
+    return table

@@ -1,0 +1,196 @@
+"""Backends: what the terminal prints, and what TensorBoard reads."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.console import Console as Terminal
+from stable_baselines3.common.logger import HumanOutputFormat
+from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util import tensor_util
+
+from rlpipe.backends.base import Event, HistogramView, Row, RunInfo
+from rlpipe.backends.console import Console
+from rlpipe.backends.tensorboard import TensorBoard
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+
+
+def run_info(tmp_path, *, first_iteration=1, console_style="table"):
+    return RunInfo(
+        run_id="r1",
+        experiment="e",
+        project="p",
+        directory=tmp_path,
+        config_yaml="a: 1",
+        total_iterations=20,
+        total_timesteps=2000,
+        first_iteration=first_iteration,
+        stages=(("train", 20),),
+        console_style=console_style,
+    )
+
+
+def row(iteration, metrics=None, **fields):
+    return Row(iteration, 100 * iteration, 1.5 * iteration, {"time/step": 1.0, **(metrics or {})}, **fields)
+
+
+def alert(metric, level, *, cleared=False, rule="high", iteration=3):
+    data = {"metric": metric, "rule": rule, "level": level, "cleared": cleared}
+    return Event("alert", f"{metric} is 0.06", iteration, 4.0, data)
+
+
+def printed(tmp_path, console_style, *shown, color=False):
+    """What the console prints for rows and events."""
+    console = Console(run_info(tmp_path, console_style=console_style))
+    console.terminal = Terminal(
+        file=io.StringIO(), width=200, highlight=False, force_terminal=color, color_system="standard" if color else None
+    )
+    for one in shown:
+        (console.write if isinstance(one, Row) else console.event)(one)
+    return console.terminal.file.getvalue()
+
+
+# --- console
+
+
+def test_the_line_style_shows_five_numbers():
+    metrics = {
+        "time/iterations": 7.0,
+        "env/num_trajectories": 10.0,
+        "env/return": 196.54,
+        "train/actor/approx_kl": 0.00271,
+        "train/actor/ratio_outside_fraction": 0.06,
+    }
+    text = printed(None, "line", row(7, metrics))
+    assert text == "Iteration 7/20 | Episodes: 10 | Mean Reward: 196.5 | KL: 0.0027 | clip%: 6.0%\n"
+
+
+def test_the_line_style_shows_what_is_absent_as_a_dash():
+    text = printed(None, "line", row(7, {"time/iterations": 7.0, "env/num_trajectories": 0.0}))
+    assert text == "Iteration 7/20 | Episodes: 0 | Mean Reward: - | KL: - | clip%: -\n"
+
+
+def test_the_sb3_style_draws_the_box_that_stable_baselines3_draws():
+    values = {
+        "rollout/ep_len_mean": 21.9,
+        "rollout/ep_rew_mean": 21.9,
+        "time/fps": 5342,
+        "time/iterations": 1,
+        "time/total_timesteps": 2048,
+        "train/approx_kl": 0.008738,
+        "train/entropy_loss": -0.683,
+        "train/n_updates": 10,
+        "train/value_loss": 52.04,
+        "eval/mean_reward": 1234.5,
+    }
+    theirs = io.StringIO()
+    HumanOutputFormat(theirs).write(values, dict.fromkeys(values, ()))
+    ours = printed(None, "sb3", row(1, dialects={"sb3": {key: float(value) for key, value in values.items()}}))
+    assert ours == theirs.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "cleared", "mark", "style"),
+    [
+        ("critical", False, "✖ critical: ", "\x1b[1;31m"),
+        ("warn", False, "▲ warn: ", "\x1b[33m"),
+        ("info", False, "· info: ", "\x1b[2m"),
+        ("critical", True, "✔ ", "\x1b[32m"),
+    ],
+)
+def test_an_alert_stands_out_by_its_level(level, cleared, mark, style):
+    text = printed(None, "line", alert("train/actor/approx_kl", level, cleared=cleared), color=True)
+    assert text == f"{style}{mark}train/actor/approx_kl is 0.06\x1b[0m\n"
+
+
+def panel_of(*shown):
+    console = Console(run_info(None))
+    terminal = console.terminal = Terminal(file=io.StringIO(), width=100)
+    for one in shown:
+        (console.show if isinstance(one, Row) else console.event)(one)
+    terminal.file = io.StringIO()
+    terminal.print(console.panel())
+    (line,) = [line for line in terminal.file.getvalue().splitlines() if "alerts" in line]
+    return line.strip("│ ").split()
+
+
+def test_the_panel_counts_standing_alerts_and_names_the_gravest():
+    kl, clip = alert("train/actor/approx_kl", "critical"), alert("train/actor/clip_fraction", "warn")
+    assert panel_of(row(3), kl, clip) == ["alerts", "2", "✖", "train/actor/approx_kl"]
+
+
+def test_an_alert_that_was_cleared_leaves_the_panel():
+    raised, cleared = (alert("train/actor/approx_kl", "critical", cleared=cleared) for cleared in (False, True))
+    assert panel_of(row(3), raised, cleared) == ["alerts", "none"]
+
+
+# --- TensorBoard
+
+
+def read(folder):
+    return EventAccumulator(str(folder), size_guidance={HISTOGRAMS: 0}).Reload()
+
+
+def written(tmp_path, *shown, first_iteration=1):
+    backend = TensorBoard(run_info(tmp_path, first_iteration=first_iteration))
+    for one in shown:
+        (backend.write if isinstance(one, Row) else backend.event)(one)
+    backend.close("completed")
+    return tmp_path / "tensorboard"
+
+
+def test_tensorboard_holds_a_distribution_with_its_bins(tmp_path):
+    view = HistogramView([0.0, 1.0, 2.0], [3, 1], {"p50": 0.5})
+    (point,) = read(written(tmp_path, row(4, histograms={"env/return_dist": view}))).Histograms("env/return_dist")
+    histogram = point.histogram_value
+    assert point.step == 4
+    assert (histogram.min, histogram.max, histogram.num) == (0.0, 2.0, 4)
+    assert (histogram.bucket_limit, histogram.bucket) == ([1.0, 2.0], [3, 1])
+    assert (histogram.sum, histogram.sum_squares) == (3 * 0.5 + 1.5, 3 * 0.25 + 2.25)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 2.0, 40.0], [-3.0, 5.0], [7.0], [0.0, 0.0]])
+def test_the_histogram_tab_gets_every_observation(tmp_path, values):
+    window = MetricWindow()
+    window.observe(m.ENV_RETURN_DIST, values)
+    state = window.states["env/return_dist"]
+    folder = written(tmp_path, row(1, histograms={"env/return_dist": HistogramView(*state.buckets(), state.read())}))
+    (file,) = folder.glob("events.*")
+    tensors = [value for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
+    (converted,) = [value for value in tensors if value.metadata.plugin_data.plugin_name == "histograms"]
+    left, right, counts = tensor_util.make_ndarray(converted.tensor).T  # as the tab itself is given it
+    assert (left[0], right[-1], counts.sum()) == (min(values), max(values), len(values))
+
+
+def test_a_dialect_has_a_tensorboard_run_of_its_own(tmp_path):
+    both = row(2, {"train/entropy_loss": 0.5}, dialects={"sb3": {"train/entropy_loss": -0.5}})
+    folder = written(tmp_path, both)
+    values = [read(place).Scalars("train/entropy_loss")[0].value for place in (folder, folder / "sb3")]
+    assert values == [0.5, -0.5]
+    assert read(folder / "sb3").Tags()["scalars"] == ["train/entropy_loss"]
+
+
+def test_a_resume_purges_the_run_of_a_dialect_too(tmp_path):
+    first = [row(n, {"env/return": n}, dialects={"sb3": {"rollout/ep_rew_mean": n}}) for n in (1, 2, 3)]
+    again = [row(n, {"env/return": 10 * n}, dialects={"sb3": {"rollout/ep_rew_mean": 10 * n}}) for n in (2, 3)]
+    written(tmp_path, *first)
+    time.sleep(1.1)  # event files are read in the order of their seconds
+    folder = written(tmp_path, *again, first_iteration=2)
+    for place, name in ((folder, "env/return"), (folder / "sb3", "rollout/ep_rew_mean")):
+        points = [(point.step, point.value) for point in read(place).Scalars(name)]
+        assert points == [(1, 1.0), (2, 20.0), (3, 30.0)]
+
+
+def test_an_alert_is_a_text_of_its_metric(tmp_path):
+    raised = alert("train/actor/approx_kl", "critical", iteration=3)
+    cleared = alert("train/actor/approx_kl", "critical", cleared=True, iteration=5)
+    points = read(written(tmp_path, raised, cleared)).Tensors("alerts/train/actor/approx_kl/text_summary")
+    texts = [(point.step, tensor_util.make_ndarray(point.tensor_proto).item().decode()) for point in points]
+    assert texts == [
+        (3, "**critical**: train/actor/approx_kl is 0.06"),
+        (5, "**cleared**: train/actor/approx_kl is 0.06"),
+    ]
