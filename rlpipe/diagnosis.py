@@ -37,8 +37,12 @@ _EPISODE_RETURN = "charts/episodic_return"
 _COUNTED = (m.ENV_NUM_TRAJECTORIES.name, m.ENV_RETURN_MA100.name)
 """What follows from CleanRL's points, so that its log need not hold them."""
 _ENTROPIES = (m.ENTROPY.name, m.ENTROPY_LAST_MINIBATCH.name)
-_JUDGED_AS = {m.EXPLAINED_VARIANCE_POST.name: m.EXPLAINED_VARIANCE, m.R2.name: m.EXPLAINED_VARIANCE}
-"""Metrics that stand in where a log has nothing nearer."""
+_STAND_INS = (
+    (m.APPROX_KL_K1, m.APPROX_KL, ("high", "very_high")),
+    (m.EXPLAINED_VARIANCE_POST, m.EXPLAINED_VARIANCE, ("good", "useless")),
+    (m.R2, m.EXPLAINED_VARIANCE, ("good", "useless")),
+)
+"""Metrics that are judged by rules of another, in a log that does not have the other."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Log:
 
     Attributes:
         dialect: whose names it was written with.  axis: what ``Report.at`` counts.
-        reports: in order.  unknown: keys that mean nothing to us.
+        reports: in order.  unknown: keys that mean nothing to us.  names: what it calls our metrics.
         variables, tags: of the run, for the rules.
     """
 
@@ -71,6 +75,7 @@ class Log:
     axis: str
     reports: list[Report]
     unknown: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
     variables: dict[str, float] = field(default_factory=dict)
     tags: frozenset[str] = frozenset()
 
@@ -104,8 +109,8 @@ class Healthy:
     """A metric that has rules, all of which are met at the end.
 
     Attributes:
-        metric, value: its name and last value.  demanded: its healthy band, or what else is asked of it.
-        usual: whether the value lies in that band; outside is no reason for an alert.
+        metric, value: its name and last value.  demanded: what is usual, or what else is asked of it.
+        usual: whether it is as usual; that it is not is no reason for an alert.
     """
 
     metric: str
@@ -122,6 +127,7 @@ class Diagnosis:
         path: of the log.  dialect, axis: as in ``Log``.  reports: their number.  first, last: places on the axis.
         standing: what is wrong at the end, gravest first.  past: what was wrong and is over.
         healthy: metrics that are in order.  unknown: keys that could not be judged.
+        names: what the log calls our metrics, where it has other names.
     """
 
     path: str
@@ -134,6 +140,7 @@ class Diagnosis:
     past: list[Finding]
     healthy: list[Healthy]
     unknown: list[str]
+    names: dict[str, str]
 
     @property
     def verdict(self) -> str:
@@ -157,7 +164,7 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     if dialect is not None and dialect not in READABLE:
         raise ConfigError(f"--dialect is {dialect!r}; legal are {', '.join(READABLE)}{nearest(dialect, READABLE)}")
     log = read(path, dialect)
-    metrics = CATALOGUE if log.dialect == OURS else _stand_ins(CATALOGUE)
+    metrics = _judged_by(log)
     monitor = Monitor(metrics, log.variables, log.tags)
     changes: list[Alert] = []
     for report in log.reports:
@@ -168,15 +175,16 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
             nonfinite=report.nonfinite,
             progress=report.progress,
         )
-    last: dict[str, float] = {}
+    series: dict[str, list[float]] = {}
     for report in log.reports:
-        last.update(report.values)
-    findings = _findings(changes, last)
+        for name, value in report.values.items():
+            series.setdefault(name, []).append(value)
+    findings = _findings(changes, {name: values[-1] for name, values in series.items()}, log.names)
     troubled = {alert.metric for alert in monitor.standing}
     healthy = [
-        _healthy(metric, last[name])
+        _healthy(metric, series[name], log.tags)
         for name, metric in metrics.items()
-        if name in last and name not in troubled and metric.rules
+        if name in series and name not in troubled and metric.rules
     ]
     return Diagnosis(
         str(path),
@@ -189,21 +197,23 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
         [finding for finding in findings if finding.until is not None],
         healthy,
         log.unknown,
+        log.names,
     )
 
 
-def _healthy(metric: Metric, value: float) -> Healthy:
-    """A metric with its healthy band, or with the first demand that says more than that it is finite."""
-    if metric.healthy is not None:
-        usual = not metric.healthy.violated(View([value], value, (), {}))
-        return Healthy(metric.name, value, str(metric.healthy), usual)
+def _healthy(metric: Metric, values: Sequence[float], tags: frozenset[str]) -> Healthy:
+    """A metric with what is usual for it, or with the first demand that says more than that it is finite."""
+    view = View(values, values[0], [{metric.name: values[-1]}], {})
+    for rule in metric.rules:
+        if rule.level == "ok" and rule.applies(view, tags):
+            return Healthy(metric.name, view.value, str(rule.check), not rule.check.violated(view))
     checks = [rule.check for rule in metric.rules]
     chosen = next((check for check in checks if not isinstance(check, Finite)), checks[0])
-    return Healthy(metric.name, value, str(chosen), usual=True)
+    return Healthy(metric.name, view.value, str(chosen), usual=True)
 
 
-def _findings(changes: Sequence[Alert], last: Mapping[str, float]) -> list[Finding]:
-    """One for each rule that was ever violated, gravest and earliest first; a graver one of the same cause covers it."""
+def _findings(changes: Sequence[Alert], last: Mapping[str, float], names: Mapping[str, str]) -> list[Finding]:
+    """One for each rule ever violated, gravest and earliest first; a graver one covers one of the same cause."""
     found: dict[tuple[str, str], Finding] = {}
     for alert in changes:
         key = (alert.metric, alert.rule)
@@ -221,17 +231,19 @@ def _findings(changes: Sequence[Alert], last: Mapping[str, float]) -> list[Findi
     graver_first = sorted(found.values(), key=lambda finding: (-LEVELS.index(finding.level), finding.since))
     covered: dict[tuple[str, str, bool], Finding] = {}
     for finding in graver_first:
-        covered.setdefault((finding.metric, finding.cause or finding.rule, finding.until is None), finding)
+        called = names.get(finding.metric, finding.metric)
+        covered.setdefault((called, finding.cause or finding.rule, finding.until is None), finding)
     return list(covered.values())
 
 
-def _stand_ins(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """The metrics; those that other systems log in place of one of ours are judged by its rules."""
-    found = dict(metrics)
-    for name, metric in metrics.items():
-        judged_as = _JUDGED_AS.get(name, metric.of if metric.over == "last minibatch" else None)
-        if judged_as is not None:
-            found[name] = replace(metric, rules=judged_as.rules, signs=judged_as.signs)
+def _judged_by(log: Log) -> dict[str, Metric]:
+    """The metrics with the rules that this log is judged by."""
+    found = dict(CATALOGUE)
+    seen = {name for report in log.reports for name in report.values}
+    for stand_in, other, rules in _STAND_INS:
+        if other.name not in seen:
+            chosen = tuple(rule for rule in other.rules if rule.name in rules)
+            found[stand_in.name] = replace(stand_in, rules=chosen, signs=other.signs)
     return found
 
 
@@ -300,7 +312,7 @@ def _ours(directory: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
         for row in rows
     ]
     tags = frozenset(known["tags"]) if "tags" in known else _tags(reports)
-    return Log(OURS, "iteration", reports, _unknown(rows), known.get("variables", {}), tags)
+    return Log(OURS, "iteration", reports, _unknown(rows), {}, known.get("variables", {}), tags)
 
 
 def _unknown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -403,7 +415,8 @@ def _translated(path: Path, rows: Sequence[Mapping[str, Any]], dialect: str | No
                     report.nonfinite[name] = 1
         if report.values or report.nonfinite:
             reports.append(report)
-    return Log(dialect, axis, reports, sorted(keys - words.keys() - {*_AXES}), {}, _tags(reports))
+    names = {name: key for key, meanings in by_trust for name, _, _ in meanings if name != key}
+    return Log(dialect, axis, reports, sorted(keys - words.keys() - {*_AXES}), names, {}, _tags(reports))
 
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:

@@ -188,7 +188,7 @@ def test_a_resume_purges_the_run_of_a_dialect_too(tmp_path):
 def test_an_alert_is_a_text_of_its_metric(tmp_path):
     raised = alert("train/actor/approx_kl", "critical", iteration=3)
     cleared = alert("train/actor/approx_kl", "critical", cleared=True, iteration=5)
-    points = read(written(tmp_path, raised, cleared)).Tensors("alerts/train/actor/approx_kl/text_summary")
+    points = read(written(tmp_path, raised, cleared)).Tensors("alerts/train/actor/approx_kl")
     texts = [(point.step, tensor_util.make_ndarray(point.tensor_proto).item().decode()) for point in points]
     assert texts == [
         (3, "**critical**: train/actor/approx_kl is 0.06"),

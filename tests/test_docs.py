@@ -19,6 +19,7 @@ from rlpipe import checkpoint
 from rlpipe.algorithms.base import AlgorithmConfig
 from rlpipe.config import Config, StageConfig
 from rlpipe.envs.base import SimulatorConfig
+from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
 from rlpipe.run_directory import read_jsonl
@@ -32,6 +33,20 @@ def test_the_page_of_metrics_is_up_to_date():
     expected = runpy.run_path(str(DOCS / "generate_metrics.py"))["page"]()
     written = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert written == expected, "run: python docs/generate_metrics.py > docs/metrics.md"
+
+
+def test_every_metric_has_one_entry_on_the_page():
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^(?:### `|- \*\*`)([^`]+)`", page, flags=re.MULTILINE)
+    assert sorted(entries) == sorted(CATALOGUE)
+
+
+@pytest.mark.parametrize("metric", CATALOGUE.values(), ids=lambda metric: metric.name)
+def test_what_a_metric_says_of_itself_is_a_sentence(metric):
+    for text in filter(None, (metric.meaning, metric.language)):
+        assert text[0].isupper()
+        assert text.endswith(".")
+        assert "  " not in text
 
 
 # --- configuration.md: one table row for each key, | `key` | default | ...
@@ -158,7 +173,9 @@ def test_the_snippets_about_the_run_directory_work(tmp_path):
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "run_directory.md").read_text("utf-8"), flags=re.DOTALL):
         exec(block, names)
     row = list(read_jsonl(run / "metrics.jsonl"))[2]["metrics"]
-    assert names["metrics"] == {name: value for name, value in row.items() if name.startswith("env/")}
+    assert names["metrics"] == {
+        name: value for name, value in row.items() if name.startswith(("env/", "rollout/score_"))
+    }
     assert names["meta"]["iteration"] == 4
     assert "actor.0.weight" in names["weights"]
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlpipe.functional.advantages import gae, normalize
-from rlpipe.functional.diagnostics import approx_kl, clip_fraction, explained_variance
+from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction, explained_variance
+from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.functional.losses import PolicyLoss, clipped_value_loss, ppo_policy_loss
+from rlpipe.functional.reference import kl_rewards, reference_kl, reference_kl_k1
 
 law = settings(deadline=None)  # the first example pays for torch's start
 
@@ -319,25 +321,40 @@ def test_the_clip_never_makes_the_objective_more_optimistic(decisions):
 # --- clipped_value_loss
 
 
-def value_loss(value: float, old_value: float, target: float, value_clip: float | None = None) -> tuple[float, float]:
-    loss, clipped = clipped_value_loss(numbers(value), numbers(old_value), numbers(target), value_clip=value_clip)
-    return loss.item(), clipped.item()
+def value_loss(value: float, old_value: float, target: float, value_clip: float | None = None) -> tuple[float, ...]:
+    """Loss, whether the value moved further than the clip, and whether the loss takes the clipped value."""
+    return tuple(
+        term.item()
+        for term in clipped_value_loss(numbers(value), numbers(old_value), numbers(target), value_clip=value_clip)
+    )
 
 
 def test_without_a_clip_the_value_loss_is_half_the_squared_error():
-    assert value_loss(1, 100, 4) == (0.5 * 3**2, 0)
+    assert value_loss(1, 100, 4) == (0.5 * 3**2, 0, 0)
 
 
 def test_a_value_that_moved_too_far_towards_its_target_pays_as_if_it_had_stopped_at_the_clip():
-    assert value_loss(3, 0, 4, value_clip=1) == (0.5 * 3**2, 1)
+    assert value_loss(3, 0, 4, value_clip=1) == (0.5 * 3**2, 1, 1)
 
 
 def test_a_value_that_moved_too_far_away_from_its_target_pays_in_full():
-    assert value_loss(-3, 0, 4, value_clip=1) == (0.5 * 7**2, 1)
+    assert value_loss(-3, 0, 4, value_clip=1) == (0.5 * 7**2, 1, 0)
 
 
 def test_a_value_that_moved_by_exactly_the_clip_is_not_clipped():
-    assert value_loss(0.25, 0, 4, value_clip=0.25) == (0.5 * 3.75**2, 0)
+    assert value_loss(0.25, 0, 4, value_clip=0.25) == (0.5 * 3.75**2, 0, 0)
+
+
+@law
+@given(reals(), reals(), reals(), st.floats(0.01, 10.0))
+def test_the_value_clip_is_active_exactly_where_it_cuts_the_gradient(value, old_value, target, value_clip):
+    now = numbers(value).requires_grad_()
+    terms = clipped_value_loss(now, numbers(old_value), numbers(target), value_clip=value_clip)
+    (gradient,) = torch.autograd.grad(terms.loss.sum(), now)
+    if terms.clip_active.item():
+        assert (gradient.item(), terms.clipped.item()) == (0, 1)
+    elif not terms.clipped.item():
+        assert gradient.item() == pytest.approx(value - target, rel=1e-12, abs=1e-12)
 
 
 @law
@@ -356,6 +373,20 @@ def test_the_same_policy_has_no_divergence():
 def test_divergence_by_hand():
     # r = 2: (2 - 1) - ln 2
     assert approx_kl(torch.log(numbers(2)), numbers(0)).item() == pytest.approx(1 - math.log(2), rel=1e-15)
+
+
+def test_the_signed_and_the_squared_estimate_by_hand():
+    log_probs, old_log_probs = numbers(math.log(2)), numbers(0)
+    assert approx_kl_k1(log_probs, old_log_probs).item() == -math.log(2)
+    assert approx_kl_k2(log_probs, old_log_probs).item() == 0.5 * math.log(2) ** 2
+
+
+@law
+@given(st.lists(reals(3.0), min_size=1, max_size=20))
+def test_the_divergence_is_its_signed_estimate_plus_what_the_ratios_miss_to_1(log_ratios):
+    log_probs, old_log_probs = numbers(*log_ratios), torch.zeros(len(log_ratios), dtype=torch.float64)
+    signed = approx_kl_k1(log_probs, old_log_probs)
+    assert torch.allclose(approx_kl(log_probs, old_log_probs), log_probs.exp() - 1 + signed, rtol=0, atol=1e-13)
 
 
 def test_a_tiny_divergence_in_float32_is_not_lost_to_cancellation():
@@ -412,6 +443,96 @@ def test_explained_variance_is_at_most_1_and_blind_to_an_offset(pairs, offset):
     else:
         assert plain <= 1
         assert shifted == pytest.approx(plain, rel=1e-9, abs=1e-9)
+
+
+# --- groups
+
+
+def grouped(*groups: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Scores, and the numbers of their groups."""
+    of = [number for number, group in enumerate(groups) for _ in group]
+    return numbers(*(score for group in groups for score in group)), torch.tensor(of)
+
+
+def test_an_episode_is_measured_by_its_own_group():
+    # means 1 and 10, deviations sqrt((1 + 1) / (2 - 1)) = sqrt 2 and 0
+    advantages = group_advantages(*grouped((0, 2), (10, 10)), eps=0.0)
+    assert advantages.tolist() == pytest.approx([-1 / math.sqrt(2), 1 / math.sqrt(2), 0, 0], rel=1e-15)
+
+
+def test_the_deviation_of_a_group_divides_by_one_less_than_its_size():
+    assert group_deviations(*grouped((0, 2, 4), (5, 5))).tolist() == [2, 0]
+
+
+def test_one_episode_alone_has_no_advantage_and_no_deviation():
+    assert group_advantages(*grouped((7,), (0, 2)), eps=0.0)[0].item() == 0
+    assert group_deviations(*grouped((7,), (0, 2))).tolist() == pytest.approx([math.sqrt(2)])
+
+
+def test_a_group_that_scored_alike_is_named():
+    assert equal_groups(*grouped((0, 0), (0, 1), (5,))).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score", [0.0, 1.0, 0.1, 33.3, -1e8 / 3])
+def test_equal_scores_have_no_advantage_whatever_rounding_makes_of_their_mean(score, dtype):
+    for size in range(1, 20):
+        scores, groups = torch.full((size,), score, dtype=dtype), torch.zeros(size, dtype=torch.int64)
+        assert group_advantages(scores, groups).tolist() == [0.0] * size
+        assert equal_groups(scores, groups).tolist() == [True]
+
+
+def test_the_order_and_the_numbers_of_groups_do_not_matter():
+    scores, groups = grouped((0, 1, 1), (3, 5), (2, 2))
+    order = torch.tensor([5, 0, 3, 6, 1, 4, 2])
+    shuffled = group_advantages(scores[order], (100 - 7 * groups)[order])
+    assert torch.equal(shuffled, group_advantages(scores, groups)[order])
+
+
+@law
+@given(st.lists(st.lists(st.integers(-100, 100), min_size=2, max_size=6), min_size=1, max_size=4))
+def test_advantages_of_a_group_have_mean_0_and_deviation_1(scores):
+    values, groups = grouped(*map(tuple, scores))
+    advantages = group_advantages(values, groups, eps=0.0)
+    for number, equal in enumerate(equal_groups(values, groups).tolist()):
+        own = advantages[groups == number]
+        assert own.mean().item() == pytest.approx(0, abs=1e-12)
+        assert own.std().item() == pytest.approx(0 if equal else 1, rel=1e-12)
+
+
+def test_no_scores_have_no_advantages():
+    assert group_advantages(numbers(), torch.tensor([], dtype=torch.int64)).tolist() == []
+
+
+def test_every_score_needs_its_group():
+    with pytest.raises(ValueError, match=r"scores \(3,\) and groups \(2,\)"):
+        group_advantages(numbers(1, 2, 3), torch.tensor([0, 1]))
+
+
+# --- the reference policy
+
+
+def test_a_policy_that_is_its_reference_pays_nothing():
+    log_probs, valid = numbers(-1, -2), torch.tensor([True, True])
+    assert reference_kl(log_probs, log_probs).tolist() == [0, 0]
+    assert kl_rewards(log_probs, log_probs, valid, kl_coef=0.1).abs().tolist() == [0, 0]
+
+
+def test_the_divergence_from_the_reference_by_hand():
+    # the reference finds the action twice as likely: r = 2, (2 - 1) - ln 2, and ln 1 - ln 2
+    log_probs, ref_log_probs = numbers(0), torch.log(numbers(2))
+    assert reference_kl(log_probs, ref_log_probs).item() == pytest.approx(1 - math.log(2), rel=1e-15)
+    assert reference_kl_k1(log_probs, ref_log_probs).item() == -math.log(2)
+
+
+def test_an_action_the_reference_finds_unlikely_costs_and_one_it_prefers_pays():
+    rewards = kl_rewards(numbers(-1, -1), numbers(-3, -0.5), torch.tensor([True, True]), kl_coef=0.1)
+    assert rewards.tolist() == pytest.approx([-0.2, 0.05], rel=1e-15)
+
+
+def test_where_no_decision_was_made_nothing_is_paid():
+    rewards = kl_rewards(numbers(-1, math.nan), numbers(-3, 0), torch.tensor([True, False]), kl_coef=0.5)
+    assert rewards.tolist() == [-1, 0]
 
 
 # --- wilson_interval

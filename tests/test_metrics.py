@@ -439,6 +439,22 @@ def test_moments_around_the_mean_give_the_skewness_of_the_values(centre):
     assert by_moments(Skewed, values).read() == pytest.approx(Skewed.of(values).read(), rel=1e-12)
 
 
+@pytest.mark.parametrize("reduction", [Distribution, Skewed])
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.1, 33.3, -1e8 / 3])
+def test_equal_values_have_no_spread_however_their_sums_were_rounded(reduction, value):
+    for count in (1, 2, 3, 10, 999):
+        values = np.full(count, value)
+        assert by_moments(reduction, values).read() == reduction.of(values).read()
+
+
+@law
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), st.sampled_from([Distribution, Skewed]))
+def test_moments_never_give_a_negative_variance(values, reduction):
+    state = by_moments(reduction, np.array(values))
+    assert state.variance() >= 0
+    assert all(math.isfinite(number) for number in state.read().values())
+
+
 def test_states_from_moments_merge_with_states_from_values():
     values = 100.0 + np.random.default_rng(0).gamma(2.0, size=1000)
     state = Skewed.of(values[:300]).merge(by_moments(Skewed, values[300:]))

@@ -1,15 +1,18 @@
 """Known answers: every vector of vectors.json goes through the code that training uses, and is compared by the name
 under which a plot shows the number.
 
-A vector has a name, a meaning, inputs, and what is expected by metric, where null says that the metric must be absent.
-Its kind says how far in the inputs enter:
+A vector has a name, a meaning, inputs, and what is expected by metric, where null says that the metric must be absent;
+and perhaps what other systems call the numbers, by dialect, the percentiles of distributions, and what the samples hold
+that were learnt from. Its kind says how far in the inputs enter:
 
 - update: steps of environments, by worker, through episodes, PPO and the learner's pooling;
 - critic: returns and values, by worker;
 - episodes: finished episodes, by worker;
 - observations: raw observations by metric, by worker;
-- means: [mean, count] of minibatches by metric, by worker;
-- policy: a distribution over actions.
+- minibatches: by metric, the epochs of an update, their minibatches as [value, decisions]; by learner;
+- policy: a distribution over actions;
+- groups: scores of episodes and the numbers of their groups, by worker;
+- reference: log-probabilities of episodes under the policy and under a frozen reference, and their scores.
 """
 
 from __future__ import annotations
@@ -30,22 +33,27 @@ from rlpipe.algorithms.ppo import PPO
 from rlpipe.envs.base import Beginning, Step
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.functional.diagnostics import explained_variance
-from rlpipe.learner import _observe_means, join
+from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
+from rlpipe.functional.reference import kl_rewards, reference_kl, reference_kl_k1
+from rlpipe.learner import join
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.window import merged
+from rlpipe.observations import Observations
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
 
 VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())
+ALL = list(CATALOGUE.values())
 
 Observed = tuple[list[MetricWindow], Samples | None]
 """Windows of all workers and of the learner, and the samples that were learnt from."""
 
 
 class Table(Policy):
-    """Answers with what stands in the observation: value at collection, value now, log-probability now, entropy now."""
+    """Answers with what stands in the observation: value and log-probability at collection, and both now, entropy."""
 
     learning = False
 
@@ -53,7 +61,7 @@ class Table(Policy):
         return observations[:, int(self.learning)]
 
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        return observations[:, 2], observations[:, 3]
+        return observations[:, 2 + int(self.learning)], observations[:, 4]
 
     def noise(self, generator, steps):
         raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
@@ -73,18 +81,28 @@ def ppo(**options: Any) -> PPO:
     return PPO(PPO.Config(name="ppo", **{"normalize_advantages": False, **options}))
 
 
-def learn(algorithm: PPO, policy: Policy, samples: Samples) -> MetricWindow:
+def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observations) -> MetricWindow:
     """What the learner observes in a pass over two unequal minibatches; how the batch is cut must not show."""
-    window, cut = MetricWindow(), (len(samples) + 2) // 3
-    minibatches = [samples.select(part) for part in (slice(cut), slice(cut, None)) if len(samples.select(part))]
-    losses = [algorithm.loss(policy, minibatch).observed for minibatch in minibatches]
-    _observe_means({metric: [loss[metric] for loss in losses] for metric in losses[0]}, window)
+    cut = (len(samples) + 2) // 3
+    observations.begin_epoch()
+    for part in (slice(cut), slice(cut, None)):
+        if len(minibatch := samples.select(part)):
+            observations.add_minibatch(algorithm.loss(policy, minibatch).observed, minibatch.trajectory)
+    return reduced(observations)
+
+
+def reduced(observations: Observations) -> MetricWindow:
+    window = MetricWindow()
+    observations.reduce(window)
     return window
 
 
 def fragment(worker: int, envs: list[dict[str, Any]], dtype: type) -> tuple[TrajectoryBatch, MetricWindow]:
     """What one worker collected from environments whose steps are written out."""
-    columns = ("rewards", "ratio", "valid", "terminated", "truncated", "success", "values", "values_now", "entropy")
+    columns = (
+        "rewards", "log_probs", "ratio", "valid", "terminated", "truncated", "success", "values", "values_now",
+        "entropy",
+    )  # fmt: skip
     defaults = {"ratio": 1.0, "valid": 1.0}
     length = max(len(env[name]) for env in envs for name in columns if name in env)
 
@@ -95,16 +113,17 @@ def fragment(worker: int, envs: list[dict[str, Any]], dtype: type) -> tuple[Traj
     values = column("values")
     values_now = column("values_now") if "values_now" in envs[0] else values
     terminated, truncated, valid = (column(name).astype(bool) for name in ("terminated", "truncated", "valid"))
-    rows = np.stack([values, values_now, np.log(column("ratio")), column("entropy")], axis=-1)
-    last = np.array([[[env.get("last_value", 0.0), 0, 0, 0] for env in envs]])
+    log_probs = column("log_probs")
+    rows = np.stack([values, values_now, log_probs, log_probs + np.log(column("ratio")), column("entropy")], axis=-1)
+    last = np.array([[[env.get("last_value", 0.0), 0, 0, 0, 0] for env in envs]])
     final_index = np.flatnonzero(terminated | truncated)
     final_values = np.array([env.get("final_values", [99.0] * length) for env in envs], dtype=np.float64).T
-    final_observations = np.zeros((len(final_index), 4))
+    final_observations = np.zeros((len(final_index), 5))
     final_observations[:, 0] = final_values.reshape(-1)[final_index]
     batch = TrajectoryBatch(
         observations=np.concatenate([rows, last]).astype(dtype),
         actions=np.zeros((length, len(envs), 1), dtype=dtype),
-        log_probs=np.zeros((length, len(envs)), dtype=dtype),
+        log_probs=log_probs.astype(dtype),
         rewards=column("rewards").astype(dtype),
         terminated=terminated,
         truncated=truncated,
@@ -133,19 +152,21 @@ def finished_episodes(worker: int, batch: TrajectoryBatch, success: np.ndarray |
             valid=batch.valid[t],
             beginnings={int(n): Beginning(seed=None, success=False) for n in ended},
         )
-        episodes += tracker.step(step, policy_version=0)
+        episodes += tracker.step(step, policy_version=0, log_probs=batch.log_probs[t])
     window = MetricWindow()
     m.ENV.observe(window, episodes)
+    window.observe(m.ENTROPY_EPISODE, [-episode.log_prob for episode in episodes])
     return window
 
 
 def update(inputs: dict[str, Any], dtype: type) -> Observed:
-    algorithm, policy, window = ppo(**inputs["algorithm"]), Table(), MetricWindow()
+    algorithm, policy, observations = ppo(**inputs["algorithm"]), Table(), Observations(ALL)
     collected = [fragment(worker, envs, dtype) for worker, envs in enumerate(inputs["workers"])]
     trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
-    samples = algorithm.prepare(trajectories, policy, window)
+    samples, observed = algorithm.prepare(trajectories, policy)
+    observations.add(observed)
     policy.learning = True
-    return [*(episodes for _, episodes in collected), window, learn(algorithm, policy, samples)], samples
+    return [*(episodes for _, episodes in collected), learn(algorithm, policy, samples, observations)], samples
 
 
 def critic(inputs: dict[str, Any], dtype: type) -> Observed:
@@ -164,13 +185,13 @@ def episodes(inputs: dict[str, Any], dtype: type) -> Observed:
         window, count = MetricWindow(), len(worker["success_once"])
 
         def column(name: str, default: Any, kind: type, worker=worker, count=count) -> list[Any]:
-            return [kind(value) for value in worker.get(name, [default] * count)]
+            return [None if value is None else kind(value) for value in worker.get(name, [default] * count)]
 
         success = column("success_once", 0, bool)
         rows = [
             Episode(
                 worker=rank,
-                slot=0,
+                slot=rank,
                 seed=None,
                 policy_version=0,
                 episode_return=column("episode_return", 0, float)[e],
@@ -180,6 +201,8 @@ def episodes(inputs: dict[str, Any], dtype: type) -> Observed:
                 success_at_reset=False,
                 terminated=column("terminated", 1, bool)[e],
                 truncated=column("truncated", 0, bool)[e],
+                step=column("step", e, int)[e],
+                first_success=column("first_success", None, int)[e],
             )
             for e in range(count)
         ]
@@ -198,13 +221,17 @@ def observations(inputs: dict[str, Any], dtype: type) -> Observed:
     return windows, None
 
 
-def means(inputs: dict[str, Any], dtype: type) -> Observed:
+def minibatches(inputs: dict[str, Any], dtype: type) -> Observed:
     windows = []
-    for worker in inputs["workers"]:
-        windows.append(MetricWindow())
-        for name, minibatches in worker.items():
-            for mean, count in minibatches:
-                windows[-1].observe_mean(CATALOGUE[name], total=mean * count, count=count)
+    for learner in inputs["learners"]:
+        observations = Observations(ALL)
+        for name, epochs in learner.items():
+            for epoch in epochs:
+                observations.begin_epoch()
+                for value, decisions in epoch:
+                    values = torch.full((decisions,), value, dtype=torch.float64)
+                    observations.add_minibatch({CATALOGUE[name]: values}, torch.zeros(decisions, dtype=torch.int64))
+        windows.append(reduced(observations))
     return windows, None
 
 
@@ -223,10 +250,11 @@ def policy(inputs: dict[str, Any], dtype: type) -> Observed:
         set_parameter(acting.log_std, [math.log(deviation) for deviation in inputs["deviations"]])
         actions = acting.log_std.new_zeros(3, width)
     numbers = next(acting.parameters()).new_zeros(3)
-    window = learn(ppo(), acting, Samples(numbers.unsqueeze(-1), actions, numbers, numbers, numbers, numbers))
+    observations = Observations(ALL)
     if (deviation := acting.action_std()) is not None:
-        window.observe(m.ACTION_STD, deviation)
-    return [window], None
+        observations.add({m.ACTION_STD: deviation.detach()})
+    samples = Samples(numbers.unsqueeze(-1), actions, numbers, numbers, numbers, numbers, numbers.long())
+    return [learn(ppo(), acting, samples, observations)], None
 
 
 def set_parameter(parameter: Tensor, values: Any) -> None:
@@ -234,16 +262,51 @@ def set_parameter(parameter: Tensor, values: Any) -> None:
         parameter.copy_(torch.tensor(values, dtype=parameter.dtype))
 
 
+def groups(inputs: dict[str, Any], dtype: type) -> Observed:
+    windows = []
+    for worker in inputs["workers"]:
+        windows.append(MetricWindow())
+        windows[-1].observe(m.ENV_EPISODE_RETURN, np.array(worker["scores"], dtype))
+    scores = torch.from_numpy(np.concatenate([np.array(worker["scores"], dtype) for worker in inputs["workers"]]))
+    numbers = torch.tensor([number for worker in inputs["workers"] for number in worker["groups"]])
+    advantages = group_advantages(scores, numbers)
+    windows.append(MetricWindow())
+    windows[-1].observe(m.ADVANTAGES, advantages)
+    windows[-1].observe(m.GROUP_SCORE_STD, group_deviations(scores, numbers))
+    windows[-1].observe(m.FRAC_REWARD_ZERO_STD, equal_groups(scores, numbers))
+    return windows, Samples(*[advantages] * 7)
+
+
+def reference(inputs: dict[str, Any], dtype: type) -> Observed:
+    window = MetricWindow()
+    log_probs, ref_log_probs, scores = (
+        torch.from_numpy(np.array(inputs[name], dtype)) for name in ("log_probs", "ref_log_probs", "scores")
+    )
+    valid = torch.ones_like(log_probs, dtype=torch.bool)
+    penalties = kl_rewards(log_probs, ref_log_probs, valid, kl_coef=inputs["kl_coef"])
+    window.observe(m.ENV_EPISODE_RETURN, scores)
+    window.observe(m.LOG_PROBS, log_probs)
+    window.observe(m.REF_LOG_PROBS, ref_log_probs)
+    window.observe(m.KL_COEF, inputs["kl_coef"])
+    window.observe(m.KL_REF, reference_kl(log_probs, ref_log_probs))
+    window.observe(m.KL_REF_EPISODE, reference_kl_k1(log_probs, ref_log_probs).sum(1))
+    window.observe(m.NON_SCORE_REWARD_STEP, penalties)
+    window.observe(m.NON_SCORE_REWARD, penalties.sum(1))
+    window.observe(m.SHAPED_RETURN, scores + penalties.sum(1))
+    return [window], None
+
+
 KINDS: dict[str, Callable[[dict[str, Any], type], Observed]] = {
     "update": update,
     "critic": critic,
     "episodes": episodes,
     "observations": observations,
-    "means": means,
+    "minibatches": minibatches,
     "policy": policy,
+    "groups": groups,
+    "reference": reference,
 }
-ALL = list(CATALOGUE.values())
-BY_TENSORS = ("update", "policy")
+BY_TENSORS = ("update", "policy", "groups", "reference")
 
 
 def cases() -> list[Any]:
@@ -259,15 +322,23 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("vector", "dtype", "rel"), cases())
 def test_a_known_answer_comes_out_under_its_name(vector, dtype, rel):
     windows, samples = KINDS[vector["kind"]](vector["inputs"], dtype)
-    readings = merged(windows).read(ALL)
+    window = merged(windows)
+    readings = window.read(ALL)
     assert merged(windows[::-1]).read(ALL) == readings
-    for name, expected in vector["expected"].items():
-        assert name in CATALOGUE
-        assert readings.get(name) == (None if expected is None else pytest.approx(expected, rel=rel, abs=rel / 10)), (
-            name
-        )
+    assert set(vector["expected"]) <= set(CATALOGUE)
+    assert {name: readings.get(name) for name in vector["expected"]} == close(vector["expected"], rel)
+    for system, expected in vector.get("dialects", {}).items():
+        written = Dialect(system).write(readings, window.states)
+        assert {key: written.get(key) for key in expected} == close(expected, rel)
+    for name, expected in vector.get("percentiles", {}).items():
+        assert window.histograms(ALL)[name].read() == pytest.approx(expected, rel=0.005)
     for name, expected in vector.get("samples", {}).items():
         assert getattr(samples, name).tolist() == pytest.approx(expected, rel=rel, abs=rel / 10), name
+
+
+def close(expected: dict[str, float | None], rel: float) -> dict[str, Any]:
+    """The numbers, with room for rounding; what is absent must be absent."""
+    return {name: None if v is None else pytest.approx(v, rel=rel, abs=rel / 10) for name, v in expected.items()}
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["kind"] == "critic"], ids=lambda v: v["name"])
@@ -284,6 +355,6 @@ def test_the_function_and_the_metric_agree_on_explained_variance(vector):
 def test_vectors_have_names_of_their_own_and_say_what_they_show():
     assert len({vector["name"] for vector in VECTORS}) == len(VECTORS)
     for vector in VECTORS:
-        assert set(vector) - {"samples"} == {"name", "meaning", "kind", "inputs", "expected"}
+        assert set(vector) - {"samples", "dialects", "percentiles"} == {"name", "meaning", "kind", "inputs", "expected"}
         assert vector["meaning"].endswith(".")
         assert vector["expected"]

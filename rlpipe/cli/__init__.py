@@ -1,7 +1,7 @@
 """The command line: ``rlpipe COMMAND``. One file a command; each parses, calls, prints and chooses the exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 something critical is wrong with the run, 130 interrupted
-(after a clean save).
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 something critical is wrong with the run,
+130 interrupted (after a clean save).
 Results go to stdout, progress to stderr.
 """
 

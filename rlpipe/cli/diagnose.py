@@ -61,7 +61,7 @@ def diagnose_command(
 def screen(diagnosis: Diagnosis) -> RenderableType:
     """The judgement as it is shown."""
     parts: list[RenderableType] = [_header(diagnosis)]
-    parts += [_standing(finding, diagnosis.axis) for finding in diagnosis.standing]
+    parts += [_standing(finding, diagnosis) for finding in diagnosis.standing]
     if diagnosis.past:
         parts += ["", Text("Over by the end", style="bold"), _past(diagnosis.past)]
     if diagnosis.healthy:
@@ -89,17 +89,20 @@ def _header(diagnosis: Diagnosis) -> Panel:
     return Panel(body, box=box.ROUNDED, border_style=STYLES[verdict], padding=(0, 1))
 
 
-def _standing(finding: Finding, axis: str) -> RenderableType:
+def _standing(finding: Finding, diagnosis: Diagnosis) -> RenderableType:
     style = STYLES[finding.level]
     times = f", raised {finding.times} times" if finding.times > 1 else ""
-    final = "" if finding.final in (None, finding.value) else f", {finding.final:.4g} at the end"
+    changed = finding.final is not None and finding.final != finding.value
+    final = f", {_number(finding.final)} at the end" if changed else ""
     head = Text.assemble(
-        (f"{SIGNS[finding.level]} {finding.metric} {finding.value:.4g}", style),
-        (f"  {finding.level} since {axis} {finding.since:,}{times}{final}", "dim"),
+        (f"{SIGNS[finding.level]} {finding.metric} {_number(finding.value)}", style),
+        (f"  {finding.level} since {diagnosis.axis} {finding.since:,}{times}{final}", "dim"),
     )
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
+    if finding.metric in diagnosis.names:
+        facts.add_row("called", diagnosis.names[finding.metric])
     facts.add_row("healthy", finding.demanded)
     if finding.cause:
         facts.add_row("why", finding.cause)
@@ -116,7 +119,7 @@ def _past(findings: Sequence[Finding]) -> Table:
         table.add_row(
             Text(SIGNS[finding.level], style=STYLES[finding.level]),
             finding.metric,
-            f"{finding.value:.4g}",
+            _number(finding.value),
             Text(finding.demanded, style="dim"),
             f"{finding.since:,}",
             f"{finding.until:,}",
@@ -133,5 +136,11 @@ def _healthy(found: Sequence[Healthy]) -> Table:
     table.add_column(style="dim")
     for one in found:
         sign = Text("✓", style="green") if one.usual else Text("~", style="dim")
-        table.add_row(sign, one.metric, f"{one.value:.4g}", one.demanded if one.usual else f"usually {one.demanded}")
+        table.add_row(sign, one.metric, _number(one.value), one.demanded if one.usual else f"usually {one.demanded}")
     return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -113,7 +113,7 @@ def explain(
         _show(console, explanation(group[0].metric, asked, boxed=console.is_terminal))
     for use in aside:
         sentence = Text.assemble(("see also ", "dim"), (use.metric.name, "bold cyan"), ": ", (use.name.key, "bold"))
-        sentence.append(f" of {SYSTEM_TITLES[use.name.system]} is ").append(_relation(use.name)).append(".")
+        sentence.append(f" of {SYSTEM_TITLES[use.name.system]} is ").append(_relation(use.name, use.metric)).append(".")
         _show(console, Padding(sentence, (0, 3)))
 
 
@@ -163,7 +163,7 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
 
 def _asked(metric: Metric, name: Name) -> RenderableType:
     """How the name that was asked for relates to the metric that is explained."""
-    sentence = Text.assemble((name.key, "bold"), f" of {SYSTEM_TITLES[name.system]} is ", _relation(name))
+    sentence = Text.assemble((name.key, "bold"), f" of {SYSTEM_TITLES[name.system]} is ", _relation(name, metric))
     if name.relation == "exact":
         sentence.append(f" as {metric.name}")
     elif name.relation != "transform":
@@ -171,8 +171,8 @@ def _asked(metric: Metric, name: Name) -> RenderableType:
     return Padding(sentence.append("."), (0, 3))
 
 
-def _relation(name: Name) -> Text:
-    told = Text.assemble((relation(name), RELATION_STYLES[name.relation]))
+def _relation(name: Name, metric: Metric) -> Text:
+    told = Text.assemble((relation(name, metric), RELATION_STYLES[name.relation]))
     return told.append(f" ({name.note})", style="default") if name.note else told
 
 
@@ -214,7 +214,7 @@ def _names(metric: Metric) -> RenderableType:
         max(len(SYSTEM_TITLES[name.system]) for name in metric.names), max(len(name.key) for name in metric.names)
     )
     for name in metric.names:
-        grid.add_row(Text(SYSTEM_TITLES[name.system], style="dim"), Text(name.key), _relation(name))
+        grid.add_row(Text(SYSTEM_TITLES[name.system], style="dim"), Text(name.key), _relation(name, metric))
     return _section("Elsewhere", grid)
 
 
@@ -250,7 +250,9 @@ def _table_of_names(title: str, chosen: list[Use], *, boxed: bool) -> Table:
     table.add_column("how they relate", ratio=1)
     for use in chosen:
         key, metric = Text(use.name.key, style="bold" if boxed else ""), Text(use.metric.name, style="cyan")
-        table.add_row(*([Text("\n  ").join([key, metric])] if boxed else [key, metric]), _relation(use.name))
+        table.add_row(
+            *([Text("\n  ").join([key, metric])] if boxed else [key, metric]), _relation(use.name, use.metric)
+        )
     return table
 
 
@@ -263,9 +265,12 @@ def _namespaces(name: str) -> list[str]:
 def _unknown(name: str) -> str:
     """What to say of a name that no system has: the names nearest to it, over all dialects."""
     known = list(dict.fromkeys([*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))]))
-    alike = difflib.get_close_matches(name, known, n=4, cutoff=0.6) + [one for one in known if name in one][:4]
-    ends = {one.rpartition("/")[2]: one for one in reversed(known)}
-    alike += [ends[end] for end in difflib.get_close_matches(name.rpartition("/")[2], ends, n=2, cutoff=0.75)]
+    last = name.rpartition("/")[2]
+    by_last: dict[str, list[str]] = {}
+    for one in known:
+        by_last.setdefault(one.rpartition("/")[2], []).append(one)
+    alike = [*by_last.get(last, []), *difflib.get_close_matches(name, known, n=4, cutoff=0.6)]
+    alike += [one for end in difflib.get_close_matches(last, by_last, n=2, cutoff=0.75) for one in by_last[end]]
     near = ", ".join(list(dict.fromkeys(alike))[:5])
     return f"no system has a metric called {name!r}; {f'nearest are {near}' if near else 'see rlpipe metrics list'}."
 

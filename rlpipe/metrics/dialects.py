@@ -47,8 +47,9 @@ class Use:
 
     @property
     def can_be_written(self) -> bool:
-        """Whether their number follows from ours."""
-        return self.name.relation == "exact" or (self.name.relation == "transform" and bool(self.name.convert))
+        """Whether their number follows from ours; a distribution is no number."""
+        given = self.name.relation == "exact" or (self.name.relation == "transform" and bool(self.name.convert))
+        return given and not self.metric.is_histogram
 
 
 def uses(system: str) -> list[Use]:

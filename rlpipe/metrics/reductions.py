@@ -206,7 +206,7 @@ class Distribution(State):
         total: float,
         centre: float,
         squares: float,
-        cubes: float,  # noqa: ARG003 - for those that know their skewness
+        cubes: float,
         low: float,
         high: float,
         dropped: int,
@@ -220,10 +220,21 @@ class Distribution(State):
         """
         if not count:
             return cls(nonfinite=dropped)
+        c, first = Fraction(centre), Fraction(total)
         # sum x^2 = sum (x - c)^2 + 2 c sum x - n c^2, exactly, so that a mean of 1e8 costs the variance nothing
-        c, s = Fraction(centre), Fraction(total)
-        second = Fraction(squares) + 2 * c * s - count * c**2
-        return cls(count, exact_sum([total]), ((), _parts(second), ()), low, high, dropped)
+        second = Fraction(squares) + 2 * c * first - count * c**2
+        third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * first - 2 * count * c**3
+        if low == high:  # equal values have no spread, whatever rounding made of their sums
+            first, second, third = (count * Fraction(low) ** power for power in (1, 2, 3))
+        return cls._of_sums(count, first, second, third, low + 0.0, high + 0.0, dropped)
+
+    @classmethod
+    def _of_sums(
+        cls, count: int, first: Fraction, second: Fraction, third: Fraction, low: float, high: float, dropped: int
+    ) -> Self:
+        """State from the sums of the values, their squares and their cubes."""
+        del third  # for those that know their skewness
+        return cls(count, _parts(first), ((), _parts(second), ()), low, high, dropped)
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
@@ -245,8 +256,8 @@ class Distribution(State):
         return total / self.count
 
     def variance(self) -> Fraction:
-        """Population variance, exact. Needs at least one observation."""
-        return self.mean_square() - (_fraction(self.parts) / self.count) ** 2
+        """Population variance; exact, but for sums that were rounded elsewhere. Needs at least one observation."""
+        return max(self.mean_square() - (_fraction(self.parts) / self.count) ** 2, Fraction(0))
 
     def read(self) -> dict[str, float]:
         """What a plot can show; empty when nothing was observed."""
@@ -282,21 +293,10 @@ class Skewed(Distribution):
     without_cube: int = 0
 
     @classmethod
-    def of_moments(
-        cls,
-        count: int,
-        total: float,
-        centre: float,
-        squares: float,
-        cubes: float,
-        low: float,
-        high: float,
-        dropped: int,
+    def _of_sums(
+        cls, count: int, first: Fraction, second: Fraction, third: Fraction, low: float, high: float, dropped: int
     ) -> Self:
-        plain = super().of_moments(count, total, centre, squares, cubes, low, high, dropped)
-        c, s = Fraction(centre), Fraction(total)
-        third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * s - 2 * count * c**3
-        return replace(plain, cubes=_parts(third))
+        return replace(super()._of_sums(count, first, second, third, low, high, dropped), cubes=_parts(third))
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:

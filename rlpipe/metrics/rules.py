@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -267,8 +268,8 @@ class Unchanged(Check):
 class Drop(Check):
     """The value keeps what it had: it has not lost this share of the median of the reports before it.
 
-    A loss that lies within the scatter of those reports is none. What the share is of is measured from 0, or where
-    values are negative from the first report, so that it works for returns below 0.
+    A loss within the noise of those reports, which is how much they change from one to the next, is none. The share is
+    of the height above 0, or where values are negative above the first report.
     """
 
     share: float
@@ -279,9 +280,10 @@ class Drop(Check):
         before = view.values[-self.window - 1 : -1]
         if len(before) < min(self.window, 5):
             return -math.inf
-        middle, spread = _scatter(before)
+        middle = median(before)
+        _, spread = _scatter([later - earlier for earlier, later in pairwise(before)])  # of a rise, only the noise
         height = middle - min(view.first, 0.0 if middle >= 0 else view.first)
-        return middle - max(self.share * height, 4 * spread, 1e-8) if height > 0 else -math.inf
+        return middle - max(self.share * height, 3 * spread, 1e-8) if height > 0 else -math.inf
 
     def violated(self, view: View) -> bool:
         return view.value <= self._bound(view.then or view)  # after a crash there are soon only low values before it

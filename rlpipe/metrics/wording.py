@@ -42,8 +42,10 @@ _STATISTICS = {
 }
 
 
-def relation(name: Name) -> str:
-    """How another system's number relates to ours."""
+def relation(name: Name, metric: Metric) -> str:
+    """How another system's number relates to a metric of ours."""
+    if metric.is_histogram and name.relation == "exact":
+        return "the same distribution, given under our name"
     return _CONVERSIONS[name.convert] if name.relation == "transform" else _RELATIONS[name.relation]
 
 

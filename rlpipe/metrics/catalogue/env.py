@@ -233,7 +233,7 @@ ENV_RETURN_MA100 = observed(
     unit="reward",
     meaning="Mean return of the last 100 episodes that finished, in this iteration or before.",
     formula="mean of G_e over the last 100 episodes, ordered by step, then environment",
-    rules=(Rule("crash", "critical", Drop(0.8, 20), sustained=2),),
+    rules=(Rule("crash", "critical", Drop(0.8, 50), sustained=2),),
     names=(
         Name(
             "sb3",
@@ -435,7 +435,7 @@ ENV_EPISODE_LEN_STD = reading(
         "The length of a completion, in environment steps; in tokens: times tokens per decision, over the"
         " length of an action chunk."
     ),
-    names=(Name("trl_legacy", "tokens/responses_len_std", "transform", "in tokens", convert="sample_std"),),
+    names=(Name("trl_legacy", "tokens/responses_len_std", "approx", "in tokens, dividing by n - 1"),),
 )
 ENV_EPISODE_LEN_DIST = observed(
     "env/episode_len_dist",
@@ -585,7 +585,7 @@ EVAL_SUCCESS_ONCE = observed(
     formula="mean_e [any_{1 <= t <= T_e} success_et]",
     rules=(
         Rule("rising", "ok", Expect("up", 20)),
-        Rule("crash", "critical", Drop(0.5, 2), sign=1),
+        Rule("crash", "critical", Drop(0.5, 3), sustained=2, sign=1),
     ),
     signs=(
         Sign(
@@ -659,10 +659,10 @@ EVAL_EPISODE_RETURN = observed(
     formula="mean_e G_e",
     rules=(
         Rule("rising", "ok", Expect("up", 20)),
-        Rule("crash", "critical", Drop(0.5, 2), sign=2),
+        Rule("crash", "critical", Drop(0.5, 3), sustained=2, sign=2),
     ),
     signs=(
-        Sign("clearly above env/return", "noise costs return in training", "it happens in healthy runs"),
+        Sign("clearly above env/return", "noise costs return in training", "nothing"),
         Sign(
             "clearly below env/return",
             "the most likely action behaves differently from a sampled one",

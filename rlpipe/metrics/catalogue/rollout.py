@@ -626,9 +626,7 @@ ACTION_TOKENS_TOTAL = observed(
     Sum,
     lifetime=True,
     unit="action tokens",
-    meaning=(
-        "Numbers that the policy chose since the run began: action dimensions, or tokens where it acts in tokens."
-    ),
+    meaning=("Action tokens produced since the run began; other policies count one for each decision."),
     formula=("sum over decisions of tokens per decision; 1 per decision for a policy that does not act in tokens"),
     algorithms=("ppo", "grpo"),
     language=(

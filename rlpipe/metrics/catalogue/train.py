@@ -362,7 +362,9 @@ APPROX_KL_LAST_EPOCH = observed(
     over="last epoch",
     of=APPROX_KL,
     unit="nats per decision",
-    meaning="approx_kl over the last epoch that was run alone, which is what a target-KL stop acts on.",
+    meaning=(
+        "How far the update moved the policy, over the last epoch that was run alone, on which a target-KL stop acts."
+    ),
     formula="as train/actor/approx_kl, over the last epoch",
     algorithms=("ppo", "grpo"),
     rules=(Rule("high", "warn", Band(high=0.03), sustained=3),),
@@ -383,7 +385,9 @@ APPROX_KL_LAST_MINIBATCH = observed(
     over="last minibatch",
     of=APPROX_KL,
     unit="nats per decision",
-    meaning="approx_kl on the last minibatch of the last epoch alone, which is what CleanRL logs.",
+    meaning=(
+        "How far the update moved the policy, over the last minibatch of the last epoch alone, as CleanRL logs it."
+    ),
     formula="as train/actor/approx_kl, over one minibatch",
     names=(Name("cleanrl", "losses/approx_kl", secondary=True),),
 )

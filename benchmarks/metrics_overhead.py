@@ -1,0 +1,261 @@
+"""What the metrics cost: their share of an iteration of the quickstart, and the time to merge many workers' windows.
+
+    python benchmarks/metrics_overhead.py
+
+The first part runs ``configs/ppo_push_cube.yaml`` in this process, one worker with all environments, and takes turns
+between an iteration with metrics and one without. "Without" means that nothing is computed, kept, reduced, merged or
+written that is not needed to learn: no terms of ``PPO.loss`` but the loss, no second pass over the batch to compare
+log-probabilities, no observation in any window, no reduction on the learner's device, no row. The divergence stays,
+because ``algorithm.target_kl`` needs it. The terminal's table is drawn in neither.
+
+Physics takes most of an iteration and varies by more than the metrics cost. So the simulator runs for a few iterations,
+which are timed; then both kinds of iteration are fed the steps that were recorded, and differ in the metrics alone. The
+learning rate is 0, so that every update takes the same number of passes.
+
+The second part lets thousands of real rollout workers collect from the scripted simulator, and merges and reads their
+windows on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from rlpipe.algorithms.ppo import PPO
+from rlpipe.config import load_config, stages
+from rlpipe.functional.diagnostics import approx_kl
+from rlpipe.learner import Learner
+from rlpipe.metric_logger import MetricLogger, run_info
+from rlpipe.metrics import CATALOGUE, MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.catalogue.env import EpisodeMetrics
+from rlpipe.metrics.window import merged
+from rlpipe.observations import Observations
+from rlpipe.rollout import RolloutWorker, Snapshot
+from rlpipe.run_directory import RunDirectory
+
+QUICKSTART = Path(__file__).parent.parent / "configs" / "ppo_push_cube.yaml"
+PACKAGES = ("torch", "numpy", "mani_skill")
+PARTS = ("collect", "update", "write")
+SLOTS, STEPS = 4, 100  # of each simulated worker
+
+
+# --- the share of an iteration
+
+
+@contextmanager
+def without_metrics():
+    """Turns off whatever is not needed to learn."""
+    prepare = PPO.prepare
+
+    def prepare_only(self, trajectories, policy):
+        with patch.object(policy, "evaluate_actions", lambda _, actions: (torch.zeros(len(actions)), None)):
+            samples, _ = prepare(self, trajectories, policy)
+        return samples, {}
+
+    def divergence_only(_, samples, surrogate, *__):
+        return {m.APPROX_KL: approx_kl(surrogate.log_ratio, torch.zeros_like(surrogate.log_ratio))}
+
+    def nothing(*_, **__):
+        return None
+
+    with ExitStack() as off:
+        for owner, name, instead in (
+            (PPO, "prepare", prepare_only),
+            (PPO, "_observe", divergence_only),
+            (Observations, "reduce", nothing),
+            (MetricWindow, "observe", nothing),
+            (EpisodeMetrics, "observe", nothing),
+        ):
+            off.enter_context(patch.object(owner, name, instead))
+        yield
+
+
+class Iterations:
+    """The quickstart in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes simulator, policy, learner and logger."""
+        self.config = load_config(QUICKSTART, ["learner.lr=0", f"runner.logger.log_path={folder}"])
+        plan = stages(self.config)
+        self.worker = RolloutWorker(plan, 0, 1)
+        ready = self.worker.ready()
+        self.learner = Learner(plan, ready.spec)
+        directory = RunDirectory.create(self.config, {})
+        self.logger = MetricLogger(directory, run_info(directory, self.config, plan, 1, ready.spec), self.config, {})
+        self.count = 0
+
+    def run(self, *, write: bool) -> dict[str, float]:
+        """One iteration; returns the seconds of its parts."""
+        torch.set_num_threads(1)
+        marks = [time.perf_counter()]
+        batch, collected = self.worker.collect(self.learner.snapshot(), 0)
+        marks.append(time.perf_counter())
+        _, learnt = self.learner.update(0, 1, batch)
+        marks.append(time.perf_counter())
+        if write:
+            self.count += 1
+            self.logger.write(self.count, collected, learnt)
+        marks.append(time.perf_counter())
+        return dict(zip(PARTS, np.diff(marks).tolist(), strict=True))
+
+    def record(self, iterations: int) -> list[dict[str, float]]:
+        """Runs with the simulator; from then on, its steps are repeated."""
+        simulator = self.worker._simulator
+        step, recorded = simulator.step, []
+
+        def recording(actions):
+            recorded.append(step(actions))
+            return recorded[-1]
+
+        simulator.step = recording
+        timed = [self.run(write=True) for _ in range(iterations)]
+        repeated = itertools.cycle(recorded)
+        simulator.step = lambda _: next(repeated)
+        return timed
+
+
+def measure_share(pairs: int, console) -> None:
+    """Prints what the metrics of an iteration cost."""
+    from rich.table import Table
+
+    with tempfile.TemporaryDirectory() as folder:
+        iterations = Iterations(Path(folder))
+        real = iterations.record(4)[1:]
+        timed: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+        for pair in range(pairs + 2):
+            for metrics in (True, False) if pair % 2 else (False, True):
+                with ExitStack() as stack:
+                    if not metrics:
+                        stack.enter_context(without_metrics())
+                    seconds = iterations.run(write=metrics)
+                if pair >= 2:  # the first pairs warm up
+                    timed[metrics].append(seconds)
+        iterations.logger.close("completed")
+
+    def median(of: list[dict[str, float]], part: str) -> float:
+        return statistics.median(seconds[part] for seconds in of)
+
+    cost = {part: median(timed[True], part) - median(timed[False], part) for part in PARTS}
+    whole = {part: median(real, part) for part in PARTS}
+    table = Table("", "with metrics", "without", "cost", "of which simulator")
+    for part in PARTS:
+        simulator = f"{1e3 * (whole[part] - median(timed[True], part)):,.0f} ms" if part == "collect" else ""
+        table.add_row(
+            part, f"{1e3 * whole[part]:,.1f} ms", f"{1e3 * (whole[part] - cost[part]):,.1f} ms",
+            f"{1e3 * cost[part]:.1f} ms", simulator,
+        )  # fmt: skip
+    console.print(
+        f"one iteration of {QUICKSTART.name}, {iterations.config.steps_per_iteration:,} steps, medians of {pairs}"
+    )
+    console.print(table)
+    for workers in sorted({1, len(os.sched_getaffinity(0))}):
+        share = _over(cost, workers) / _over(whole, workers)
+        console.print(
+            f"metrics take {share:.2%} of an iteration with {workers} rollout worker(s); at most 2 % is the target"
+        )
+
+
+def _over(seconds: dict[str, float], workers: int) -> float:
+    """Seconds of an iteration whose collection is spread over workers; learner and logger wait for each other."""
+    return seconds["collect"] / workers + seconds["update"] + seconds["write"]
+
+
+# --- merging
+
+
+def make_windows(count: int) -> list[MetricWindow]:
+    """What that many rollout workers observe in one fragment: a few episodes each, no two workers alike."""
+    generator = np.random.default_rng(0)
+    script = [
+        [
+            {
+                "length": int(generator.integers(5, 40)),
+                "end": str(generator.choice(["terminated", "truncated"])),
+                "success_at": [3] if generator.random() < 0.5 else [],
+                "reward": float(generator.normal()),
+            }
+            for _ in range(7)
+        ]
+        for _ in range(97)
+    ]
+    config = load_config(
+        {
+            "env": {"train": {"name": "scripted", "total_num_envs": SLOTS * count, "script": script}},
+            "policy": {"name": "mlp", "hidden_sizes": [8]},
+            "algorithm": {"name": "ppo"},
+            "rollout": {"horizon": STEPS, "num_workers": count},
+            "runner": {"total_timesteps": SLOTS * STEPS * count, "logger": {"experiment_name": "merging"}},
+        }
+    )
+    plan = stages(config)
+    windows, snapshot = [], None
+    for rank in range(count):
+        worker = RolloutWorker(plan, rank, count)
+        snapshot = snapshot or Snapshot(0, worker._policy.weights())
+        windows.append(worker.collect(snapshot, 0)[1])
+    return windows
+
+
+def measure_merging(counts: list[int], console) -> None:
+    """Prints how long it takes to merge and read windows."""
+    from rich.table import Table
+
+    windows, metrics = make_windows(max(counts)), list(CATALOGUE.values())
+    table = Table("workers", "episodes", "merge and read", "per worker")
+    for count in counts:
+        taken = []
+        for _ in range(5):
+            began = time.process_time()
+            window = merged(windows[:count])
+            window.read(metrics)
+            for histogram in window.histograms(metrics).values():
+                histogram.read()
+                histogram.buckets()
+            taken.append(time.process_time() - began)
+        seconds = statistics.median(taken)
+        table.add_row(f"{count:,}", f"{len(window.episodes):,}", f"{seconds:.3f} s", f"{1e6 * seconds / count:.0f} us")
+    console.print(f"windows of {len(windows[0].states)} metrics, one core; 1,000 in at most 0.5 s is the target")
+    console.print(table)
+
+
+# --- the report
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def main() -> None:
+    """Measures and prints both."""
+    from importlib import metadata
+
+    from rich.console import Console
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=20, help="iterations with metrics, and as many without")
+    parser.add_argument("--workers", type=int, nargs="+", default=[100, 300, 1000, 3000], help="windows to merge")
+    options = parser.parse_args()
+    console = Console(highlight=False, width=110)
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    console.print(f"{_processor()}, {len(os.sched_getaffinity(0))} cores; {versions}")
+    measure_merging(options.workers, console)
+    measure_share(options.pairs, console)
+
+
+if __name__ == "__main__":
+    main()
