@@ -64,7 +64,7 @@ def without_metrics():
             samples, _ = prepare(self, trajectories, policy)
         return samples, {}
 
-    def divergence_only(_, samples, surrogate, *__):
+    def divergence_only(_, __, surrogate, *___):
         return {m.APPROX_KL: approx_kl(surrogate.log_ratio, torch.zeros_like(surrogate.log_ratio))}
 
     def nothing(*_, **__):

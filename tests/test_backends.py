@@ -35,7 +35,7 @@ def run_info(tmp_path, *, first_iteration=1, console_style="table"):
 
 
 def row(iteration, metrics=None, **fields):
-    return Row(iteration, 100 * iteration, 1.5 * iteration, {"time/step": 1.0, **(metrics or {})}, **fields)
+    return Row(iteration, 100 * iteration, 1.5 * iteration, {"time/step": 1.0, "rollout/num_decisions": 100.0, **(metrics or {})}, **fields)
 
 
 def alert(metric, level, *, cleared=False, rule="high", iteration=3):
@@ -174,15 +174,20 @@ def test_a_dialect_has_a_tensorboard_run_of_its_own(tmp_path):
     assert read(folder / "sb3").Tags()["scalars"] == ["train/entropy_loss"]
 
 
+def test_a_dialect_is_plotted_over_the_axis_of_its_system(tmp_path):
+    folder = written(tmp_path, row(2, dialects={"sb3": {"time/fps": 1.0}, "trl": {"eps": 1.0}}))
+    assert [read(folder / name).Scalars(key)[0].step for name, key in (("sb3", "time/fps"), ("trl", "eps"))] == [200, 2]
+
+
 def test_a_resume_purges_the_run_of_a_dialect_too(tmp_path):
     first = [row(n, {"env/return": n}, dialects={"sb3": {"rollout/ep_rew_mean": n}}) for n in (1, 2, 3)]
     again = [row(n, {"env/return": 10 * n}, dialects={"sb3": {"rollout/ep_rew_mean": 10 * n}}) for n in (2, 3)]
     written(tmp_path, *first)
     time.sleep(1.1)  # event files are read in the order of their seconds
     folder = written(tmp_path, *again, first_iteration=2)
-    for place, name in ((folder, "env/return"), (folder / "sb3", "rollout/ep_rew_mean")):
+    for place, name, unit in ((folder, "env/return", 1), (folder / "sb3", "rollout/ep_rew_mean", 100)):
         points = [(point.step, point.value) for point in read(place).Scalars(name)]
-        assert points == [(1, 1.0), (2, 20.0), (3, 30.0)]
+        assert points == [(unit, 1.0), (2 * unit, 20.0), (3 * unit, 30.0)]
 
 
 def test_an_alert_is_a_text_of_its_metric(tmp_path):

@@ -189,6 +189,15 @@ def ours(path: Path, values: list[float]) -> Path:
     return write_lines(path, rows)
 
 
+def test_rules_know_what_the_run_was_made_from(tmp_path):
+    rows = [{"iteration": 1, "total_timesteps": 1, "time": 0.0, "metrics": {"train/actor/clipped_ratio": 1.3}}]
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    assert diagnose(tmp_path).verdict == "healthy"  # nobody knows how far this run clips
+    health = {"variables": {"eps_lo": 0.2, "eps_hi": 0.2}, "tags": ["discrete_policy"]}
+    (tmp_path / "run.json").write_text(json.dumps({"health": health}))
+    assert [finding.rule for finding in diagnose(tmp_path).standing] == ["impossible"]
+
+
 def test_what_is_over_is_history_and_what_stands_decides(tmp_path):
     over = diagnose(ours(tmp_path / "over.jsonl", [0.01, *[0.1] * 5, *[0.01] * 20]))
     stands = diagnose(ours(tmp_path / "stands.jsonl", [*[0.01] * 20, *[0.1] * 5]))

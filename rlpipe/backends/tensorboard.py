@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.dialects import BY_TIMESTEPS
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
@@ -20,15 +22,14 @@ class TensorBoard(Backend):
     """One scalar per metric and iteration; distributions as histograms; alerts and other events as text.
 
     The names of another system go to a run of their own, ``tensorboard/<system>``, because the same name can mean
-    another number there.
+    another number there, and over that system's own axis: environment steps or updates.
     """
 
     def __init__(self, run: RunInfo) -> None:
         """Opens new event files; a resumed run purges what earlier ones hold from its first iteration on."""
         self._folder = run.directory / "tensorboard"
         self._first = self._iteration = run.first_iteration
-        earlier = sorted(path.name for path in self._folder.glob("*/")) if run.first_iteration > 1 else []
-        self._files = {name: _File(self._folder / name, self._first) for name in ("", *earlier)}
+        self._files = {"": _File(self._folder, self._first if self._first > 1 else None)}
         self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), self._first, None)
 
     def write(self, row: Row) -> None:
@@ -37,10 +38,15 @@ class TensorBoard(Backend):
         self._iteration = row.iteration
         shown = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
         for system, metrics in {"": row.metrics, **row.dialects}.items():
+            by_timesteps = system in BY_TIMESTEPS
             if system not in self._files:
-                self._files[system] = _File(self._folder / system, self._first)
+                first = (
+                    row.total_timesteps - int(row.metrics[m.NUM_DECISIONS.name]) + 1 if by_timesteps else self._first
+                )
+                self._files[system] = _File(self._folder / system, first if self._first > 1 else None)
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-            self._files[system].add(row.iteration, row.time, Summary(value=values + ([] if system else shown)))
+            step = row.total_timesteps if by_timesteps else row.iteration
+            self._files[system].add(step, row.time, Summary(value=values + ([] if system else shown)))
 
     def event(self, event: Event) -> None:
         step = max(event.iteration, 0)
@@ -64,16 +70,17 @@ class TensorBoard(Backend):
 class _File:
     """The event file of one TensorBoard run."""
 
-    def __init__(self, folder: Path, first_iteration: int) -> None:
+    def __init__(self, folder: Path, purge_from: int | None) -> None:
+        """Opens it; TensorBoard forgets what earlier files of the folder hold from this step on."""
         from tensorboard.compat.proto.event_pb2 import Event as Record
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._record = Record
         self._writer = EventFileWriter(str(folder), flush_secs=10)
-        if first_iteration > 1:
+        if purge_from is not None:
             purge = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Record(wall_time=time.time(), step=first_iteration, session_log=purge))
+            self._writer.add_event(Record(wall_time=time.time(), step=purge_from, session_log=purge))
 
     def add(self, step: int, wall_time: float | None, summary: Summary) -> None:
         self._writer.add_event(self._record(wall_time=wall_time or time.time(), step=step, summary=summary))

@@ -16,6 +16,8 @@ from rlpipe.metrics.reductions import Distribution, Reduction
 
 DIALECTS = ("sb3", "trl", "trl_legacy", "cleanrl")
 """Systems whose keys can be written next to ours. RLinf's are ours already."""
+BY_TIMESTEPS = ("sb3", "cleanrl")
+"""Those that plot over environment steps; the others over updates, which are our iterations."""
 SYSTEMS = (*DIALECTS, "rlinf", "maniskill")
 """Systems whose keys can be looked up."""
 
