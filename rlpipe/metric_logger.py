@@ -12,7 +12,7 @@ from typing import Any
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
-from rlpipe.config import Config, declared_metrics, to_yaml
+from rlpipe.config import Config, Stage, declared_metrics, stages, to_yaml
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
@@ -43,7 +43,11 @@ class MetricLogger:
         logger = config.runner.logger
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
         self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
-        self._monitor = Monitor(self._declared, run_variables(config, info), run_tags(config, info))
+        self._plan = stages(config)
+        variables, tags = run_variables(config, info), run_tags(config, info)
+        self._monitor = Monitor(self._declared, variables, tags)
+        health = {"variables": variables, "tags": sorted(tags)}  # for whoever judges the run later
+        directory.write_json({**directory.read_json(), "health": health})
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
@@ -105,6 +109,10 @@ class MetricLogger:
         nonfinite: Mapping[str, int],
     ) -> list[Alert]:
         progress = iteration / self._info.total_iterations
+        if (stage := metrics.get(m.STAGE.name)) is not None:
+            config = self._plan[int(stage)].config
+            self._monitor.variables = run_variables(config, self._info)
+            self._monitor.tags = run_tags(config, self._info)
         return self._monitor.observe(
             iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress
         )
@@ -154,7 +162,7 @@ class MetricLogger:
 
 
 def run_info(
-    directory: RunDirectory, config: Config, stages: Sequence[Any], first_iteration: int, spec: SpaceSpec
+    directory: RunDirectory, config: Config, plan: Sequence[Stage], first_iteration: int, spec: SpaceSpec
 ) -> RunInfo:
     """What backends are told about a run."""
     logger = config.runner.logger
@@ -164,10 +172,10 @@ def run_info(
         project=logger.project_name,
         directory=directory.path,
         config_yaml=to_yaml(config),
-        total_iterations=stages[-1].until,
-        total_timesteps=stages[-1].until * config.steps_per_iteration,
+        total_iterations=plan[-1].until,
+        total_timesteps=plan[-1].until * config.steps_per_iteration,
         first_iteration=first_iteration,
-        stages=tuple((stage.name, stage.until) for stage in stages),
+        stages=tuple((stage.name, stage.until) for stage in plan),
         console_style=logger.console_style,
         action_dims=spec.action_dim,
         num_actions=spec.num_actions,
@@ -198,4 +206,6 @@ def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
     tags = {"no_clip_schedule", "gaussian_policy" if info.num_actions is None else "discrete_policy"}
     if getattr(config.algorithm, "normalize_advantages", False):
         tags.add("whitening")
+    if info.first_iteration == 1:
+        tags.add("fresh_run")
     return frozenset(tags)

@@ -35,7 +35,13 @@ def run_info(tmp_path, *, first_iteration=1, console_style="table"):
 
 
 def row(iteration, metrics=None, **fields):
-    return Row(iteration, 100 * iteration, 1.5 * iteration, {"time/step": 1.0, "rollout/num_decisions": 100.0, **(metrics or {})}, **fields)
+    return Row(
+        iteration,
+        100 * iteration,
+        1.5 * iteration,
+        {"time/step": 1.0, "rollout/num_decisions": 100.0, **(metrics or {})},
+        **fields,
+    )
 
 
 def alert(metric, level, *, cleared=False, rule="high", iteration=3):
