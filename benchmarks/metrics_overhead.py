@@ -150,18 +150,21 @@ def measure_share(pairs: int, console) -> None:
     def median(of: list[dict[str, float]], part: str) -> float:
         return statistics.median(seconds[part] for seconds in of)
 
-    spent = {part: (median(timed[True], part), median(timed[False], part)) for part in PARTS}
-    simulator = median(real, "collection") - spent["collection"][0]
+    on = {part: median(timed[True], part) for part in PARTS}
+    # neighbours in time are compared, because the machine's moods outlast an iteration
+    cost = {
+        part: statistics.median(a[part] - b[part] for a, b in zip(timed[True], timed[False], strict=True))
+        for part in PARTS
+    }
+    whole = {**on, "collection": median(real, "collection")}
+    simulator = whole["collection"] - on["collection"]
     console.print(f"{QUICKSTART.name}, {iterations.config.steps_per_iteration:,} steps, medians of {pairs} iterations")
     table = Table("", "with metrics", "without", "cost")
     table.add_row("simulator", *[f"{1e3 * simulator:,.1f} ms"] * 2, "")
-    for part, (on, off) in spent.items():
+    for part in PARTS:
         name = "rest of the collection" if part == "collection" else part
-        table.add_row(name, f"{1e3 * on:,.1f} ms", f"{1e3 * off:,.1f} ms", f"{1e3 * (on - off):,.1f} ms")
+        table.add_row(name, *(f"{1e3 * t:,.1f} ms" for t in (on[part], on[part] - cost[part], cost[part])))
     console.print(table)
-    cost = {part: on - off for part, (on, off) in spent.items()}
-    whole = {part: on for part, (on, _) in spent.items()}
-    whole["collection"] += simulator
     for workers in sorted({1, len(os.sched_getaffinity(0))}):
         share = _over(cost, workers) / _over(whole, workers)
         console.print(

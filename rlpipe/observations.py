@@ -89,9 +89,13 @@ class Observations:
             window.observe_state(metric, _state(metric, part))
 
 
+_CUBE_LIMIT = 1e90
+"""Beyond this, the sum of cubes would overflow; such values count as not finite."""
+
+
 def _sums(metric: Metric, values: Tensor) -> Tensor:
     """Sufficient statistics of float64 values, as one vector."""
-    finite = values.abs() < LARGEST
+    finite = values.abs() < (LARGEST if metric.reduction is Mean else _CUBE_LIMIT)
     count = finite.sum()
     dropped = len(values) - count
     kept = torch.where(finite, values, 0.0)
@@ -109,7 +113,8 @@ def _sums(metric: Metric, values: Tensor) -> Tensor:
     centre = total / count.clamp(min=1)
     offsets = torch.where(finite, values - centre, 0.0)
     squares = offsets.square()
-    return torch.cat([head, extremes, torch.stack([centre, squares.sum(), (squares * offsets).sum()])])
+    moments = torch.stack([centre, offsets.sum(), squares.sum(), (squares * offsets).sum()])
+    return torch.cat([head, extremes, moments])
 
 
 @cache
@@ -130,5 +135,5 @@ def _state(metric: Metric, sums: np.ndarray) -> Mean | Distribution | Histogram:
         return Histogram(pairs, float(sums[3]), float(sums[4]), dropped)
     if metric.reduction is None or not issubclass(metric.reduction, Distribution):
         raise ValueError(f"{metric.name} cannot be observed on the learner's device.")
-    low, high, centre, squares, cubes = map(float, sums[3:])
-    return metric.reduction.of_moments(count, total, centre, squares, cubes, low, high, dropped)
+    low, high, centre, offsets, squares, cubes = map(float, sums[3:])
+    return metric.reduction.of_moments(count, centre, offsets, squares, cubes, low, high, dropped)

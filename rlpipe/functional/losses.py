@@ -115,4 +115,5 @@ def clipped_value_loss(
     clipped_values = old_values + torch.clamp(values - old_values, -value_clip, value_clip)
     clipped = 0.5 * (clipped_values - returns).square()
     moved = ((values - old_values).abs() > value_clip).float()
-    return ValueLoss(torch.maximum(plain, clipped), moved, (clipped > plain).float())
+    # Inside the clip both are the same but for the last bit, which says nothing.
+    return ValueLoss(torch.maximum(plain, clipped), moved, (clipped > plain).float() * moved)

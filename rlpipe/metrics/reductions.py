@@ -203,8 +203,8 @@ class Distribution(State):
     def of_moments(
         cls,
         count: int,
-        total: float,
         centre: float,
+        offsets: float,
         squares: float,
         cubes: float,
         low: float,
@@ -214,16 +214,17 @@ class Distribution(State):
         """State of observations that were summed where they lie, such as on the learner's device.
 
         Args:
-            count, total: number and sum of the finite values.
-            centre: any number near their mean.  squares, cubes: sums of ``(value - centre)^2`` and ``^3``.
+            count: number of the finite values.  centre: any number near their mean.
+            offsets, squares, cubes: sums of ``value - centre``, of its square and of its cube. Sums of the values
+                themselves would have lost the digits that a mean of 1e8 leaves to the variance.
             low, high: extremes.  dropped: how many others there were.
         """
         if not count:
             return cls(nonfinite=dropped)
-        c, first = Fraction(centre), Fraction(total)
-        # sum x^2 = sum (x - c)^2 + 2 c sum x - n c^2, exactly, so that a mean of 1e8 costs the variance nothing
-        second = Fraction(squares) + 2 * c * first - count * c**2
-        third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * first - 2 * count * c**3
+        c, d = Fraction(centre), Fraction(offsets)
+        first = count * c + d
+        second = Fraction(squares) + 2 * c * d + count * c**2
+        third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * d + count * c**3
         if low == high:  # equal values have no spread, whatever rounding made of their sums
             first, second, third = (count * Fraction(low) ** power for power in (1, 2, 3))
         return cls._of_sums(count, first, second, third, low + 0.0, high + 0.0, dropped)

@@ -6,7 +6,6 @@ merging, by ``read``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction, exact_sum
+from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction
 from rlpipe.trajectory import Episode
 
 
@@ -97,18 +96,6 @@ class MetricWindow:
             wanted = metric.reduction.__name__ if metric.reduction else "derived"
             raise ValueError(f"{metric.name} is {wanted}, but got a {type(state).__name__}.")
         self._add(metric.name, state)
-
-    def observe_mean(self, metric: Metric, total: float, count: int, *, nonfinite: int = 0) -> None:
-        """Adds observations of a mean that were summed where they lie, such as on the learner's device.
-
-        Args:
-            metric: a mean.  total, count: sum and number of finite values.  nonfinite: how many others there were.
-        Raises:
-            ValueError: the metric is no mean, or the total is not finite.
-        """
-        if metric.reduction is not Mean or not math.isfinite(total):
-            raise ValueError(f"{metric.name}: only the finite sum of a Mean can be observed, but got {total}.")
-        self._add(metric.name, Mean(exact_sum([total]), exact_sum([float(count)]), nonfinite))
 
     def merge(self, other: MetricWindow) -> None:
         """Takes over the observations and episodes of another window, after its own."""

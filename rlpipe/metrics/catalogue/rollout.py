@@ -222,7 +222,17 @@ VALUES_VAR = reading(
     meaning="Variance of the predicted values at collection.",
     formula="mean_i (V_old_i - mean)^2",
     algorithms=("ppo",),
-    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
+    rules=(
+        Rule(
+            "unstable",
+            "warn",
+            Spike(8.0, 20),
+            when="{rollout/values_var} > 1e-3*max(1, {rollout/values_mean}**2)",
+            sustained=3,
+            quiet=10,
+            sign=None,
+        ),
+    ),
     signs=(
         Sign(
             "its variance collapses while rollout/returns_var does not",
