@@ -35,11 +35,9 @@ import torch
 
 from rlpipe.algorithms.ppo import PPO
 from rlpipe.config import load_config, stages
-from rlpipe.functional.diagnostics import approx_kl
 from rlpipe.learner import Learner
 from rlpipe.metric_logger import MetricLogger, run_info
 from rlpipe.metrics import CATALOGUE, MetricWindow
-from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.catalogue.env import EpisodeMetrics
 from rlpipe.metrics.window import merged
 from rlpipe.observations import Observations
@@ -65,16 +63,15 @@ def without_metrics():
             samples, _ = prepare(self, trajectories, policy)
         return samples, {}
 
-    def divergence_only(_, __, surrogate, *___):
-        return {m.APPROX_KL: approx_kl(surrogate.log_ratio, torch.zeros_like(surrogate.log_ratio))}
-
     def nothing(*_, **__):
         return None
 
     with ExitStack() as off:
         for owner, name, instead in (
             (PPO, "prepare", prepare_only),
-            (PPO, "_observe", divergence_only),
+            (PPO, "observe", lambda *_: {}),
+            (Observations, "add", nothing),
+            (Observations, "add_update", nothing),
             (Observations, "reduce", nothing),
             (MetricWindow, "observe", nothing),
             (EpisodeMetrics, "observe", nothing),

@@ -1,6 +1,6 @@
 """Draws the README's pictures from real runs.
 
-python docs/make_pictures.py RUN [RUN ...]     # writes docs/images/curve.png and docs/images/console.svg
+python docs/make_pictures.py RUN [RUN ...]     # writes curve.png, console.svg and explain.svg into docs/images
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from rich.console import Console as Terminal
 
 from rlpipe.backends.base import Row
 from rlpipe.backends.console import Console
+from rlpipe.cli.metrics import explanation
 from rlpipe.config import from_yaml, load_config, stages
 from rlpipe.metric_logger import run_info
+from rlpipe.metrics.dialects import find
 from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.trajectory import SpaceSpec
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = ("#1b6ca8", "#d1603d", "#4a8f4f", "#8a5aa8")
@@ -74,17 +77,30 @@ def draw_curve(runs: list[RunDirectory]) -> None:
 def draw_console(run: RunDirectory) -> None:
     """The live panel as it stood halfway through the run."""
     config = load_config(from_yaml((run.path / "config.yaml").read_text()))
-    view = Console(run_info(run, config, stages(config), 1))
-    view.terminal = Terminal(record=True, force_terminal=True, width=100, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    view = Console(run_info(run, config, stages(config), 1, SpaceSpec(35, 8)))
+    view.terminal = _terminal()
     rows = list(read_jsonl(run.path / "metrics.jsonl"))
     for row in rows[: len(rows) // 2]:
-        view.show(Row(**row))
+        view.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))
     view.terminal.print(view.panel())
     view.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")
 
 
+def draw_explanation(name: str) -> None:
+    """What ``rlpipe metrics explain`` prints."""
+    terminal = _terminal()
+    found = find(name)
+    terminal.print(explanation(found[0].metric, [use.name for use in found[:1]], boxed=True))
+    terminal.save_svg(str(IMAGES / "explain.svg"), title=f"rlpipe metrics explain {name}")
+
+
+def _terminal() -> Terminal:
+    return Terminal(record=True, force_terminal=True, width=100, file=Path("/dev/null").open("w"))
+
+
 def main() -> None:
-    """Draws both."""
+    """Draws all."""
+    draw_explanation("ppo/policy/clipfrac")
     runs = [RunDirectory.existing(Path(argument)) for argument in sys.argv[1:]]
     IMAGES.mkdir(exist_ok=True)
     draw_curve(runs)

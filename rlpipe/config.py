@@ -8,7 +8,7 @@ checked here, before anything starts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationE
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import DIALECTS
+from rlpipe.metrics.health import TAGS
 from rlpipe.plugins import ConfigError, available, nearest, resolve
 
 AUTO = "auto"
-CONSOLE_STYLES = ("table", "sb3", "line")
-ON_CRITICAL = ("continue", "checkpoint", "stop")
 FIRST_TRAINING_SEED = 2**30
 """Training resets with seeds from here up to 2^31, evaluation with seeds below: they cannot meet."""
 
@@ -64,6 +63,8 @@ class HealthConfig:
     """What a critical alert does: ``continue``, ``checkpoint``, or ``stop``, which checkpoints and exits with 3."""
     target: float | None = None
     """Mean return at which the task counts as solved, so that a plateau above it is no alarm; None for none."""
+    tags: list[str] = field(default_factory=list)
+    """What only the user knows of the task: ``reward_per_step`` (each step pays), ``rapid_improvement``."""
 
 
 @dataclass(frozen=True)
@@ -383,13 +384,44 @@ def declared_metrics(config: Config) -> dict[str, Metric]:
     declared = dict(CATALOGUE)
     classes = {resolve(kind, _part(config, key).name, f"{key}.name") for key, kind in _PLUGINS.items()}
     for plugin in sorted(classes, key=lambda found: str(found.__qualname__)):
-        for metric in plugin.metrics:
-            if declared.setdefault(metric.name, metric) is not metric:
+        for metric in getattr(plugin, "metrics", ()):  # simulators and algorithms may have some
+            if declared.setdefault(metric.name, metric) is not metric or any(
+                family.pattern.fullmatch(metric.name) for family in CATALOGUE.values() if family.is_family
+            ):
                 raise ConfigError(
                     f"{plugin.__module__}.{plugin.__qualname__} declares the metric {metric.name}, which exists "
                     "already: give it another name."
                 )
     return declared
+
+
+_LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (
+        (
+            "runner.total_timesteps", "runner.save_interval", "runner.keep_checkpoints", "rollout.horizon",
+            "env.train.total_num_envs", "env.eval.total_num_envs", "evaluation.episodes",
+            "algorithm.update_epochs", "algorithm.num_minibatches",
+        ),
+        lambda value: value >= 1,
+        "must be at least 1",
+    ),
+    (
+        ("runner.val_check_interval", "runner.seed", "learner.lr", "learner.critic_lr"),
+        lambda value: value >= 0,
+        "may not be negative",
+    ),
+    (
+        ("cluster.cpus_per_worker", "learner.max_grad_norm", "learner.adam_eps", "algorithm.target_kl"),
+        lambda value: value > 0,
+        "must be greater than 0",
+    ),
+)  # fmt: skip
+"""Numbers and what they must be, where they are given at all."""
+_CHOICES = {
+    "learner.lr_schedule": ("constant", "linear"),
+    "runner.logger.console_style": ("table", "sb3", "line"),
+    "runner.health.on_critical": ("continue", "checkpoint", "stop"),
+}
 
 
 def _part(config: Config, key: str) -> Any:
@@ -406,35 +438,21 @@ def _check(config: Config) -> None:
         ConfigError: the first thing that is wrong.
     """
     runner, rollout, learner = config.runner, config.rollout, config.learner
-    for key, value in (
-        ("runner.total_timesteps", runner.total_timesteps),
-        ("runner.save_interval", runner.save_interval),
-        ("runner.keep_checkpoints", runner.keep_checkpoints),
-        ("rollout.horizon", rollout.horizon),
-        ("env.train.total_num_envs", config.env.train.total_num_envs),
-        ("env.eval.total_num_envs", config.env.eval.total_num_envs),
-        ("evaluation.episodes", config.evaluation.episodes),
-        ("algorithm.update_epochs", config.algorithm.update_epochs),
-        ("algorithm.num_minibatches", config.algorithm.num_minibatches),
-    ):
-        if value < 1:
-            raise ConfigError(f"{key} is {value}; it must be at least 1.")
-    for key, value in (
-        ("runner.val_check_interval", runner.val_check_interval),
-        ("runner.seed", runner.seed),
-        ("learner.lr", learner.lr),
-        ("learner.critic_lr", learner.critic_lr or 0.0),
-    ):
-        if value < 0:
-            raise ConfigError(f"{key} is {value}; it may not be negative.")
-    for key, value in (
-        ("cluster.cpus_per_worker", config.cluster.cpus_per_worker),
-        ("learner.max_grad_norm", learner.max_grad_norm),
-        ("learner.adam_eps", learner.adam_eps),
-        ("algorithm.target_kl", config.algorithm.target_kl),
-    ):
-        if value is not None and value <= 0:
-            raise ConfigError(f"{key} is {value}; it must be greater than 0.")
+    for keys, legal, demand in _LIMITS:
+        for key in keys:
+            value = _part(config, key)
+            if value is not None and not legal(value):
+                raise ConfigError(f"{key} is {value}; it {demand}.")
+    for key, choices in _CHOICES.items():
+        value = _part(config, key)
+        if value not in choices:
+            raise ConfigError(f"{key} is {value!r}{nearest(value, choices)} Legal are {', '.join(choices)}.")
+    for key, legal_names in (("runner.logger.dialects", DIALECTS), ("runner.health.tags", TAGS)):
+        for index, name in enumerate(_part(config, key)):
+            if name not in legal_names:
+                raise ConfigError(
+                    f"{key}[{index}] is {name!r}{nearest(name, legal_names)} Legal are {', '.join(legal_names)}."
+                )
     last_seed = config.evaluation.first_seed + config.evaluation.episodes
     if config.evaluation.first_seed < 0 or last_seed > FIRST_TRAINING_SEED:
         raise ConfigError(
@@ -454,11 +472,6 @@ def _check(config: Config) -> None:
         raise ConfigError(f"learner.num_threads is {threads!r}; it must be a number of at least 1, or auto.")
     if learner.device.split(":")[0] not in (AUTO, "cpu", "cuda"):
         raise ConfigError(f"learner.device is {learner.device!r}; legal are auto, cpu and cuda.")
-    if learner.lr_schedule not in ("constant", "linear"):
-        raise ConfigError(
-            f"learner.lr_schedule is {learner.lr_schedule!r}{nearest(learner.lr_schedule, ('constant', 'linear'))} "
-            "Legal are constant and linear."
-        )
     if config.steps_per_iteration % config.algorithm.num_minibatches:
         raise ConfigError(
             f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {rollout.horizon} x "
@@ -472,17 +485,6 @@ def _check(config: Config) -> None:
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)
-    for index, name in enumerate(runner.logger.dialects):
-        if name not in DIALECTS:
-            raise ConfigError(
-                f"runner.logger.dialects[{index}] is {name!r}{nearest(name, DIALECTS)} Legal are {', '.join(DIALECTS)}."
-            )
-    for key, value, legal in (
-        ("runner.logger.console_style", runner.logger.console_style, CONSOLE_STYLES),
-        ("runner.health.on_critical", runner.health.on_critical, ON_CRITICAL),
-    ):
-        if value not in legal:
-            raise ConfigError(f"{key} is {value!r}{nearest(value, legal)} Legal are {', '.join(legal)}.")
     declared_metrics(config)
     _check_device(learner.device)
 

@@ -6,6 +6,7 @@ Knows files and dialects; how a metric is judged stands beside the metric.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -19,6 +20,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rlpipe.config import declared_metrics, load_config
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import RELATIONS, Metric
@@ -68,7 +70,8 @@ class Log:
     Attributes:
         dialect: whose names it was written with.  axis: what ``Report.at`` counts.
         reports: in order.  unknown: keys that mean nothing to us.  names: what it calls our metrics.
-        variables, tags: of the run, for the rules.
+        stages: variables and tags of each stage, for the rules; one where nothing is known of stages.
+        metrics: that were declared, by name.
     """
 
     dialect: str
@@ -76,8 +79,12 @@ class Log:
     reports: list[Report]
     unknown: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, float] = field(default_factory=dict)
-    tags: frozenset[str] = frozenset()
+    stages: list[tuple[dict[str, float], frozenset[str]]] = field(default_factory=lambda: [({}, frozenset())])
+    metrics: dict[str, Metric] = field(default_factory=lambda: dict(CATALOGUE))
+
+    def stage(self, report: Report) -> tuple[dict[str, float], frozenset[str]]:
+        """Variables and tags that hold for a report."""
+        return self.stages[min(int(report.values.get(m.STAGE.name, 0)), len(self.stages) - 1)]
 
 
 @dataclass(frozen=True)
@@ -165,9 +172,10 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
         raise ConfigError(f"--dialect is {dialect!r}; legal are {', '.join(READABLE)}{nearest(dialect, READABLE)}")
     log = read(path, dialect)
     metrics = _judged_by(log)
-    monitor = Monitor(metrics, log.variables, log.tags)
+    monitor = Monitor(metrics, *log.stages[0])
     changes: list[Alert] = []
     for report in log.reports:
+        monitor.variables, monitor.tags = log.stage(report)
         changes += monitor.observe(
             report.at,
             report.values,
@@ -182,7 +190,7 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     findings = _findings(changes, {name: values[-1] for name, values in series.items()}, log.names)
     troubled = {alert.metric for alert in monitor.standing}
     healthy = [
-        _healthy(metric, series[name], log.tags)
+        _healthy(metric, series[name], log.stages[-1][1])
         for name, metric in metrics.items()
         if name in series and name not in troubled and metric.rules
     ]
@@ -238,7 +246,7 @@ def _findings(changes: Sequence[Alert], last: Mapping[str, float], names: Mappin
 
 def _judged_by(log: Log) -> dict[str, Metric]:
     """The metrics with the rules that this log is judged by."""
-    found = dict(CATALOGUE)
+    found = dict(log.metrics)
     seen = {name for report in log.reports for name in report.values}
     for stand_in, other, rules in _STAND_INS:
         if other.name not in seen:
@@ -272,7 +280,7 @@ def _read_lines(path: Path, dialect: str | None) -> Log:
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.splitlines()
     try:
-        whole = json.loads(text) if len(lines) != 1 else None
+        whole = json.loads(text)
     except ValueError:
         whole = None
     rows = whole.get("log_history") if isinstance(whole, dict) else whole
@@ -294,12 +302,16 @@ def _read_lines(path: Path, dialect: str | None) -> Log:
 
 def _ours(directory: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
     """A run of our own; its configuration beside it says how long the run was to be, and what it was made from."""
-    total = None
+    total, declared = None, dict(CATALOGUE)
     if (directory / "config.yaml").is_file():
         total = OmegaConf.select(OmegaConf.load(directory / "config.yaml"), "runner.total_timesteps")
-    known = {}
+        with contextlib.suppress(
+            ConfigError
+        ):  # a plug-in or simulator that is not installed here: its metrics are unknown
+            declared = declared_metrics(load_config(directory / "config.yaml"))
+    known = []
     if (directory / "run.json").is_file():
-        known = json.loads((directory / "run.json").read_text(encoding="utf-8")).get("health", {})
+        known = json.loads((directory / "run.json").read_text(encoding="utf-8")).get("health", [])
     last = rows[-1]["iteration"]
     reports = [
         Report(
@@ -311,13 +323,13 @@ def _ours(directory: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
         )
         for row in rows
     ]
-    tags = frozenset(known["tags"]) if "tags" in known else _tags(reports)
-    return Log(OURS, "iteration", reports, _unknown(rows), {}, known.get("variables", {}), tags)
+    stages = [(stage["variables"], frozenset(stage["tags"])) for stage in known] or [({}, _tags(reports))]
+    return Log(OURS, "iteration", reports, _unknown(rows, declared), {}, stages, declared)
 
 
-def _unknown(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names in our own rows that are not in the catalogue: a plug-in's."""
-    monitor = Monitor(CATALOGUE, {})
+def _unknown(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Metric]) -> list[str]:
+    """Names in our own rows that nobody declares: those of a plug-in that is not installed here."""
+    monitor = Monitor(declared, {})
     return sorted({name for row in rows for name in row["metrics"] if monitor.metric(name) is None})
 
 
@@ -416,7 +428,7 @@ def _translated(path: Path, rows: Sequence[Mapping[str, Any]], dialect: str | No
         if report.values or report.nonfinite:
             reports.append(report)
     names = {name: key for key, meanings in by_trust for name, _, _ in meanings if name != key}
-    return Log(dialect, axis, reports, sorted(keys - words.keys() - {*_AXES}), names, {}, _tags(reports))
+    return Log(dialect, axis, reports, sorted(keys - words.keys() - {*_AXES}), names, [({}, _tags(reports))])
 
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:

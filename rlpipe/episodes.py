@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         self._success_once = np.zeros(num_envs, dtype=bool)
         self._fail_once = np.zeros(num_envs, dtype=bool)
+        self._fail_known = np.zeros(num_envs, dtype=bool)
         self._first_success = np.zeros(num_envs, dtype=np.int64)
         self._log_probs = np.zeros(num_envs, dtype=np.float64)
         self._terms: dict[str, NDArray[np.float64]] = {}
@@ -53,10 +55,13 @@ class EpisodeTracker:
             self._first_success = np.where(held & ~self._success_once, self._lengths, self._first_success)
             self._success_once |= held
         if step.failure is not None:
-            self._fail_once |= step.failure & step.valid
+            known = step.valid & ~np.isnan(step.failure)
+            self._fail_known |= known
+            self._fail_once |= known & (step.failure > 0)
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
-        for name, values in step.reward_terms.items():
+        for said, values in step.reward_terms.items():
+            name = re.sub(r"[^\w.-]+", "_", said)  # it becomes part of a metric's name
             # NaN where a term has not applied in this episode: such an episode says nothing about it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             known = ~np.isnan(values)
@@ -66,7 +71,7 @@ class EpisodeTracker:
         if ended.size:
             for numbers in (self._returns, self._lengths, self._first_success, self._log_probs):
                 numbers[ended] = 0
-            for flags in (self._success_once, self._fail_once):
+            for flags in (self._success_once, self._fail_once, self._fail_known):
                 flags[ended] = False
             for total in self._terms.values():
                 total[ended] = np.nan
@@ -91,8 +96,8 @@ class EpisodeTracker:
             step=self.steps,
             log_prob=float(self._log_probs[n]) if sampled else None,
             first_success=int(self._first_success[n]) or None,
-            fail_once=None if step.failure is None else bool(self._fail_once[n]),
-            fail_at_end=None if step.failure is None else bool(step.failure[n]),
+            fail_once=bool(self._fail_once[n]) if self._fail_known[n] else None,
+            fail_at_end=None if step.failure is None or np.isnan(step.failure[n]) else bool(step.failure[n]),
             reward_terms={
                 name: float(total[n]) for name, total in sorted(self._terms.items()) if not np.isnan(total[n])
             },

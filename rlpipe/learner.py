@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Trajectories
+from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms, Trajectories
 from rlpipe.config import AUTO, Stage, declared_metrics
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -105,13 +105,13 @@ class Learner:
         torch.set_num_threads(self._threads)
         self._enter(stage)
         window, observations = MetricWindow(), Observations(self._metrics)
-        marks = [time.perf_counter()]
+        marks = [self._now()]
         with torch.no_grad():
             trajectories = join(batches, self._device)
-            marks.append(time.perf_counter())
+            marks.append(self._now())
             samples, observed = self._algorithm.prepare(trajectories, self._policy)
             observations.add(observed)
-        marks.append(time.perf_counter())
+        marks.append(self._now())
         self._set_learning_rates(iteration, window)
         self._run_epochs(samples, observations, window)
         with torch.no_grad():
@@ -119,10 +119,10 @@ class Learner:
             if (deviation := self._policy.action_std()) is not None:
                 observations.add({m.ACTION_STD: deviation})
             observations.reduce(window)
-        marks.append(time.perf_counter())
+        marks.append(self._now())
         self._version += 1
         snapshot = self.snapshot()
-        marks.append(time.perf_counter())
+        marks.append(self._now())
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
         versions = [batch.policy_version for batch in batches]
@@ -140,6 +140,12 @@ class Learner:
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
         return snapshot, window
 
+    def _now(self) -> float:
+        """Seconds, once the device has done what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
     def _set_learning_rates(self, iteration: int, window: MetricWindow) -> None:
         learner = self._config.learner
         scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
@@ -150,35 +156,43 @@ class Learner:
 
     def _run_epochs(self, samples: Samples, observations: Observations, window: MetricWindow) -> None:
         config = self._config.algorithm
-        epochs = skipped = taken = 0
+        terms: list[Terms] = []
+        orders: list[Tensor] = []
+        sizes: list[int] = []
+        skipped = 0
         learning = stepping = 0.0
         for _ in range(config.update_epochs):
-            order = torch.randperm(len(samples), generator=self._generator).to(self._device)
-            shuffled = samples.select(order)
+            orders.append(torch.randperm(len(samples), generator=self._generator).to(self._device))
+            shuffled = samples.select(orders[-1])
             bounds = np.linspace(0, len(samples), config.num_minibatches + 1).astype(int)
-            observations.begin_epoch()
             for begin, end in itertools.pairwise(bounds.tolist()):
                 began = time.perf_counter()
-                minibatch = shuffled.select(slice(begin, end))
-                loss = self._algorithm.loss(self._policy, minibatch)
+                loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
                 self._optimizer.zero_grad(set_to_none=True)
                 loss.total.backward()  # type: ignore[no-untyped-call]
                 learnt = time.perf_counter()
                 norms = self._clip_gradients()
-                observations.add_minibatch(loss.observed, minibatch.trajectory)
                 observations.add(norms)
                 finite = bool(torch.isfinite(torch.stack([loss.total.detach(), *norms.values()])).all())
                 if finite:
                     self._optimizer.step()
-                taken, skipped = taken + finite, skipped + (not finite)
+                skipped += not finite
+                terms.append(loss.terms)
+                sizes.append(end - begin)
                 learning, stepping = learning + learnt - began, stepping + time.perf_counter() - learnt
-            epochs += 1
-            if config.target_kl is not None and observations.mean_of_epoch(m.APPROX_KL) > config.target_kl:
-                break
+            if config.target_kl is not None:
+                moved = [self._algorithm.divergence(part) for part in terms[-config.num_minibatches :]]
+                if float(torch.cat(moved).double().mean()) > config.target_kl:
+                    break
+        taken, epochs = torch.cat(orders), len(orders)
+        with torch.no_grad():
+            joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
+            observed = self._algorithm.observe(samples, taken, joined)
+            observations.add_update(observed, samples.trajectory[taken], sizes, config.num_minibatches)
         window.observe(m.EPOCHS_RUN, epochs)
         window.observe(m.NUM_UPDATE_EPOCHS, epochs)
-        window.observe(m.NUM_SAMPLES, epochs * len(samples))
-        window.observe(m.NUM_UPDATES, taken)
+        window.observe(m.NUM_SAMPLES, len(taken))
+        window.observe(m.NUM_UPDATES, len(sizes) - skipped)
         window.observe(m.NONFINITE_STEPS, skipped)
         if self._device.type == "cpu":  # elsewhere a clock on the host only sees work being queued
             window.observe(m.FORWARD_BACKWARD_TIME, learning)

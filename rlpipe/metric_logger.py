@@ -44,13 +44,15 @@ class MetricLogger:
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
         self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
         self._plan = stages(config)
-        variables, tags = run_variables(config, info), run_tags(config, info)
-        self._monitor = Monitor(self._declared, variables, tags)
-        health = {"variables": variables, "tags": sorted(tags)}  # for whoever judges the run later
-        directory.write_json({**directory.read_json(), "health": health})
+        facts = [(run_variables(stage.config, info), run_tags(stage.config, info)) for stage in self._plan]
+        self._facts = facts
+        self._monitor = Monitor(self._declared, *facts[0])
+        health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in facts]
+        directory.write_json({**directory.read_json(), "health": health})  # for whoever judges the run later
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
+        self._stood = self._monitor.standing
         classes = [resolve("backends", name, "logger_backends") for name in logger.logger_backends]
         self._backends: list[Backend] = [cls(info) for cls in classes if not cls.at_terminal]
 
@@ -69,7 +71,8 @@ class MetricLogger:
         self._check_declared(window.states)
         nonfinite = window.nonfinite()
         for name, state in window.states.items():
-            if name in self._declared and self._declared[name].lifetime:
+            metric = self._monitor.metric(name)
+            if metric is not None and metric.lifetime:
                 held = self._lifetime.get(name)
                 self._lifetime[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
         window.states.update(self._lifetime)
@@ -87,7 +90,11 @@ class MetricLogger:
             backend.write(row)
         percentiles = {name: view.percentiles for name, view in histograms.items()}
         alerts = self._judge(iteration, metrics, percentiles, nonfinite)
-        events = [*self._incidents(row), *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts)]
+        events = [
+            *self._still_standing(iteration),
+            *self._incidents(row),
+            *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
+        ]
         for event in events:
             self.event(event)
         return replace(row, events=tuple(events))
@@ -110,16 +117,23 @@ class MetricLogger:
     ) -> list[Alert]:
         progress = iteration / self._info.total_iterations
         if (stage := metrics.get(m.STAGE.name)) is not None:
-            config = self._plan[int(stage)].config
-            self._monitor.variables = run_variables(config, self._info)
-            self._monitor.tags = run_tags(config, self._info)
+            self._monitor.variables, self._monitor.tags = self._facts[int(stage)]
         return self._monitor.observe(
             iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress
         )
 
+    def _still_standing(self, iteration: int) -> list[Event]:
+        """In the first iteration of a resumed run: the alerts that stood before, in one sentence."""
+        names = sorted({alert.metric for alert in self._stood})
+        self._stood = []
+        if not names:
+            return []
+        return [Event("note", f"Alerts still stand on {', '.join(names)}.", iteration, now())]
+
     def _incidents(self, row: Row) -> list[Event]:
         """What happened to the update of this iteration that a user should find again later."""
-        config, found = self._config.algorithm, []
+        stage = int(row.metrics.get(m.STAGE.name, 0))
+        config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
         if config.target_kl is not None and epochs is not None and epochs < config.update_epochs:
             message = (
@@ -156,7 +170,7 @@ class MetricLogger:
         return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
 
     def close(self, status: str) -> None:
-        """Closes the backends: ``status`` is completed, interrupted or failed."""
+        """Closes the backends: ``status`` is completed, interrupted, stopped or failed."""
         for backend in self._backends:
             backend.close(status)
 
@@ -202,10 +216,8 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
 
 
 def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
-    """Properties of a run that health rules ask for."""
+    """Properties of a run that health rules ask for: those that follow from it, and those the user names."""
     tags = {"no_clip_schedule", "gaussian_policy" if info.num_actions is None else "discrete_policy"}
     if getattr(config.algorithm, "normalize_advantages", False):
         tags.add("whitening")
-    if info.first_iteration == 1:
-        tags.add("fresh_run")
-    return frozenset(tags)
+    return frozenset([*tags, *config.runner.health.tags])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -30,58 +30,62 @@ class Observations:
                 self._companions[metric.of].append(metric)
         self._values: defaultdict[Metric, list[Tensor]] = defaultdict(list)
         self._set: dict[Metric, float] = {}
-        self._trajectories: list[Tensor] = []
-        self._epoch = self._minibatch = 0
+        self._pooled: list[tuple[Metric, Tensor]] = []
 
     def add(self, observed: Mapping[Metric, Tensor | float]) -> None:
-        """Takes values of any shape, each an observation; or a number that is set."""
+        """Takes values of any shape, each an observation; or a number that is set.
+
+        Raises:
+            ValueError: a number is set twice.
+        """
         for metric, values in observed.items():
             if isinstance(values, Tensor):
                 self._values[metric].append(values.reshape(-1))
+            elif metric in self._set:
+                raise ValueError(f"{metric.name} is set twice in one update; it has one writer.")
             else:
                 self._set[metric] = values
 
-    def begin_epoch(self) -> None:
-        """The next minibatch is the first of a pass over the batch."""
-        self._epoch = len(self._trajectories)
+    def add_update(
+        self, observed: Mapping[Metric, Tensor], trajectory: Tensor, minibatches: Sequence[int], last_epoch: int
+    ) -> None:
+        """Takes values of every decision that was learnt from.
 
-    def add_minibatch(self, observed: Mapping[Metric, Tensor], trajectory: Tensor) -> None:
-        """Takes values per decision, and the numbers of the trajectories that the decisions belong to; all [B]."""
-        self._trajectories.append(trajectory)
-        self.add(observed)
-
-    def mean_of_epoch(self, metric: Metric) -> float:
-        """Mean over the decisions of the current epoch; waits for the device."""
-        return float(torch.cat(self._values[metric][self._epoch :]).double().mean())
-
-    def _pooled(self) -> Iterator[tuple[Metric, Tensor]]:
-        """Each metric with all it has observed; of companions, in the units that they count."""
-        for metric, values in self._values.items():
+        Args:
+            observed: [S] each, in the order of the minibatches.
+            trajectory: [S] int64, number of the trajectory that a decision belongs to.
+            minibatches: sizes, of all epochs; they sum to S.  last_epoch: how many of them are the last epoch's.
+        """
+        _, index = torch.unique(trajectory, return_inverse=True)
+        lengths = torch.bincount(index).double()
+        start = sum(minibatches[: len(minibatches) - last_epoch])
+        pools: dict[str, Callable[[Tensor], Tensor]] = {
+            "decision": lambda values: values,
+            "minibatch": lambda values: torch.stack(
+                [part.double().mean() for part in torch.split(values, list(minibatches))]
+            ),
+            "trajectory": lambda values: torch.zeros_like(lengths).index_add_(0, index, values.double()) / lengths,
+            "last epoch": lambda values: values[start:],
+            "last minibatch": lambda values: values[-minibatches[-1] :],
+        }
+        for metric, values in observed.items():
             for taker in (metric, *self._companions.get(metric, ())):
-                yield taker, self._POOLS[taker.over](self, values)
-
-    def _by_trajectory(self, values: list[Tensor]) -> Tensor:
-        numbers = torch.cat(self._trajectories)
-        totals = torch.bincount(numbers, torch.cat(values).double())
-        counts = torch.bincount(numbers)
-        return totals[counts > 0] / counts[counts > 0]
-
-    _POOLS: Mapping[str, Callable[[Observations, list[Tensor]], Tensor]] = {
-        "decision": lambda _, values: torch.cat(values),
-        "minibatch": lambda _, values: torch.stack([part.double().mean() for part in values]),
-        "trajectory": _by_trajectory,
-        "last epoch": lambda self, values: torch.cat(values[self._epoch :]),
-        "last minibatch": lambda _, values: values[-1],
-    }
+                self._pooled.append((taker, pools[taker.over](values)))
 
     def reduce(self, window: MetricWindow) -> None:
         """Reduces everything on the device, fetches the sums in one copy, and observes them."""
         for metric, value in self._set.items():
             window.observe(metric, value)
         metrics, sums = [], []
-        for metric, values in self._pooled():
-            metrics.append(metric)
-            sums.append(_sums(metric, values.double()))
+        once = [
+            (taker, torch.cat(values))
+            for metric, values in self._values.items()
+            for taker in (metric, *self._companions.get(metric, ()))
+        ]
+        for metric, values in (*once, *self._pooled):
+            if len(values):
+                metrics.append(metric)
+                sums.append(_sums(metric, values.double()))
         if not sums:
             return
         fetched = torch.cat(sums).cpu().numpy()
@@ -109,7 +113,8 @@ def _sums(metric: Metric, values: Tensor) -> Tensor:
     if metric.reduction is Histogram:
         bins = torch.bucketize(kept.abs(), _edges(values.device), right=True)
         signed = torch.where(kept < 0, -bins, bins) + len(EDGES)
-        return torch.cat([head, extremes, torch.bincount(signed, finite.double(), 2 * len(EDGES) + 1)])
+        counts = torch.zeros(2 * len(EDGES) + 1, dtype=torch.float64, device=values.device)
+        return torch.cat([head, extremes, counts.index_add_(0, signed, finite.double())])
     centre = total / count.clamp(min=1)
     offsets = torch.where(finite, values - centre, 0.0)
     squares = offsets.square()

@@ -17,6 +17,7 @@ from rlpipe.episodes import EpisodeTracker
 from rlpipe.evaluation import Evaluator, check_same_spaces
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy, Weights
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
@@ -84,7 +85,7 @@ class Collector:
         self._tracker = EpisodeTracker(
             worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
         )
-        self._reset_seconds = simulator.reset_seconds  # up to which they have been reported
+        self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
         self._observations, beginnings = simulator.reset()
         self._tracker.begin(beginnings)
 
@@ -119,6 +120,7 @@ class Collector:
         finals: list[np.ndarray] = []
         final_index: list[np.ndarray] = []
         episodes: list[Episode] = []
+        observed: list[tuple[Metric, np.ndarray]] = []
         env_seconds = predict_seconds = 0.0
         for t in range(steps):
             observations[t] = self._observations
@@ -138,6 +140,7 @@ class Collector:
                 finals.append(step.successors[ended])
                 final_index.append(t * envs + ended)
             episodes += self._tracker.step(step, policy_version, log_probs[t])
+            observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
             self._observations = step.observations
         observations[steps] = self._observations
         batch = TrajectoryBatch(
@@ -159,8 +162,11 @@ class Collector:
         window.observe(m.TOTAL_EPISODES, len(episodes))
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(m.PREDICT_TIME, predict_seconds)
-        window.observe(m.BOOTSTRAP_STEP_TIME, simulator.reset_seconds - self._reset_seconds)
-        self._reset_seconds = simulator.reset_seconds
+        for metric, values in observed:
+            window.observe(metric, values)
+        if simulator.reset_seconds is not None:
+            window.observe(m.BOOTSTRAP_STEP_TIME, simulator.reset_seconds - self._reset_seconds)
+            self._reset_seconds = simulator.reset_seconds
         window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         window.observe(m.WORKERS_REPORTING, 1)
         return batch, window

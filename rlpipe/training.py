@@ -72,7 +72,7 @@ class Engine(Protocol):
         """The object itself."""
 
     def finish(self, status: str) -> None:
-        """Closes the logger: ``status`` is completed, interrupted or failed."""
+        """Closes the logger: ``status`` is completed, interrupted, stopped or failed."""
 
     def close(self) -> None:
         """Ends everything that was started."""
@@ -268,14 +268,15 @@ class _Loop:
             if iteration % runner.save_interval == 0:
                 self._save()
             with clock(m.LOG_TIME):
-                self._show_rows(behind=1)
+                shown = self._show_rows(behind=1)
+            self._heed(shown)
         self._save()
         self._show_rows(behind=0)
         status, why = "completed", ""
-        if self._alarm is not None:
-            status, why = "stopped", f" by a critical alert on {self._alarm}"
-        elif self._done < total:
+        if self._done < total:
             status, why = "interrupted", f" by {self._interruption.reason}"
+            if self._alarm is not None:
+                status, why = "stopped", f" by a critical alert on {self._alarm}"
         self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._engine.wait(self._written)
         return status
@@ -300,24 +301,26 @@ class _Loop:
                 self._written.append(self._engine.save(self._done))
             self._saved_at = self._done
 
-    def _show_rows(self, behind: int) -> None:
-        """Waits for all but the newest ``behind`` rows: the place where the logger's errors surface."""
+    def _show_rows(self, behind: int) -> list[Row]:
+        """Waits for all but the newest ``behind`` rows and returns them: here the logger's errors surface."""
         if not behind or len(self._written) > 100:
             self._engine.wait(self._written)
             self._written.clear()
+        shown = []
         while len(self._unread) > behind:
             self._last = row = self._engine.get(self._unread.popleft())
             for view in self._views:
                 view.write(row)
                 for event in row.events:
                     view.event(event)
-            self._heed(row)
+            shown.append(row)
+        return shown
 
-    def _heed(self, row: Row) -> None:
+    def _heed(self, rows: Sequence[Row]) -> None:
         """Does what the configuration wants done about critical alerts."""
         wanted = self._config.runner.health.on_critical
         critical = [
-            event for event in row.events
+            event for row in rows for event in row.events
             if event.kind == "alert" and event.data["level"] == "critical" and not event.data["cleared"]
         ]  # fmt: skip
         if critical and wanted == "stop":

@@ -193,7 +193,7 @@ def test_rules_know_what_the_run_was_made_from(tmp_path):
     rows = [{"iteration": 1, "total_timesteps": 1, "time": 0.0, "metrics": {"train/actor/clipped_ratio": 1.3}}]
     write_lines(tmp_path / "metrics.jsonl", rows)
     assert diagnose(tmp_path).verdict == "healthy"  # nobody knows how far this run clips
-    health = {"variables": {"eps_lo": 0.2, "eps_hi": 0.2}, "tags": ["discrete_policy"]}
+    health = [{"variables": {"eps_lo": 0.2, "eps_hi": 0.2}, "tags": ["discrete_policy"]}]
     (tmp_path / "run.json").write_text(json.dumps({"health": health}))
     assert [finding.rule for finding in diagnose(tmp_path).standing] == ["impossible"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
@@ -147,13 +147,27 @@ def test_the_step_of_the_first_success_is_counted_from_one(story):
     assert [rows[0].first_success for rows in episodes] == [10, 7, 100, None]
 
 
+def test_only_numbers_are_reward_terms():
+    info = {"reward_run": 0.5, "reward_type": "dense", "reward_none": None, "reward_given": True, "reward_list": [1, 2]}
+    assert reward_terms(info) == {"run": 0.5}
+    assert reward_terms({"success": True}) is None
+    assert reward_terms({"reward_terms": {"reach": 1}}) == {"reach": 1.0}
+
+
+def test_a_reward_term_may_have_any_name():
+    script = [[{"length": 2, "reward_terms": {"reach the goal/now": 0.5}}]]
+    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 1, seeds), 1, 2)
+    assert episodes[0][0].reward_terms == {"reach_the_goal_now": 1.0}
+
+
 def test_failure_is_known_only_where_the_simulator_speaks_of_it():
-    script = [[{"length": 4, "fail_at": (2,)}], [{"length": 4, "fail_at": (4,)}], [{"length": 4, "fail_at": ()}]]
-    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 3, seeds), 1, 4)
+    script = [[{"length": 4, "fail_at": at}] for at in ((2,), (4,), ())] + [[{"length": 4}]]
+    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 4, seeds), 1, 4)
     assert [(rows[0].fail_once, rows[0].fail_at_end) for rows in episodes] == [
         (True, False),
         (True, True),
         (False, False),
+        (None, None),
     ]
 
 

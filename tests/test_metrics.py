@@ -885,8 +885,9 @@ def test_a_metric_says_its_unit_its_meaning_and_its_formula(metric):
 
 @METRICS
 def test_a_metric_is_observed_or_read_or_derived(metric):
-    observed, reading, derived = metric.reduction is not None, bool(metric.reads), metric.compute is not None
-    assert (observed, reading, derived) in [(True, True, False), (False, True, False), (False, False, True)]
+    observed, shown, derived = metric.reduction is not None, bool(metric.reads), metric.compute is not None
+    shown = shown or metric.is_histogram
+    assert (observed, shown, derived) in [(True, True, False), (False, True, False), (False, False, True)]
     assert bool(metric.inputs) is not observed
 
 

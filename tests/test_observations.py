@@ -18,10 +18,10 @@ ALL = list(CATALOGUE.values())
 def observed(*epochs: list[tuple[list[float], list[int]]], metric=m.CLIP_FRACTION) -> MetricWindow:
     """The window of an update whose epochs consist of minibatches of values and trajectory numbers."""
     observations, window = Observations(ALL), MetricWindow()
-    for minibatches in epochs:
-        observations.begin_epoch()
-        for values, trajectories in minibatches:
-            observations.add_minibatch({metric: torch.tensor(values)}, torch.tensor(trajectories))
+    minibatches = [minibatch for epoch in epochs for minibatch in epoch]
+    values = torch.tensor([value for values, _ in minibatches for value in values])
+    numbers = torch.tensor([number for _, numbers in minibatches for number in numbers])
+    observations.add_update({metric: values}, numbers, [len(values) for values, _ in minibatches], len(epochs[-1]))
     observations.reduce(window)
     return window
 
@@ -66,3 +66,17 @@ def test_numbers_that_are_set_need_no_tensor():
     observations.add({m.CLIP_RANGE: 0.2})
     observations.reduce(window)
     assert window.read(ALL) == {"train/actor/clip_range": 0.2}
+
+
+def test_an_observation_of_nothing_says_nothing():
+    observations, window = Observations(ALL), MetricWindow()
+    observations.add({m.RATIO: torch.zeros(0), m.LOSS: torch.zeros(0)})
+    observations.reduce(window)
+    assert window.read(ALL) == {}
+
+
+def test_a_number_that_is_set_has_one_writer():
+    observations = Observations(ALL)
+    observations.add({m.CLIP_RANGE: 0.2})
+    with pytest.raises(ValueError, match="train/actor/clip_range is set twice"):
+        observations.add({m.CLIP_RANGE: 0.2})

@@ -18,21 +18,22 @@ from rlpipe.run_directory import read_jsonl
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
 
 pytestmark = pytest.mark.slow
-STEPS, ENVS, EPOCHS = 128, 4, 5
+STEPS, EPOCHS, MINIBATCHES = 512, 3, 4
 CONFIG = {
-    "env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": ENVS}},
+    "env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 1}},
     "policy": {"name": "mlp", "hidden_sizes": [16, 16]},
     "algorithm": {
         "name": "ppo",
         "update_epochs": EPOCHS,
-        "num_minibatches": 1,  # the whole batch, so that the order of samples does not matter
+        "num_minibatches": MINIBATCHES,
+        "normalize_advantages": False,  # they do it for each minibatch, we for the whole batch
         "value_coef": 1.0,  # of half the squared error, as 0.5 is of the whole
         "entropy_coef": 0.01,
     },
     "learner": {"lr": 1e-2, "max_grad_norm": None, "num_threads": 1, "device": "cpu"},
     "rollout": {"horizon": STEPS},
     "evaluation": {"episodes": 4},
-    "runner": {"total_timesteps": 2 * STEPS * ENVS, "logger": {"logger_backends": [], "dialects": ["sb3"]}},
+    "runner": {"total_timesteps": 2 * STEPS, "logger": {"logger_backends": [], "dialects": ["sb3"]}},
 }
 
 
@@ -93,12 +94,13 @@ class Theirs:
         torch.manual_seed(0)
         model = PPO(
             "MlpPolicy",
-            make_vec_env("CartPole-v1", ENVS, seed=0),
+            make_vec_env("CartPole-v1", 1, seed=0),
             n_steps=STEPS,
-            batch_size=STEPS * ENVS,
+            batch_size=STEPS // MINIBATCHES,
             n_epochs=EPOCHS,
             learning_rate=1e-2,
             ent_coef=0.01,
+            normalize_advantage=False,
             vf_coef=0.5,
             max_grad_norm=1e9,
             policy_kwargs={"net_arch": {"pi": [16, 16], "vf": [16, 16]}},
@@ -106,12 +108,21 @@ class Theirs:
             seed=0,
         )
         model.set_logger(Logger(folder=None, output_formats=[Writer()]))
-        model.learn(2 * STEPS * ENVS, callback=Recorder())
+        model.learn(2 * STEPS, callback=Recorder())
         self.first, self.second = written  # train/* of an iteration is written with the next
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Theirs:
+def in_order():
+    """Both take the samples of each epoch in the order in which they were collected."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "permutation", np.arange)
+        patch.setattr(torch, "randperm", lambda count, generator=None: torch.arange(count))
+        yield
+
+
+@pytest.fixture(scope="module")
+def theirs(in_order) -> Theirs:
     return Theirs()
 
 
@@ -154,8 +165,9 @@ def ours(theirs: Theirs) -> dict[str, float]:
 
 def test_the_rollout_has_what_the_comparison_needs(theirs):
     assert len(theirs.episodes) > 10
-    assert theirs.rewards.shape == (STEPS, ENVS)
-    assert gymnasium.spec("CartPole-v1").max_episode_steps > STEPS  # so that nothing was truncated
+    assert theirs.rewards.shape == (STEPS, 1)
+    limit = gymnasium.spec("CartPole-v1").max_episode_steps
+    assert max(length for *_, length in theirs.episodes) < limit  # so that nothing was truncated
 
 
 @pytest.mark.parametrize("key", COMPARED)

@@ -526,6 +526,36 @@ class TestCriticalAlerts:
         lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
         assert len(lr) == 1
 
+    def test_a_checkpoint_they_ask_for_is_counted_once_in_the_time(self, tmp_path):
+        options = ("runner.health.on_critical=checkpoint", "runner.save_interval=100")
+        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
+        for row in lines(result.directory, "metrics.jsonl"):
+            assert row["metrics"]["time/other"] >= 0.0
+
+    def test_one_in_the_last_iteration_does_not_undo_that_the_run_was_completed(self, tmp_path):
+        options = ("learner.lr=10.0", "runner.total_timesteps=64", "runner.health.on_critical=stop")
+        assert rlpipe.train(scripted(tmp_path, *options), local=True).status == "completed"
+
+
+def test_each_stage_is_judged_by_its_own_settings(tmp_path):
+    stages = [
+        {"name": "all", "timesteps": 128, "overrides": {"algorithm.clip_ratio_high": 0.5}},
+        {"name": "fewer epochs", "overrides": {"algorithm.update_epochs": 1, "algorithm.target_kl": 1e9}},
+    ]
+    result = rlpipe.train(scripted(tmp_path, stages=stages), local=True)
+    assert not [event for event in lines(result.directory, "events.jsonl") if event["kind"] == "target_kl"]
+    first, second = json.loads((result.directory / "run.json").read_text())["health"]
+    assert (first["variables"]["eps_hi"], first["variables"]["n_epochs"]) == (0.5, 2.0)
+    assert (second["variables"]["eps_hi"], second["variables"]["n_epochs"]) == (0.2, 1.0)
+
+
+def test_a_resumed_run_says_which_alerts_still_stand(tmp_path):
+    options = ("learner.lr=10.0", "runner.health.on_critical=stop", "runner.total_timesteps=640")
+    result = rlpipe.train(scripted(tmp_path, *options), local=True)
+    rlpipe.train(load_config(result.directory / "config.yaml"), local=True, resume=result.directory)
+    notes = [event["message"] for event in lines(result.directory, "events.jsonl") if event["kind"] == "note"]
+    assert any("train/actor/lr" in note for note in notes)
+
 
 def test_a_target_kl_stop_is_an_event(tmp_path):
     options = ("learner.lr=0.1", "algorithm.target_kl=0.0001", "algorithm.update_epochs=5")
@@ -540,6 +570,18 @@ class Counting(Scripted):
 
     steps = observed("env/my_steps", Sum, unit="steps", meaning="Steps counted by the plug-in.", formula="count")
     metrics = (steps,)
+
+
+class Observing(Counting):
+    """It observes through its steps."""
+
+    def step(self, actions):
+        return dataclasses.replace(super().step(actions), observed={self.steps: np.ones(self.num_envs)})
+
+
+def test_a_simulator_observes_its_own_metrics_through_its_steps(tmp_path):
+    result = rlpipe.train(scripted(tmp_path, "env.train.name=tests.test_training:Observing"), local=True)
+    assert [row["metrics"]["env/my_steps"] for row in lines(result.directory, "metrics.jsonl")] == [64] * 4
 
 
 class Clashing(Scripted):

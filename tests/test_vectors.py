@@ -84,10 +84,12 @@ def ppo(**options: Any) -> PPO:
 def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observations) -> MetricWindow:
     """What the learner observes in a pass over two unequal minibatches; how the batch is cut must not show."""
     cut = (len(samples) + 2) // 3
-    observations.begin_epoch()
-    for part in (slice(cut), slice(cut, None)):
-        if len(minibatch := samples.select(part)):
-            observations.add_minibatch(algorithm.loss(policy, minibatch).observed, minibatch.trajectory)
+    parts = [part for part in (slice(cut), slice(cut, None)) if len(samples.select(part))]
+    terms = [algorithm.loss(policy, samples.select(part)).terms for part in parts]
+    joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
+    observed = algorithm.observe(samples, torch.arange(len(samples)), joined)
+    sizes = [len(samples.select(part)) for part in parts]
+    observations.add_update(observed, samples.trajectory, sizes, len(sizes))
     return reduced(observations)
 
 
@@ -226,11 +228,11 @@ def minibatches(inputs: dict[str, Any], dtype: type) -> Observed:
     for learner in inputs["learners"]:
         observations = Observations(ALL)
         for name, epochs in learner.items():
-            for epoch in epochs:
-                observations.begin_epoch()
-                for value, decisions in epoch:
-                    values = torch.full((decisions,), value, dtype=torch.float64)
-                    observations.add_minibatch({CATALOGUE[name]: values}, torch.zeros(decisions, dtype=torch.int64))
+            means = [minibatch for epoch in epochs for minibatch in epoch]
+            sizes = [decisions for _, decisions in means]
+            values = torch.cat([torch.full((decisions,), mean, dtype=torch.float64) for mean, decisions in means])
+            trajectory = torch.zeros(len(values), dtype=torch.int64)
+            observations.add_update({CATALOGUE[name]: values}, trajectory, sizes, len(epochs[-1]))
         windows.append(reduced(observations))
     return windows, None
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
 
 
@@ -28,6 +29,8 @@ class AlgorithmConfig:
     """End the update after a pass whose mean approx_kl exceeds this, in nats; None never does."""
 
 
+Terms = Mapping[str, Tensor]
+"""What an algorithm keeps of each decision it learnt from, by name."""
 Observed = Mapping[Metric, Tensor | float]
 """Raw values on the learner's device, or a number that is set."""
 
@@ -84,11 +87,11 @@ class Loss(NamedTuple):
 
     Attributes:
         total: scalar to minimise, with gradients.
-        observed: raw values to log, per decision [B], without gradients.
+        terms: what ``observe`` wants to have, per decision [B], without gradients.
     """
 
     total: Tensor
-    observed: Mapping[Metric, Tensor]
+    terms: Terms
 
 
 class OnPolicyAlgorithm(ABC):
@@ -105,3 +108,23 @@ class OnPolicyAlgorithm(ABC):
     @abstractmethod
     def loss(self, policy: Policy, samples: Samples) -> Loss:
         """Loss of a minibatch."""
+
+    @abstractmethod
+    def observe(self, samples: Samples, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
+        """What there is to log about an update, at once for all minibatches; runs without gradients.
+
+        Args:
+            samples: of the iteration.
+            taken: [S] int64, the sample of each decision that was learnt from, in order, over minibatches and epochs.
+            terms: [S] each, those of all losses.
+        Returns:
+            [S] raw values of each metric.
+        """
+
+    def divergence(self, terms: Terms) -> Tensor:  # noqa: ARG002 - for those that can say
+        """[B] how far the update has moved the policy, in nats, by which ``target_kl`` ends it.
+
+        Raises:
+            ConfigError: the algorithm does not say.
+        """
+        raise ConfigError(f"algorithm.target_kl is set, but {type(self).__name__} does not say how far it moves.")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import AlgorithmConfig, Loss, Observed, OnPolicyAlgorithm, Samples, Trajectories
+from rlpipe.algorithms.base import AlgorithmConfig, Loss, Observed, OnPolicyAlgorithm, Samples, Terms, Trajectories
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
-from rlpipe.functional.losses import PolicyLoss, ValueLoss, clipped_value_loss, ppo_policy_loss
+from rlpipe.functional.losses import clipped_value_loss, ppo_policy_loss
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
@@ -128,40 +128,52 @@ class PPO(OnPolicyAlgorithm):
         )
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
         loss = surrogate.loss + config.value_coef * value.loss - config.entropy_coef * entropy
-        with torch.no_grad():
-            observed = {m.LOSS: loss, m.ENTROPY: entropy, **self._observe(samples, surrogate, value, values)}
-        return Loss(loss.mean(), {metric: v.detach() for metric, v in observed.items()})
+        terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
+        return Loss(loss.mean(), {name: term.detach() for name, term in terms.items()})
 
-    def _observe(
-        self, samples: Samples, surrogate: PolicyLoss, value: ValueLoss, values: Tensor
-    ) -> dict[Metric, Tensor]:
-        """Everything there is to log about a minibatch, but loss and entropy."""
-        log_ratio = surrogate.log_ratio
+    def divergence(self, terms: Terms) -> Tensor:
+        return approx_kl(terms["log_ratio"], torch.zeros_like(terms["log_ratio"]))
+
+    def observe(self, samples: Samples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
+        config = self.config
+        log_ratio, values = terms["log_ratio"], terms["values"]
         at_rest = torch.zeros_like(log_ratio)
-        residuals = samples.returns - values
-        observed: dict[Metric, Tensor] = {
+        advantages, returns = samples.advantages[taken], samples.returns[taken]
+        surrogate = ppo_policy_loss(
+            log_ratio,
+            at_rest,
+            advantages,
+            clip_ratio_low=config.clip_ratio_low,
+            clip_ratio_high=config.clip_ratio_high,
+            dual_clip=config.dual_clip,
+        )
+        value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)
+        residuals = returns - values
+        observed = {
+            m.LOSS: terms["loss"],
+            m.ENTROPY: terms["entropy"],
             m.APPROX_KL: approx_kl(log_ratio, at_rest),
             m.APPROX_KL_K1: approx_kl_k1(log_ratio, at_rest),
             m.APPROX_KL_K2: approx_kl_k2(log_ratio, at_rest),
             m.RATIO: surrogate.ratio,
+            m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
+            m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
+            m.CLIPPED_RATIO: surrogate.clipped_ratio,
             m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
             m.CLIP_FRACTION_LOW: surrogate.clipped_low,
             m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
-            m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
-            m.CLIPPED_RATIO: surrogate.clipped_ratio,
-            m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
             m.POLICY_LOSS: surrogate.loss,
             m.POLICY_LOSS_ABS: surrogate.loss.abs(),
             m.VALUE_LOSS: value.loss,
             m.VALUE_ERROR: residuals.square(),
             m.VALUE_PRED: values,
-            m.RETURNS_TRAINED: samples.returns,
+            m.RETURNS_TRAINED: returns,
             m.VALUE_RESIDUALS_TRAINED: residuals,
         }
-        if self.config.dual_clip is not None:
+        if config.dual_clip is not None:
             observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
             observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
-        if self.config.value_clip is not None:
+        if config.value_clip is not None:
             observed[m.VALUE_CLIP_RATIO] = value.clipped
             observed[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
         return observed

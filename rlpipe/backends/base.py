@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class HistogramView:
-    """A distribution as it is shown: B bins of equal width, and percentiles that are right to 0.5 %.
+    """A distribution as it is shown: B bins of equal width, and percentiles right to 0.5 % (1e-9 to 1e9).
 
     Attributes:
         edges: B + 1 numbers, from the smallest to the largest observation.  counts: B.
@@ -126,4 +126,4 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self, status: str) -> None:
-        """Ends the view; ``status`` is completed, interrupted or failed."""
+        """Ends the view; ``status`` is completed, interrupted, stopped or failed."""

@@ -258,7 +258,7 @@ def _outcome(row: Row) -> str:
     episodes = int(metrics[m.EVAL.num_trajectories.name])
     success = metrics.get(m.EVAL.success_once.name)
     if success is None:
-        mean, std = metrics[m.EVAL.episode_return.name], metrics[m.EVAL.return_std.name]
+        mean, std = metrics.get(m.EVAL.episode_return.name), metrics.get(m.EVAL.return_std.name)
         return f"{_number(mean)} +- {_number(std)} return, {episodes} episodes"
     low, high = metrics[m.EVAL_CI_LOW.name], metrics[m.EVAL_CI_HIGH.name]
     return f"{success:.3f} [{low:.3f}, {high:.3f}] {episodes} held-out episodes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -53,7 +54,8 @@ def diagnose_command(
     if as_json:
         print(json.dumps(diagnosis.as_json(), indent=2))
     else:
-        Console(highlight=False).print(screen(diagnosis))
+        piped = not sys.stdout.isatty()  # a file or a pipe has no width of its own
+        Console(highlight=False, width=100 if piped else None).print(screen(diagnosis))
     if diagnosis.verdict == "critical":
         raise typer.Exit(CRITICAL_STANDS)
 

@@ -55,4 +55,6 @@ def headline(metrics: Mapping[str, float]) -> str:
     if "eval/success_once" in metrics:
         low, high = metrics["eval/success_once_ci_low"], metrics["eval/success_once_ci_high"]
         return f"success_once {metrics['eval/success_once']:.3f}  95 % [{low:.3f}, {high:.3f}]  {episodes}"
+    if "eval/return" not in metrics:
+        return f"no return was finite  {episodes}"
     return f"return {metrics['eval/return']:.1f} +- {metrics['eval/return_std']:.1f}  {episodes}"

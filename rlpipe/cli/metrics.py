@@ -123,7 +123,7 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
     Args:
         metric: to explain.  asked: names by which it was asked for, in other systems.  boxed: draw a frame.
     """
-    tags = " · ".join([metric.tier.replace("_", " "), metric.unit, *([", ".join(metric.algorithms)])]).strip(" ·")
+    tags = " · ".join(filter(None, (metric.tier.replace("_", " "), metric.unit, ", ".join(metric.algorithms))))
     body = Group(Text(metric.meaning, style="bold"), "", Text(metric.formula, style="cyan"))
     head: RenderableType = Panel(
         body,
@@ -298,7 +298,13 @@ def _as_json(metric: Metric) -> dict[str, Any]:
 
 
 def _name_as_json(name: Name) -> dict[str, Any]:
-    return {"system": name.system, "key": name.key, "relation": name.relation, "note": name.note}
+    return {
+        "system": name.system,
+        "key": name.key,
+        "relation": name.relation,
+        "convert": name.convert,
+        "note": name.note,
+    }
 
 
 def _use_as_json(use: Use, *, written: bool = False) -> dict[str, Any]:

@@ -60,8 +60,9 @@ class Step:
         success: [N] bool after this step, or None for a simulator without a notion of success.
         valid: [N] bool; False where the environment took no step: it only reset, or is idle.
         beginnings: episodes that start with the next valid step, by environment.
-        failure: [N] whether the task is in a failed state; None where nothing is known of failure.
+        failure: [N] 1 where the task is in a failed state, 0 where not, NaN where that is unknown; None: nowhere known.
         reward_terms: [N] each, named parts of this step's reward; NaN where a term does not apply.
+        observed: [N] each, for metrics of the simulator's own.
     """
 
     observations: Float32
@@ -72,8 +73,9 @@ class Step:
     success: Bool | None
     valid: Bool
     beginnings: dict[int, Beginning]
-    failure: Bool | None = None
+    failure: NDArray[np.float64] | None = None
     reward_terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    observed: Mapping[Metric, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class Simulator(ABC):
@@ -95,7 +97,7 @@ class Simulator(ABC):
     num_envs: int
     has_success: bool
     notes: tuple[str, ...] = ()
-    reset_seconds: float = 0.0
+    reset_seconds: float | None = None
     metrics: ClassVar[tuple[Metric, ...]] = ()
 
     @classmethod
@@ -179,6 +181,7 @@ class OneByOne(Simulator):
         self.num_envs = len(envs)
         self.has_success = all(env.has_success for env in envs)
         self._idle = np.zeros(self.num_envs, dtype=bool)
+        self.reset_seconds: float = 0.0
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(f"the environments of one worker differ in their spaces: {[env.spec for env in envs]}.")
 
@@ -203,7 +206,7 @@ class OneByOne(Simulator):
         successors = np.zeros((count, self.spec.observation_dim), dtype=np.float32)
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
-        failure: Bool | None = None
+        failure: NDArray[np.float64] | None = None
         reward_terms: dict[str, NDArray[np.float64]] = {}
         valid = ~self._idle
         for n, env in enumerate(self._envs):
@@ -216,7 +219,7 @@ class OneByOne(Simulator):
             truncated[n] = answer.truncated
             success[n] = bool(answer.success)
             if answer.failure is not None:
-                failure = np.zeros(count, dtype=bool) if failure is None else failure
+                failure = np.full(count, np.nan) if failure is None else failure
                 failure[n] = answer.failure
             if answer.reward_terms:
                 for name, value in answer.reward_terms.items():

@@ -73,7 +73,7 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
     return {
         name.removeprefix("reward_"): float(value)
         for name, value in info.items()
-        if name.startswith("reward_") and np.ndim(value) == 0
+        if name.startswith("reward_") and isinstance(value, int | float | np.number) and not isinstance(value, bool)
     } or None
 
 
@@ -208,9 +208,11 @@ class GymnasiumVector(Simulator):
             for n in np.flatnonzero(valid):
                 source = final_info if self._mode == "SAME_STEP" and ended[n] else info
                 known = source.get(f"_{name}")
-                if name in source and np.ndim(source[name]) == 1 and (known is None or known[n]):
-                    values[n] = source[name][n]
-            terms[name.removeprefix("reward_")] = values
+                numbers = np.asarray(source.get(name))
+                if numbers.ndim == 1 and numbers.dtype.kind in "fiu" and (known is None or known[n]):
+                    values[n] = numbers[n]
+            if not np.isnan(values).all():
+                terms[name.removeprefix("reward_")] = values
         return terms
 
     def _begin(self, ended: Bool, over: Bool, info: Mapping[str, Any]) -> dict[int, Any]:

@@ -1,4 +1,6 @@
-"""Groups of episodes that began alike: how each compares with the rest of its group."""
+"""Groups of episodes that began alike: how each compares with the rest of its group.
+
+For group-relative algorithms, such as GRPO."""
 
 from __future__ import annotations
 

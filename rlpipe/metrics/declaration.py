@@ -111,7 +111,7 @@ class Metric:
     @property
     def is_histogram(self) -> bool:
         """Whether it is shown as a distribution instead of a number."""
-        return (self.inputs[0] if self.inputs else self).reduction is Histogram and self.compute is None
+        return (self.inputs[0] if self.inputs else self).reduction is Histogram and not self.reads
 
     @property
     def is_family(self) -> bool:
@@ -126,16 +126,20 @@ class Metric:
         """
         if not self.is_family or not re.fullmatch(r"[\w.-]+", name):
             raise ValueError(f"{self.name} has no member {name!r}; names consist of letters, digits, _ . and -.")
-        inputs = tuple(metric.member(name) for metric in self.inputs)
+        inputs = tuple(metric.member(name) if metric.is_family else metric for metric in self.inputs)
         return replace(self, name=self.name.replace("{name}", name), inputs=inputs)
 
     def members(self, states: Mapping[str, Reduction]) -> list[Metric]:
         """Itself, or of a family all members that have been observed."""
         if not self.is_family:
             return [self]
-        pattern = (self.inputs[0] if self.inputs else self).name
-        found = re.compile(re.escape(pattern).replace(re.escape("{name}"), r"([\w.-]+)"))
-        return [self.member(match[1]) for match in map(found.fullmatch, sorted(states)) if match]
+        observed = next((metric for metric in self.inputs if metric.is_family), self)
+        return [self.member(match[1]) for match in map(observed.pattern.fullmatch, sorted(states)) if match]
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What the names of a family's members match; the group is what ``member`` takes."""
+        return re.compile(re.escape(self.name).replace(re.escape("{name}"), r"([\w.-]+)"))
 
     def read(self, states: Mapping[str, Reduction]) -> float | None:
         """The number the plot shows; None when nothing was observed, and never one that is not finite.
@@ -155,8 +159,10 @@ class Metric:
 
 
 def observed(name: str, reduction: type[Reduction], *, reads: str = "", **description: Any) -> Metric:
-    """A metric that code observes. ``reads`` defaults to the first reading of the reduction."""
-    return Metric(name, reduction=reduction, reads=reads or reduction.readings[0], **description)
+    """A metric that code observes. ``reads`` defaults to the first reading; a histogram without is shown as a whole."""
+    if not reads and reduction is not Histogram:
+        reads = reduction.readings[0]
+    return Metric(name, reduction=reduction, reads=reads, **description)
 
 
 def reading(name: str, of: Metric, reads: str, **description: Any) -> Metric:

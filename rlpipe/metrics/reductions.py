@@ -3,8 +3,8 @@
 One law holds for every reduction: ``of(a).merge(of(b)) == of(a + b)``, bit for bit, in any order and over any split
 into workers, ranks and minibatches. Sums make that hard in floating point, because addition rounds. So a sum is kept
 exactly, as a few floats that do not overlap (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", section
-2), and is rounded once, when it is read. Means and variances are then correctly rounded too, also around 1e8; a
-deviation is within one unit in its last place.
+2), and is rounded once, when it is read. Means and variances of plain observations are then correctly rounded too, also
+around 1e8; a deviation is within one unit in its last place.
 
 Values that are not finite, or larger than any sum can bear, are counted and left out of everything else.
 """
@@ -448,16 +448,21 @@ class Histogram(State):
 
         Percentiles 0 and 100 are the extremes themselves.
         """
-        rank, below = percent / 100 * (self.count - 1), 0
+        rank = percent / 100 * (self.count - 1)
         if percent >= 100:
             return self.maximum
         if percent <= 0:
             return self.minimum
-        for bin_, count in self.counts:
-            below += count
-            if below > rank:
-                return min(max(_middle(bin_), self.minimum), self.maximum)
-        return self.maximum
+        middles, counts = self._arrays()
+        found = int(np.searchsorted(counts.cumsum(), rank, side="right"))
+        return float(middles[min(found, len(middles) - 1)])
+
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The middle of each bin that holds something, within the extremes, and its count."""
+        bins, counts = np.array(self.counts, dtype=np.int64).T
+        # Relative to the middle, both edges of a bin are equally far.
+        sizes = np.where(bins == 0, 0.0, EDGES[np.abs(bins) - 1] * (2 * GROWTH / (1 + GROWTH)))
+        return np.clip(np.copysign(sizes, bins) + 0.0, self.minimum, self.maximum), counts
 
     def read(self) -> dict[str, float]:
         """What a plot can show; empty when nothing was observed."""
@@ -474,16 +479,9 @@ class Histogram(State):
         if self.minimum == self.maximum:
             return [self.minimum, self.maximum], [self.count]
         edges = np.linspace(self.minimum, self.maximum, min(at_most, 2 * len(self.counts)) + 1)
-        middles = np.clip([_middle(bin_) for bin_, _ in self.counts], self.minimum, self.maximum)
-        counts, _ = np.histogram(middles, edges, weights=[count for _, count in self.counts])
+        middles, held = self._arrays()
+        counts, _ = np.histogram(middles, edges, weights=held)
         return edges.tolist(), [round(count) for count in counts.tolist()]
-
-
-def _middle(bin_: int) -> float:
-    """The number whose relative distance to both edges of a bin is the same."""
-    if not bin_:
-        return 0.0
-    return math.copysign(float(EDGES[abs(bin_) - 1]) * 2 * GROWTH / (1 + GROWTH), bin_)
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,10 @@ class MetricWindow:
         """The distributions a plot shows, by name, of those metrics that are one and were observed."""
         found: dict[str, Histogram] = {}
         for metric in metrics:
-            state = self.states.get((metric.inputs[0] if metric.inputs else metric).name)
-            if metric.is_histogram and isinstance(state, Histogram) and state.counts:
-                found[metric.name] = state
+            for member in metric.members(self.states) if metric.is_histogram else ():
+                state = self.states.get((member.inputs[0] if member.inputs else member).name)
+                if isinstance(state, Histogram) and state.counts:
+                    found[member.name] = state
         return found
 
     def nonfinite(self) -> dict[str, int]:

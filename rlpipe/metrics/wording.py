@@ -75,7 +75,7 @@ def _merging(kind: type[Reduction] | None, reads: str) -> str:
         case "Last":
             return "Set once an iteration, by one writer or alike by all; never averaged."
         case "Histogram":
-            return f"Counts in fixed bins are added up {everywhere}; percentiles are right to 0.5 %."
+            return f"Counts in fixed bins are added up {everywhere}; percentiles are right to 0.5 % from 1e-9 to 1e9."
         case "GroupedMean":
             return "One mean for each environment, over all workers; then the mean of these."
         case "Recent":

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Float32
 
@@ -36,8 +35,6 @@ class Policy(ABC, nn.Module):
     """A policy with a value function. A plug-in is made as ``Policy(config, spec)`` and offers ``Config``."""
 
     Config: ClassVar[type[Any]] = PolicyConfig
-    metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Declarations of its own, beside its code."""
 
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:

@@ -283,15 +283,8 @@ RECV_TRAJ_TIME = observed(
     reads="max",
     tier="core",
     unit="s",
-    meaning="Time the learner waited for data.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
-    signs=(
-        Sign(
-            "most of time/step",
-            "the rollout workers are too slow",
-            "see time/utilization/env and time/utilization/rollout; raise rollout.num_workers",
-        ),
-    ),
+    meaning="Time the learner took to join the fragments of all workers and bring them to its device.",
+    formula="seconds between entry and exit; of the slowest learner",
     names=(Name("rlinf", "time/actor/actor/recv_traj", "exact", "its code doubles a part of the name"),),
 )
 COMPUTE_ADV_TIME = observed(
@@ -300,7 +293,7 @@ COMPUTE_ADV_TIME = observed(
     reads="max",
     unit="s",
     meaning="Time the learner took for values, advantages and value targets.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    formula="seconds between entry and exit; of the slowest learner",
     names=(Name("rlinf", "time/actor/actor/compute_adv"),),
 )
 RUN_TRAINING_TIME = observed(
@@ -310,7 +303,7 @@ RUN_TRAINING_TIME = observed(
     tier="core",
     unit="s",
     meaning="Time the learner took for all epochs of the update.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    formula="seconds between entry and exit; of the slowest learner",
     names=(
         Name("rlinf", "time/actor/run_training"),
         Name("trl_legacy", "time/ppo/optimize_step", "approx", "the section that comes nearest", secondary=True),
@@ -323,7 +316,7 @@ FORWARD_BACKWARD_TIME = observed(
     tier="extension",
     unit="s",
     meaning="Time the learner spent in forward and backward passes.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    formula="seconds between entry and exit; of the slowest learner",
 )
 OPTIMIZER_STEP_TIME = observed(
     "time/actor/optimizer_step",
@@ -332,7 +325,7 @@ OPTIMIZER_STEP_TIME = observed(
     tier="extension",
     unit="s",
     meaning="Time the learner spent cutting gradients and in the optimiser.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    formula="seconds between entry and exit; of the slowest learner",
     names=(Name("trl_legacy", "time/ppo/optimizer_step", "approx", "the section that comes nearest"),),
 )
 PUBLISH_WEIGHTS_TIME = observed(
@@ -341,7 +334,7 @@ PUBLISH_WEIGHTS_TIME = observed(
     reads="max",
     unit="s",
     meaning="Time the learner took to send new weights.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    formula="seconds between entry and exit; of the slowest learner",
     names=(Name("rlinf", "time/actor/actor/sync_model_to_rollout"),),
 )
 COMPUTE_REWARDS_TIME = observed(

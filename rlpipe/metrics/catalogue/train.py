@@ -1061,7 +1061,7 @@ ADVANTAGES_NORM = observed(
     meaning="Mean advantage as the loss sees it, after normalisation: 0 but for rounding.",
     formula="mean_i A_i, with A = (A_raw - mean) / (std + 1e-8) over the whole batch, std by n - 1",
     algorithms=("ppo", "grpo"),
-    rules=(Rule("centred", "warn", Near(0.0, 0.001)),),
+    rules=(Rule("centred", "warn", Near(0.0, 0.001), when="tag:whitening"),),
     names=(
         Name("rlinf", "rollout/advantages_mean", "approx", "normalised with each rank's own mean and deviation"),
         Name("trl_legacy", "ppo/policy/advantages_mean"),
@@ -1084,7 +1084,7 @@ ADVANTAGES_NORM_MAX = reading(
     meaning="Largest advantage as the loss sees it, after normalisation.",
     formula="max_i A_i",
     algorithms=("ppo", "grpo"),
-    rules=(Rule("outlier", "warn", Band(high=10.0), sustained=5),),
+    rules=(Rule("outlier", "warn", Band(high=10.0), when="tag:whitening", sustained=5),),
     names=(Name("rlinf", "rollout/advantages_max", "approx", "normalised with each rank's own mean and deviation"),),
 )
 ADVANTAGES_NORM_MIN = reading(
@@ -1450,7 +1450,7 @@ EXPLAINED_VARIANCE = derived(
             "useless",
             "warn",
             Band(0.0, open=True),
-            unless="{rollout/returns_var} <= 1e-6*max(1, {rollout/returns_mean}**2)",
+            unless="{rollout/returns_var} <= 1e-6*max(1, {rollout/returns_mean}*{rollout/returns_mean})",
             sustained=10,
         ),
         Rule("impossible", "critical", Band(high=1.0), sign=None),
