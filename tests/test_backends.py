@@ -134,6 +134,13 @@ def test_an_alert_that_was_cleared_leaves_the_panel():
     assert panel_of(row(3), raised, cleared) == ["alerts", "none"]
 
 
+def test_that_updates_end_early_is_said_once():
+    ended = [Event("target_kl", f"The update ended after {n} epochs.", n, 1.0) for n in (1, 2)]
+    noted = [Event("note", "Something.", n, 1.0) for n in (1, 2)]
+    assert printed(None, "table", *ended, *noted).count("The update ended") == 1
+    assert printed(None, "table", *ended, *noted).count("Something") == 2
+
+
 # --- TensorBoard
 
 

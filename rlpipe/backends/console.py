@@ -52,6 +52,7 @@ class Console(Backend):
         self._seconds: deque[float] = deque(maxlen=20)
         self._standing: dict[tuple[str, str], dict[str, Any]] = {}
         self._live: Live | None = None
+        self._told: set[str] = set()
         if run.console_style == "table" and sys.stdout.isatty() and self.terminal.is_terminal:
             self._live = Live(self.panel(), console=self.terminal, refresh_per_second=4, transient=False)
             self._live.start()
@@ -87,7 +88,8 @@ class Console(Backend):
     def event(self, event: Event) -> None:
         if event.kind == "alert":
             self._alert(event)
-        else:
+        elif event.kind != "target_kl" or event.kind not in self._told:  # which may come in every iteration
+            self._told.add(event.kind)
             style = "dim" if event.kind == "note" else "cyan"
             self.terminal.print(Text(f"· {event.message}", style=style), soft_wrap=True)
 
