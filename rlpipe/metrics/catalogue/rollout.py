@@ -188,7 +188,7 @@ RETURNS_VAR = reading(
     rules=(
         Rule(
             "jump",
-            "warn",
+            "info",
             Spike(8.0, 20),
             when="{rollout/returns_var} > 1e-3*max(1, {rollout/returns_mean}*{rollout/returns_mean})",
             sustained=3,
@@ -204,7 +204,7 @@ VALUES = observed(
     meaning="Mean predicted value at collection.",
     formula="mean_i V_old_i",
     algorithms=("ppo",),
-    rules=(Rule("unstable", "warn", Spike(8.0, 20), sustained=3, quiet=10),),
+    rules=(Rule("unstable", "info", Spike(8.0, 20), sustained=3, quiet=10),),
     signs=(
         Sign(
             "its variance collapses while rollout/returns_var does not",
@@ -225,7 +225,7 @@ VALUES_VAR = reading(
     rules=(
         Rule(
             "unstable",
-            "warn",
+            "info",
             Spike(8.0, 20),
             when="{rollout/values_var} > 1e-3*max(1, {rollout/values_mean}*{rollout/values_mean})",
             sustained=3,
