@@ -77,6 +77,11 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, arrays, meta)
 
 
+def newest_iteration(run: Path) -> int:
+    """Iteration of the newest checkpoint of a run directory; 0 if there is none."""
+    return max((int(file.stem.partition("-")[2]) for file in (run / "checkpoints").glob("iteration-*.npz")), default=0)
+
+
 def newest(run: Path) -> Checkpoint:
     """The newest checkpoint of a run directory that is whole; damaged ones are passed over.
 

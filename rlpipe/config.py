@@ -49,6 +49,12 @@ class LoggerConfig:
     """Folder of this experiment's runs inside ``log_path``."""
     logger_backends: list[str] = field(default_factory=lambda: ["console", "tensorboard"])
     """Views of the metrics: files in ``rlpipe/backends/``, or ``package.module:Class``."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of each backend, under its name. Secrets never stand here: services read them from the environment."""
+    deadline: float = 30.0
+    """Seconds a backend may stand still while rows wait, before it is ended and opened again."""
+    finish_timeout: float = 60.0
+    """Seconds the end of the run waits for backends to catch up; ``rlpipe sync`` does it later."""
     dialects: list[str] = field(default_factory=list)
     """Systems whose own keys are written as well: ``sb3``, ``trl``, ``trl_legacy``, ``cleanrl``."""
     console_style: str = "table"
@@ -368,6 +374,15 @@ def _typed(schema: type[Any], tree: Any, key: str) -> Any:
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
 
 
+def options_of(name: str, schema: type[Any], given: Mapping[str, Any]) -> Any:
+    """A backend's options, complete and typed.
+
+    Raises:
+        ConfigError: one is unknown or has the wrong type.
+    """
+    return _typed(schema, OmegaConf.create(dict(given)), f"runner.logger.options.{name}")
+
+
 def _fields(schema: type[Any], owner: str) -> list[str]:
     node: Any = OmegaConf.structured(schema)
     for name in filter(None, owner.split(".")):
@@ -406,12 +421,15 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         "must be at least 1",
     ),
     (
-        ("runner.val_check_interval", "runner.seed", "learner.lr", "learner.critic_lr"),
+        ("runner.val_check_interval", "runner.seed", "runner.logger.finish_timeout", "learner.lr", "learner.critic_lr"),
         lambda value: value >= 0,
         "may not be negative",
     ),
     (
-        ("cluster.cpus_per_worker", "learner.max_grad_norm", "learner.adam_eps", "algorithm.target_kl"),
+        (
+            "cluster.cpus_per_worker", "runner.logger.deadline", "learner.max_grad_norm", "learner.adam_eps",
+            "algorithm.target_kl",
+        ),
         lambda value: value > 0,
         "must be greater than 0",
     ),
@@ -481,7 +499,15 @@ def _check(config: Config) -> None:
     if config.steps_per_iteration // config.algorithm.num_minibatches < 2:
         raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
     for index, name in enumerate(runner.logger.logger_backends):
-        resolve("backends", name, f"runner.logger.logger_backends[{index}]").check()
+        backend = resolve("backends", name, f"runner.logger.logger_backends[{index}]")
+        options_of(name, backend.Config, runner.logger.options.get(name, {}))
+        backend.check()
+    for name in runner.logger.options:
+        if name not in runner.logger.logger_backends:
+            raise ConfigError(
+                f"runner.logger.options.{name} is given, but {name} is not among runner.logger.logger_backends"
+                f"{nearest(name, runner.logger.logger_backends)}"
+            )
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)

@@ -86,9 +86,8 @@ class LocalEngine:
     def get(self, ref: Any) -> Any:
         return ref
 
-    def finish(self, status: str) -> None:
-        if self._opened:
-            self._logger.close(status)
+    def finish(self, status: str) -> list[str]:
+        return self._logger.close(status) if self._opened else []
 
     def close(self) -> None:
         self._workers.clear()

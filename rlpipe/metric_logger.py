@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from rlpipe import checkpoint
-from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
+from rlpipe.backends.base import Backend, Event, HistogramView, Place, Row, RunInfo
 from rlpipe.config import Config, Stage, declared_metrics, stages, to_yaml
+from rlpipe.exporters import Exporters
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
@@ -48,13 +49,16 @@ class MetricLogger:
         self._facts = facts
         self._monitor = Monitor(self._declared, *facts[0])
         health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in facts]
-        directory.write_json({**directory.read_json(), "health": health})  # for whoever judges the run later
+        # for whoever judges the run later, or shows it elsewhere
+        directory.write_json({**directory.read_json(), "health": health, "view": info.as_json()})
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
         self._stood = self._monitor.standing
-        classes = [resolve("backends", name, "logger_backends") for name in logger.logger_backends]
-        self._backends: list[Backend] = [cls(info) for cls in classes if not cls.at_terminal]
+        classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
+        self._backends: list[Backend] = [cls(info) for cls in classes.values() if cls.place is Place.LOGGER]
+        apart = [name for name, cls in classes.items() if cls.place is Place.APART]
+        self._exporters = Exporters(directory, apart, deadline=logger.deadline)
 
     def write(self, iteration: int, *windows: MetricWindow) -> Row:
         """Writes one iteration.
@@ -68,6 +72,7 @@ class MetricLogger:
             ValueError: a window holds a metric that nobody declared.
         """
         window = merged(windows)
+        self._exporters.observe(window)
         self._check_declared(window.states)
         nonfinite = window.nonfinite()
         for name, state in window.states.items():
@@ -90,7 +95,9 @@ class MetricLogger:
             backend.write(row)
         percentiles = {name: view.percentiles for name, view in histograms.items()}
         alerts = self._judge(iteration, metrics, percentiles, nonfinite)
+        told = self._exporters.tick(iteration, now())
         events = [
+            *told,
             *self._still_standing(iteration),
             *self._incidents(row),
             *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
@@ -169,10 +176,18 @@ class MetricLogger:
         keep = self._config.runner.keep_checkpoints
         return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
 
-    def close(self, status: str) -> None:
-        """Closes the backends: ``status`` is completed, interrupted, stopped or failed."""
+    def close(self, status: str) -> list[str]:
+        """Notes the end of the run and closes the backends.
+
+        Args:
+            status: completed, interrupted, stopped or failed.
+        Returns:
+            Names of backends that do not show everything yet.
+        """
+        self._directory.write_json({**self._directory.read_json(), "status": status})
         for backend in self._backends:
             backend.close(status)
+        return self._exporters.finish(self._config.runner.logger.finish_timeout)
 
 
 def run_info(

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rlpipe.backends.base import Event, Row
 from rlpipe.config import Config, protocol, to_yaml
 from rlpipe.plugins import ConfigError
@@ -63,11 +65,13 @@ class RunDirectory:
         )
         return run
 
-    def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int) -> None:
-        """Notes that the run goes on, perhaps with another configuration or on another machine."""
+    def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int, after: int) -> None:
+        """Notes that the run goes on after an iteration, perhaps with another configuration or on another machine."""
         self.write_config(config)
+        before = self.read_json()
         changes = {"status": "running", "incarnation": incarnation, **_circumstances(config, cluster)}
-        self.write_json({**self.read_json(), **changes})
+        resumed = [*before.get("resumed_after", []), after]
+        self.write_json({**before, **changes, "resumed_after": resumed})
 
     @classmethod
     def existing(cls, path: Path) -> RunDirectory:
@@ -95,6 +99,12 @@ class RunDirectory:
         partial = self.path / ".run.json.partial"
         partial.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
         partial.replace(self.path / "run.json")
+
+    def logger_options(self, backend: str) -> dict[str, Any]:
+        """Options of a backend in the configuration of the run."""
+        options = OmegaConf.load(self.path / "config.yaml").runner.logger.options
+        found = OmegaConf.to_container(OmegaConf.create(options.get(backend) or {}))
+        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
 
     def write_config(self, config: Config) -> None:
         """Writes ``config.yaml``: what the run, or the part that resumes it, is made from."""

@@ -6,6 +6,7 @@ holds in the other.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlpipe import checkpoint
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage, protocol, stages
 from rlpipe.evaluation import EvaluationReport, evaluation_metrics
@@ -27,6 +28,8 @@ from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.rollout import Ready
 from rlpipe.run_directory import RunDirectory, now
+
+log = logging.getLogger("rlpipe")
 
 Ref = Any
 """Something an engine made and can find again: an object here, an object reference on Ray."""
@@ -71,8 +74,8 @@ class Engine(Protocol):
     def get(self, ref: Ref) -> Any:
         """The object itself."""
 
-    def finish(self, status: str) -> None:
-        """Closes the logger: ``status`` is completed, interrupted, stopped or failed."""
+    def finish(self, status: str) -> list[str]:
+        """Closes the logger; ``status`` is completed, interrupted, stopped or failed. Backends that are behind."""
 
     def close(self) -> None:
         """Ends everything that was started."""
@@ -182,7 +185,7 @@ def train(
         else:
             done = int(state.meta["iteration"])
             cut = directory.cut_back(done)
-            directory.reopen(config, engine.cluster(), incarnation)
+            directory.reopen(config, engine.cluster(), incarnation, done)
         info = run_info(directory, config, plan, done + 1, ready.spec)
         status = "failed"
         views: list[Backend] = []
@@ -201,7 +204,11 @@ def train(
         finally:
             for view in views:
                 view.close(status)
-            engine.finish(status)
+            for name in engine.finish(status):
+                log.warning(
+                    "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
+                    name, directory.path, name,
+                )  # fmt: skip
             directory.write_json({**directory.read_json(), "status": status})
         return loop.result(status, directory)
     finally:
@@ -378,4 +385,4 @@ def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
 def _terminal_backends(config: Config) -> list[type[Backend]]:
     """Backends of the configuration that live where the terminal is."""
     found = [resolve("backends", name, "logger_backends") for name in config.runner.logger.logger_backends]
-    return [backend for backend in found if backend.at_terminal]
+    return [backend for backend in found if backend.place is Place.TERMINAL]

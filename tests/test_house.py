@@ -19,6 +19,8 @@ FLOORS = {
         "rollout",
         "evaluation",
         "observations",
+        "follower",
+        "exporters",
         "learner",
         "metric_logger",
         "checkpoint",

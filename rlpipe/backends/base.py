@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +52,12 @@ class Row:
         del fields["events"]
         return {name: value for name, value in fields.items() if value or name == "metrics"}
 
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Row:
+        """Inverse of ``as_json``."""
+        histograms = {name: HistogramView(**view) for name, view in line.get("histograms", {}).items()}
+        return cls(**{**line, "histograms": histograms})
+
 
 @dataclass(frozen=True)
 class Event:
@@ -83,6 +91,7 @@ class RunInfo:
         stages: (name, last iteration) of each.
         console_style: how the terminal shows an iteration.
         action_dims: A, 1 for a discrete action.  num_actions: number of discrete actions, or None.
+        options: of the backend, an instance of its ``Config``.
     """
 
     run_id: str
@@ -97,13 +106,39 @@ class RunInfo:
     console_style: str = "table"
     action_dims: int = 1
     num_actions: int | None = None
+    options: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``run.json`` keeps, so that a view can be opened from the run directory alone."""
+        kept = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
+        return {name: getattr(self, name) for name in kept}
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a backend that has none."""
+
+
+class Place(Enum):
+    """Where a view lives."""
+
+    APART = "a process of its own, fed from the run directory, so that whatever it does cannot disturb the run"
+    LOGGER = "beside the logger; for what needs the live objects and cannot fail"
+    TERMINAL = "the process the user started, where the terminal is"
 
 
 class Backend(ABC):
-    """A view of the metrics. Made as ``Backend(run)``; sees every row once, in order."""
+    """A view of the metrics. Made as ``Backend(run)``; sees every row once, in order.
 
-    at_terminal: ClassVar[bool] = False
-    """Lives in the process the user started, where the terminal is, instead of beside the logger."""
+    What it shows can always be rebuilt from the run directory, so a view that fails is simply opened again.
+    """
+
+    Config: ClassVar[type[Any]] = NoOptions
+    """Its options, as a frozen dataclass; an instance comes as ``run.options``."""
+    place: ClassVar[Place] = Place.APART
+    forgets: ClassVar[bool] = True
+    """Whether it forgets, when opened, what it holds from ``run.first_iteration`` on. A view that cannot forget is only
+    given rows that a checkpoint covers, because those can no longer be taken back."""
 
     @classmethod
     def check(cls) -> None:
@@ -112,6 +147,11 @@ class Backend(ABC):
         Raises:
             ConfigError: it cannot; the message says what to install.
         """
+
+    @classmethod
+    def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for those that can be asked
+        """Last iteration that it holds for certain, asked of its own store; None if that cannot be asked."""
+        return None
 
     @abstractmethod
     def __init__(self, run: RunInfo) -> None:

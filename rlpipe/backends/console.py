@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -40,7 +40,7 @@ _SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_t
 class Console(Backend):
     """Progress, time left, success with its number of episodes, throughput, and whether learning is healthy."""
 
-    at_terminal = True
+    place = Place.TERMINAL
 
     def __init__(self, run: RunInfo) -> None:
         """Draws live where both output streams are terminals, so that neither a pipe nor a log file gets the panel."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 
 __all__ = ["Memory"]
 
@@ -12,6 +12,7 @@ __all__ = ["Memory"]
 class Memory(Backend):
     """Rows and events of the newest run in this process."""
 
+    place = Place.LOGGER
     latest: ClassVar[Memory | None] = None
 
     def __init__(self, run: RunInfo) -> None:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import diagnose, evaluate, metrics, train
+from rlpipe.cli import diagnose, evaluate, metrics, sync, train
 from rlpipe.plugins import ConfigError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ train.add_to(app)
 evaluate.add_to(app)
 diagnose.add_to(app)
 metrics.add_to(app)
+sync.add_to(app)
 
 
 def main() -> None:

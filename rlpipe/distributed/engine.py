@@ -156,11 +156,12 @@ class RayEngine:
         except RayTaskError as error:
             raise _cause(error) from None
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: str) -> list[str]:
         try:
-            ray.get(self._logger.call.remote("close", status))
+            return list(ray.get(self._logger.call.remote("close", status)))
         except ray.exceptions.RayError as error:
             log.error("The metric logger could not close its backends: %s", error)
+            return []
 
     def close(self) -> None:
         for part in self._parts:

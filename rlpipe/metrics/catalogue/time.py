@@ -369,7 +369,7 @@ LOGGER_LAG = observed(
     unit="s",
     meaning="How old the oldest row is that no backend has written yet.",
     formula="max over backends of time written - time made",
-    needs="backends behind queues",
+    needs="a backend that lives apart",
     rules=(
         Rule("behind", "warn", Band(high=10.0), sustained=3),
         Rule("far_behind", "critical", Band(high=120.0)),
@@ -382,7 +382,7 @@ LOGGER_QUEUE_DEPTH = observed(
     unit="rows",
     meaning="Rows that wait to be written.",
     formula="length of the queue",
-    needs="backends behind queues",
+    needs="a backend that lives apart",
 )
 LOGGER_DROPPED = observed(
     "time/logger_dropped",
@@ -392,7 +392,7 @@ LOGGER_DROPPED = observed(
     unit="rows",
     meaning="Rows that a backend never got, because its queue was full or it failed.",
     formula="count",
-    needs="backends behind queues",
+    needs="a backend that lives apart",
     rules=(Rule("any", "critical", Band(high=0.0)),),
     signs=(Sign("above 0", "that backend is incomplete", "rebuild it from metrics.jsonl"),),
 )

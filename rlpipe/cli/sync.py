@@ -1,0 +1,45 @@
+"""``rlpipe sync RUN --to BACKEND``"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+POLL_SECONDS = 0.5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="sync")(sync)
+
+
+def sync(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard, wandb or csv.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(help="Options of the backend, such as mode=offline.", metavar="[key=value]...")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow a run that is going on, to its end.")] = False,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="End when this process is gone.")] = None,
+) -> None:
+    """Show a run in a backend, from what its directory holds. Again and again, without doubling anything."""
+    from omegaconf import OmegaConf
+
+    from rlpipe.follower import Follower
+    from rlpipe.run_directory import RunDirectory
+
+    given = OmegaConf.to_container(OmegaConf.from_dotlist(list(options or [])))
+    assert isinstance(given, dict)
+    if parent is not None:
+        os.nice(10)  # the run comes first
+    follower = Follower(RunDirectory.existing(run), to, {str(key): value for key, value in given.items()})
+    while not follower.catch_up() and watch:
+        if parent is not None and os.getppid() != parent:
+            break
+        time.sleep(POLL_SECONDS)
+    Console(highlight=False, soft_wrap=True).print(f"{to} shows {run} up to iteration {follower.mark.iteration}")

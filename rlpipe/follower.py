@@ -1,0 +1,161 @@
+"""Brings a view up to the truth: reads what the run directory holds and gives a backend what it has not seen.
+
+The run directory is written first and by one writer. A follower only reads it, so it may be late, fail, be killed and
+be started again, on this machine or another, and nothing is missing afterwards and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlpipe import checkpoint
+from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.config import options_of
+from rlpipe.plugins import resolve
+from rlpipe.run_directory import RunDirectory
+
+RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a view has come, as it stands in ``backends/<name>.json``.
+
+    Attributes:
+        iteration: last one it was given.  incarnation: of the run at that time.  events: lines of ``events.jsonl``.
+        status: that it was closed with; empty while it is open.
+    """
+
+    iteration: int = 0
+    incarnation: int = 0
+    events: int = 0
+    status: str = ""
+
+
+class Tail:
+    """Complete lines that are added to a file; after the file was replaced, all lines again."""
+
+    def __init__(self, path: Path) -> None:
+        """Begins at the beginning; the file need not exist yet."""
+        self._path = path
+        self._offset = self._inode = 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Objects of the lines that came since the last time."""
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            inode = self._path.stat().st_ino
+            size = file.seek(0, 2)
+            if inode != self._inode or size < self._offset:
+                self._inode, self._offset = inode, 0
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is being written
+                self._offset += len(line)
+                yield json.loads(line)
+
+
+class Follower:
+    """One backend, kept up to a run directory."""
+
+    def __init__(self, directory: RunDirectory, name: str, options: Mapping[str, Any] | None = None) -> None:
+        """Reads how far the view has come; opens it when there is something to show.
+
+        Args:
+            directory: of the run.  name: of the backend.
+            options: that replace those of the run's configuration.
+        Raises:
+            ConfigError: there is no such backend, or its options are wrong.
+        """
+        self._directory = directory
+        self._class: type[Backend] = resolve("backends", name, "--to")
+        self._options = options_of(name, self._class.Config, directory.logger_options(name) | dict(options or {}))
+        self._file = mark_file(directory.path, name)
+        self._mark = read_mark(self._file)
+        self._backend: Backend | None = None
+        self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
+        self._pending: list[Row] = []
+        self._seen_events = 0
+
+    @property
+    def mark(self) -> Mark:
+        """How far the view has come."""
+        return self._mark
+
+    def catch_up(self) -> bool:
+        """Gives the view everything it has not seen and may see.
+
+        Returns:
+            Whether the run has ended and the view shows all of it; it is closed then.
+        """
+        run = self._directory.read_json()
+        if self._mark.status and run["status"] == self._mark.status and run["incarnation"] == self._mark.incarnation:
+            return True
+        if self._backend is None or run["incarnation"] != self._mark.incarnation:
+            self._open(run)
+        assert self._backend is not None
+        self._pending += [row for row in map(Row.from_json, self._rows.read()) if row.iteration > self._mark.iteration]
+        ended: bool = run["status"] != RUNNING
+        covered = None if self._class.forgets or ended else checkpoint.newest_iteration(self._directory.path)
+        while self._pending and (covered is None or self._pending[0].iteration <= covered):
+            row = self._pending.pop(0)
+            self._backend.write(row)
+            self._keep(replace(self._mark, iteration=row.iteration))
+        for event in self._events.read():
+            self._seen_events += 1
+            if self._seen_events > self._mark.events:
+                self._backend.event(Event(**event))
+                self._keep(replace(self._mark, events=self._seen_events))
+        if ended:
+            self._backend.close(run["status"])
+            self._backend = None
+            self._keep(replace(self._mark, status=run["status"]))
+        return ended
+
+    def _open(self, run: Mapping[str, Any]) -> None:
+        """Opens the view behind the last row that it shows and that still holds."""
+        if self._backend is not None:
+            self._backend.close(RUNNING)
+        info = RunInfo(
+            run_id=self._directory.run_id,
+            experiment=run["experiment"],
+            project=run["project"],
+            directory=self._directory.path,
+            config_yaml=(self._directory.path / "config.yaml").read_text(encoding="utf-8"),
+            first_iteration=1,
+            options=self._options,
+            **{**run["view"], "stages": tuple(map(tuple, run["view"]["stages"]))},
+        )
+        held = self._class.reached(info)
+        reached = self._mark.iteration if held is None else held
+        # A resume took back everything behind its checkpoint; only a view that cannot forget was never given it.
+        resumed = run.get("resumed_after", [])[self._mark.incarnation :]
+        if self._class.forgets:
+            reached = min([reached, *resumed])
+        self._backend = self._class(replace(info, first_iteration=reached + 1))
+        self._pending = []
+        self._rows = Tail(self._directory.path / "metrics.jsonl")
+        self._keep(replace(self._mark, iteration=reached, incarnation=run["incarnation"], status=""))
+
+    def _keep(self, mark: Mark) -> None:
+        self._mark = mark
+        self._file.parent.mkdir(exist_ok=True)
+        partial = self._file.with_name(f".{self._file.name}.partial")
+        partial.write_text(json.dumps(asdict(mark)), encoding="utf-8")
+        partial.replace(self._file)
+
+
+def mark_file(directory: Path, name: str) -> Path:
+    """Where a run directory keeps how far a view has come."""
+    return directory / "backends" / f"{name.replace(':', '.')}.json"
+
+
+def read_mark(file: Path) -> Mark:
+    """How far a view has come; nowhere, if it was never opened."""
+    return Mark(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Mark()
