@@ -15,7 +15,7 @@ from typing import Any
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.config import options_of
-from rlpipe.plugins import resolve
+from rlpipe.plugins import ConfigError, resolve
 from rlpipe.run_directory import RunDirectory
 
 RUNNING = "running"
@@ -122,6 +122,8 @@ class Follower:
         """Opens the view behind the last row that it shows and that still holds."""
         if self._backend is not None:
             self._backend.close(RUNNING)
+        if "view" not in run:
+            raise ConfigError(f"{self._directory.path} cannot be shown elsewhere: the run has not begun to write yet.")
         info = RunInfo(
             run_id=self._directory.run_id,
             experiment=run["experiment"],

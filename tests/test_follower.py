@@ -189,6 +189,12 @@ def test_what_a_backend_missed_is_filled_up_when_it_comes_back(tmp_path):
     assert (directory.path / "shown").read_text().split() == ["1", "2", "3", "4"]
 
 
+def test_a_run_that_has_not_begun_cannot_be_shown(tmp_path):
+    directory = RunDirectory.create(scripted(tmp_path), {})
+    with pytest.raises(ConfigError, match="has not begun to write yet"):
+        follow(directory, "csv")
+
+
 def test_options_of_a_backend_are_checked(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key runner.logger.options.csv.colour"):
         scripted(tmp_path, "runner.logger.logger_backends=[csv]", "runner.logger.options.csv.colour=red")

@@ -20,9 +20,9 @@ def add_to(app: typer.Typer) -> None:
 
 def sync(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard, wandb or csv.")],
+    to: Annotated[str, typer.Option("--to", help="Backend: tensorboard, csv, or package.module:Class.")],
     options: Annotated[
-        list[str] | None, typer.Argument(help="Options of the backend, such as mode=offline.", metavar="[key=value]...")
+        list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow a run that is going on, to its end.")] = False,
     parent: Annotated[int | None, typer.Option(hidden=True, help="End when this process is gone.")] = None,
