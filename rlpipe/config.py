@@ -455,7 +455,14 @@ def _check(config: Config) -> None:
     Raises:
         ConfigError: the first thing that is wrong.
     """
-    runner, rollout, learner = config.runner, config.rollout, config.learner
+    _check_values(config)
+    _check_split(config)
+    _check_plugins(config)
+    _check_device(config.learner.device)
+
+
+def _check_values(config: Config) -> None:
+    """Each key for itself."""
     for keys, legal, demand in _LIMITS:
         for key in keys:
             value = _part(config, key)
@@ -477,19 +484,23 @@ def _check(config: Config) -> None:
             f"evaluation uses seeds {config.evaluation.first_seed} to {last_seed}; they must lie between 0 and "
             f"{FIRST_TRAINING_SEED}, where the training seeds begin."
         )
-    workers = rollout.num_workers
-    if (isinstance(workers, str) and workers != AUTO) or (isinstance(workers, int) and workers < 1):
-        raise ConfigError(f"rollout.num_workers is {workers!r}; it must be a number of at least 1, or auto.")
+    for key in ("rollout.num_workers", "learner.num_threads"):
+        count = _part(config, key)
+        if count != AUTO and (isinstance(count, str) or count < 1):
+            raise ConfigError(f"{key} is {count!r}; it must be a number of at least 1, or auto.")
+    device = config.learner.device
+    if device.split(":")[0] not in (AUTO, "cpu", "cuda"):
+        raise ConfigError(f"learner.device is {device!r}; legal are auto, cpu and cuda.")
+
+
+def _check_split(config: Config) -> None:
+    """Environments over workers, decisions over minibatches."""
+    rollout, workers = config.rollout, config.rollout.num_workers
     if isinstance(workers, int) and config.env.train.total_num_envs % workers:
         raise ConfigError(
             f"{config.env.train.total_num_envs} environments (env.train.total_num_envs) cannot be shared evenly by "
             f"{workers} workers (rollout.num_workers)."
         )
-    threads = learner.num_threads
-    if (isinstance(threads, str) and threads != AUTO) or (isinstance(threads, int) and threads < 1):
-        raise ConfigError(f"learner.num_threads is {threads!r}; it must be a number of at least 1, or auto.")
-    if learner.device.split(":")[0] not in (AUTO, "cpu", "cuda"):
-        raise ConfigError(f"learner.device is {learner.device!r}; legal are auto, cpu and cuda.")
     if config.steps_per_iteration % config.algorithm.num_minibatches:
         raise ConfigError(
             f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {rollout.horizon} x "
@@ -498,21 +509,25 @@ def _check(config: Config) -> None:
         )
     if config.steps_per_iteration // config.algorithm.num_minibatches < 2:
         raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
-    for index, name in enumerate(runner.logger.logger_backends):
+
+
+def _check_plugins(config: Config) -> None:
+    """Whether every plug-in can do what is asked of it, and all their metrics have names of their own."""
+    logger = config.runner.logger
+    for index, name in enumerate(logger.logger_backends):
         backend = resolve("backends", name, f"runner.logger.logger_backends[{index}]")
-        options_of(name, backend.Config, runner.logger.options.get(name, {}))
+        options_of(name, backend.Config, logger.options.get(name, {}))
         backend.check()
-    for name in runner.logger.options:
-        if name not in runner.logger.logger_backends:
+    for name in logger.options:
+        if name not in logger.logger_backends:
             raise ConfigError(
                 f"runner.logger.options.{name} is given, but {name} is not among runner.logger.logger_backends"
-                f"{nearest(name, runner.logger.logger_backends)}"
+                f"{nearest(name, logger.logger_backends)}"
             )
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)
     declared_metrics(config)
-    _check_device(learner.device)
 
 
 def _check_device(device: str) -> None:

@@ -16,9 +16,10 @@ from rlpipe.config import Config, Stage, declared_metrics, stages, to_yaml
 from rlpipe.exporters import Exporters
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.health import Alert, Monitor
-from rlpipe.metrics.reductions import Reduction, from_json, to_json
+from rlpipe.metrics.reductions import from_json, to_json
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run_directory import RunDirectory, now, read_jsonl
@@ -40,15 +41,13 @@ class MetricLogger:
         self._config = config
         self._lifetime = {name: from_json(state) for name, state in kept.items()}
         self._declared = declared_metrics(config)
-        self._families = [metric for metric in self._declared.values() if metric.is_family]
         logger = config.runner.logger
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
         self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
         self._plan = stages(config)
-        facts = [(run_variables(stage.config, info), run_tags(stage.config, info)) for stage in self._plan]
-        self._facts = facts
-        self._monitor = Monitor(self._declared, *facts[0])
-        health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in facts]
+        self._facts = [(run_variables(stage.config, info), run_tags(stage.config, info)) for stage in self._plan]
+        self._monitor = Monitor(self._declared, *self._facts[0])
+        health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in self._facts]
         # for whoever judges the run later, or shows it elsewhere
         directory.write_json({**directory.read_json(), "health": health, "view": info.as_json()})
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
@@ -73,11 +72,9 @@ class MetricLogger:
         """
         window = merged(windows)
         self._exporters.observe(window)
-        self._check_declared(window.states)
         nonfinite = window.nonfinite()
         for name, state in window.states.items():
-            metric = self._monitor.metric(name)
-            if metric is not None and metric.lifetime:
+            if self._declaration(name).lifetime:
                 held = self._lifetime.get(name)
                 self._lifetime[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
         window.states.update(self._lifetime)
@@ -106,14 +103,15 @@ class MetricLogger:
             self.event(event)
         return replace(row, events=tuple(events))
 
-    def _check_declared(self, states: Mapping[str, Reduction]) -> None:
-        members = {member.name for family in self._families for member in family.members(states)}
-        for name in states:
-            if name not in self._declared and name not in members:
-                raise ValueError(
-                    f"{name} was observed, but nobody declares it{nearest(name, self._declared)} A plug-in lists its "
-                    "own metrics in its class attribute `metrics`."
-                )
+    def _declaration(self, name: str) -> Metric:
+        """The metric of that name, or the family it is a member of."""
+        metric = self._monitor.metric(name)
+        if metric is None:
+            raise ValueError(
+                f"{name} was observed, but nobody declares it{nearest(name, self._declared)} A plug-in lists its own "
+                "metrics in its class attribute `metrics`."
+            )
+        return metric
 
     def _judge(
         self,

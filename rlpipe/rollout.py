@@ -149,27 +149,31 @@ class Collector:
             np.concatenate(final_index) if final_index else np.empty(0, dtype=np.int64),
             policy_version,
         )  # fmt: skip
+        window = self._describe(episodes, valid)
+        window.observe(m.ENV_STEP_TIME, env_seconds)
+        window.observe(m.PREDICT_TIME, predict_seconds)
+        for metric, values in observed:
+            window.observe(metric, values)
+        window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
+        return batch, window
+
+    def _describe(self, episodes: list[Episode], valid: np.ndarray) -> MetricWindow:
+        """The window of a fragment, but for what its steps themselves observed: [T, N] bool ``valid``."""
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
         taken = int(np.count_nonzero(valid))
-        window.observe(m.NUM_DECISIONS, taken)
-        window.observe(m.ACTION_TOKENS_TOTAL, taken)
+        for metric in (m.NUM_DECISIONS, m.ACTION_TOKENS_TOTAL, m.TIMESTEPS, m.TOTAL_TIMESTEPS):
+            window.observe(metric, taken)
         window.observe(m.VALID_FRACTION, valid)
-        window.observe(m.TIMESTEPS, taken)
-        window.observe(m.TOTAL_TIMESTEPS, taken)
         window.observe(m.TOTAL_EPISODES, len(episodes))
-        window.observe(m.ENV_STEP_TIME, env_seconds)
-        window.observe(m.PREDICT_TIME, predict_seconds)
-        for metric, values in observed:
-            window.observe(metric, values)
-        if simulator.reset_seconds is not None:
-            window.observe(m.BOOTSTRAP_STEP_TIME, simulator.reset_seconds - self._reset_seconds)
-            self._reset_seconds = simulator.reset_seconds
-        window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         window.observe(m.WORKERS_REPORTING, 1)
-        return batch, window
+        resetting = self._simulator.reset_seconds
+        if resetting is not None:
+            window.observe(m.BOOTSTRAP_STEP_TIME, resetting - self._reset_seconds)
+            self._reset_seconds = resetting
+        return window
 
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
