@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from simpleeval import InvalidExpression, SimpleEval
@@ -55,11 +55,13 @@ class Check(ABC):
 
     window: int = 1
     """Reports it looks at."""
+    costly: ClassVar[bool] = False
+    """Whether it computes with the whole window."""
 
     @property
     def every(self) -> int:
         """How many reports lie between two judgements: a trend over 200 reports is the same one report later."""
-        return 1
+        return max(1, self.window // 10) if self.costly else 1
 
     @abstractmethod
     def violated(self, view: View) -> bool:
@@ -181,9 +183,7 @@ class Expect(Check):
     trend: str
     window: int
 
-    @property
-    def every(self) -> int:
-        return max(1, self.window // 10)
+    costly = True
 
     def violated(self, view: View) -> bool:
         recent = view.values[-self.window :]
@@ -200,9 +200,7 @@ class Avoid(Check):
     trend: str
     window: int
 
-    @property
-    def every(self) -> int:
-        return max(1, self.window // 10)
+    costly = True
 
     def violated(self, view: View) -> bool:
         recent = view.values[-self.window :]
@@ -348,9 +346,7 @@ class Steady(Check):
     share: float
     window: int
 
-    @property
-    def every(self) -> int:
-        return max(1, self.window // 10)
+    costly = True
 
     def violated(self, view: View) -> bool:
         recent = np.asarray(view.values[-self.window :], dtype=np.float64)
@@ -372,9 +368,7 @@ class MovesWith(Check):
     above: float
     window: int
 
-    @property
-    def every(self) -> int:
-        return max(1, self.window // 10)
+    costly = True
 
     def violated(self, view: View) -> bool:
         theirs = [row.get(self.other) for row in view.rows[-self.window :]]
