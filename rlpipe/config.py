@@ -55,6 +55,8 @@ class LoggerConfig:
     """Seconds a backend may stand still while rows wait, before it is ended and opened again."""
     finish_timeout: float = 60.0
     """Seconds the end of the run waits for backends to catch up; ``rlpipe sync`` does it later."""
+    per_worker: bool = False
+    """Also write what each rollout worker saw by itself, in the same run, as ``workers/<rank>/<metric>``."""
     dialects: list[str] = field(default_factory=list)
     """Systems whose own keys are written as well: ``sb3``, ``trl``, ``trl_legacy``, ``cleanrl``."""
     console_style: str = "table"

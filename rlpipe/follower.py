@@ -6,11 +6,13 @@ be started again, on this machine or another, and nothing is missing afterwards 
 
 from __future__ import annotations
 
+import fcntl
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
@@ -62,26 +64,37 @@ class Tail:
 
 
 class Follower:
-    """One backend, kept up to a run directory."""
+    """One backend, kept up to a run directory. The only one in the world: two would show everything twice."""
 
-    def __init__(self, directory: RunDirectory, name: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, directory: RunDirectory, name: str, options: Mapping[str, Any] | None = None, *, patience: float = 0.0
+    ) -> None:
         """Reads how far the view has come; opens it when there is something to show.
 
         Args:
             directory: of the run.  name: of the backend.
             options: that replace those of the run's configuration.
+            patience: seconds to wait for another follower of the same view to end.
         Raises:
-            ConfigError: there is no such backend, or its options are wrong.
+            ConfigError: there is no such backend, its options are wrong, it cannot work here, or another process keeps
+                this view.
         """
         self._directory = directory
         self._class: type[Backend] = resolve("backends", name, "--to")
         self._options = options_of(name, self._class.Config, directory.logger_options(name) | dict(options or {}))
+        self._class.check()
         self._file = mark_file(directory.path, name)
+        self._file.parent.mkdir(exist_ok=True)
+        self._lock = _locked(self._file.with_suffix(".lock"), patience, name)
         self._mark = read_mark(self._file)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
         self._pending: list[Row] = []
         self._seen_events = 0
+
+    def close(self) -> None:
+        """Lets another follower have the view. One that is open is left as it is, to be opened again."""
+        self._lock.close()
 
     @property
     def mark(self) -> Mark:
@@ -147,10 +160,28 @@ class Follower:
 
     def _keep(self, mark: Mark) -> None:
         self._mark = mark
-        self._file.parent.mkdir(exist_ok=True)
         partial = self._file.with_name(f".{self._file.name}.partial")
         partial.write_text(json.dumps(asdict(mark)), encoding="utf-8")
         partial.replace(self._file)
+
+
+def _locked(file: Path, patience: float, name: str) -> IO[str]:
+    """The file, held by this process alone until it is closed or the process ends in whatever way."""
+    held = file.open("a")
+    ends = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends:
+                held.close()
+                raise ConfigError(
+                    f"another process keeps {name} up to date for this run already: wait until it or the run has "
+                    "ended, or leave it to that."
+                ) from None
+            time.sleep(0.1)
+        else:
+            return held
 
 
 def mark_file(directory: Path, name: str) -> Path:

@@ -86,7 +86,8 @@ class MetricLogger:
             name: HistogramView(*state.buckets(), state.read()) for name, state in window.histograms(declared).items()
         }
         dialects = {name: dialect.write(metrics, window.states) for name, dialect in self._dialects.items()}
-        row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects)
+        apart = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
+        row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects, apart)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
         for backend in self._backends:
             backend.write(row)
@@ -102,6 +103,13 @@ class MetricLogger:
         for event in events:
             self.event(event)
         return replace(row, events=tuple(events))
+
+    def _by_worker(self, windows: Sequence[MetricWindow], declared: Sequence[Metric]) -> dict[str, dict[str, float]]:
+        """What each rollout worker saw by itself, by rank."""
+        ranks = sorted({window.worker for window in windows if window.worker is not None})
+        return {
+            str(rank): merged([window for window in windows if window.worker == rank]).read(declared) for rank in ranks
+        }
 
     def _declaration(self, name: str) -> Metric:
         """The metric of that name, or the family it is a member of."""

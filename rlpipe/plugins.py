@@ -1,7 +1,7 @@
 """Finds the class that a name in a configuration stands for.
 
 A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the only name in its
-``__all__``. Code outside this package is named ``package.module:Class``. There is no registry to edit.
+``__all__``. One that needs Ray lies in ``rlpipe/distributed/<kind>/``. Code outside this package is named ``package.module:Class``. There is no registry to edit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -25,9 +26,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def available(kind: str) -> list[str]:
-    """Names of the plug-ins in ``rlpipe/<kind>/``, sorted."""
-    package = importlib.import_module(f"rlpipe.{kind}")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base")
+    """Names of the plug-ins of a kind, sorted."""
+    return sorted(_modules(kind))
+
+
+def _modules(kind: str) -> dict[str, str]:
+    """Module of each plug-in, by its name. Looks at files only, so Ray is not loaded."""
+    root = Path(__file__).parent
+    folders = {f"rlpipe.{kind}": root / kind, f"rlpipe.distributed.{kind}": root / "distributed" / kind}
+    return {
+        found.name: f"{package}.{found.name}"
+        for package, folder in folders.items()
+        for found in pkgutil.iter_modules([str(folder)])
+        if found.name != "base"
+    }
 
 
 def resolve(kind: str, name: str, key: str) -> type[Any]:
@@ -47,13 +59,14 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"{key} is {name!r}, but importing it failed: {error}.") from error
         return found
-    known = available(kind)
-    if name not in known:
+    modules = _modules(kind)
+    if name not in modules:
+        known = sorted(modules)
         raise ConfigError(
             f"{key} is {name!r}, but rlpipe/{kind}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
             "For your own file write 'package.module:Class'."
         )
-    module = importlib.import_module(f"rlpipe.{kind}.{name}")
+    module = importlib.import_module(modules[name])
     (offered,) = module.__all__
     return getattr(module, offered)  # type: ignore[no-any-return]
 

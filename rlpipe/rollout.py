@@ -254,6 +254,7 @@ class RolloutWorker:
         window.observe(m.GENERATE_TIME, time.perf_counter() - began)
         if discarded:
             window.observe(m.DISCARDED_TRAJECTORIES, discarded)
+        window.worker = self._rank
         return batch, window
 
     def _enter(self, stage: int) -> int:
@@ -278,4 +279,6 @@ class RolloutWorker:
             spec = self._simulator.spec
             self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
         self._policy.load_weights(snapshot.weights)
-        return self._evaluator.evaluate(self._policy, snapshot.version)
+        window = self._evaluator.evaluate(self._policy, snapshot.version)
+        window.worker = self._rank
+        return window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -34,6 +35,7 @@ class Row:
         nonfinite: how many observations of a metric were not finite and so are not in its number; usually empty.
         histograms: distributions by name.
         dialects: the same numbers under the names and with the signs of other systems, by dialect.
+        workers: what each rollout worker saw by itself, by rank; only with ``runner.logger.per_worker``.
         events: what happened in the iteration, such as alerts; not part of the line.
     """
 
@@ -44,7 +46,14 @@ class Row:
     nonfinite: dict[str, int] = field(default_factory=dict)
     histograms: dict[str, HistogramView] = field(default_factory=dict)
     dialects: dict[str, dict[str, float]] = field(default_factory=dict)
+    workers: dict[str, dict[str, float]] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
+
+    @property
+    def series(self) -> dict[str, float]:
+        """Every number of the row: the metrics, and those of single workers as ``workers/<rank>/<metric>``."""
+        apart = {f"workers/{rank}/{name}": v for rank, found in self.workers.items() for name, v in found.items()}
+        return {**self.metrics, **apart}
 
     def as_json(self) -> dict[str, Any]:
         """The line; what is empty is left out, but for the numbers."""
@@ -108,6 +117,11 @@ class RunInfo:
     num_actions: int | None = None
     options: Any = None
 
+    @property
+    def log_path(self) -> Path:
+        """Folder of all runs, where a backend keeps a store that runs share."""
+        return self.directory.parents[1]
+
     def as_json(self) -> dict[str, Any]:
         """What ``run.json`` keeps, so that a view can be opened from the run directory alone."""
         kept = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
@@ -127,6 +141,25 @@ class Place(Enum):
     TERMINAL = "the process the user started, where the terminal is"
 
 
+_ESCAPED = re.compile(r"_x([0-9a-f]+)_")
+
+
+def escaped(name: str, allowed: str) -> str:
+    """A metric's name as a service accepts it: every character it does not allow as ``_x<code point>_``.
+
+    Args:
+        name: of the metric.
+        allowed: characters of a regular expression's set, such as ``a-z/``; must hold lower-case letters, digits and _.
+    """
+    # an underscore that would look like the beginning of an escape is escaped too
+    return re.sub(f"[^{allowed}]|_(?=x)", lambda found: f"_x{ord(found[0]):x}_", name)
+
+
+def unescaped(name: str) -> str:
+    """Inverse of ``escaped``."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+
+
 class Backend(ABC):
     """A view of the metrics. Made as ``Backend(run)``; sees every row once, in order.
 
@@ -137,8 +170,9 @@ class Backend(ABC):
     """Its options, as a frozen dataclass; an instance comes as ``run.options``."""
     place: ClassVar[Place] = Place.APART
     forgets: ClassVar[bool] = True
-    """Whether it forgets, when opened, what it holds from ``run.first_iteration`` on. A view that cannot forget is only
-    given rows that a checkpoint covers, because those can no longer be taken back."""
+    """Whether it forgets, when opened, what it holds from ``run.first_iteration`` on, 1 included. A view that cannot
+    forget is only given rows that a checkpoint covers, because those can no longer be taken back, and says in
+    ``reached`` what it holds already."""
 
     @classmethod
     def check(cls) -> None:

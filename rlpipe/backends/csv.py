@@ -23,7 +23,7 @@ class CSV(Backend):
         self._rewrite([row for row in rows if int(row["iteration"]) < run.first_iteration])
 
     def write(self, row: Row) -> None:
-        line = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "time": row.time, **row.metrics}
+        line = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "time": row.time, **row.series}
         if new := [name for name in line if name not in self._columns]:
             self._columns += new
             self._rewrite(_read(self._path))

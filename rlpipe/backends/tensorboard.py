@@ -29,7 +29,7 @@ class TensorBoard(Backend):
         """Opens new event files; a resumed run purges what earlier ones hold from its first iteration on."""
         self._folder = run.directory / "tensorboard"
         self._first = self._iteration = run.first_iteration
-        self._files = {"": _File(self._folder, self._first if self._first > 1 else None)}
+        self._files = {"": _File(self._folder, self._first)}
         self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), self._first, None)
 
     def write(self, row: Row) -> None:
@@ -37,13 +37,13 @@ class TensorBoard(Backend):
 
         self._iteration = row.iteration
         shown = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
-        for system, metrics in {"": row.metrics, **row.dialects}.items():
+        for system, metrics in {"": row.series, **row.dialects}.items():
             by_timesteps = system in BY_TIMESTEPS
             if system not in self._files:
                 first = (
                     row.total_timesteps - int(row.metrics[m.NUM_DECISIONS.name]) + 1 if by_timesteps else self._first
                 )
-                self._files[system] = _File(self._folder / system, first if self._first > 1 else None)
+                self._files[system] = _File(self._folder / system, first)
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             step = row.total_timesteps if by_timesteps else row.iteration
             self._files[system].add(step, row.time, Summary(value=values + ([] if system else shown)))
@@ -70,15 +70,16 @@ class TensorBoard(Backend):
 class _File:
     """The event file of one TensorBoard run."""
 
-    def __init__(self, folder: Path, purge_from: int | None) -> None:
+    def __init__(self, folder: Path, purge_from: int) -> None:
         """Opens it; TensorBoard forgets what earlier files of the folder hold from this step on."""
         from tensorboard.compat.proto.event_pb2 import Event as Record
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._record = Record
+        held = any(folder.glob("events.out.tfevents.*"))
         self._writer = EventFileWriter(str(folder), flush_secs=10)
-        if purge_from is not None:
+        if held:
             purge = SessionLog(status=SessionLog.START)
             self._writer.add_event(Record(wall_time=time.time(), step=purge_from, session_log=purge))
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 20.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,7 +38,9 @@ def sync(
     assert isinstance(given, dict)
     if parent is not None:
         os.nice(10)  # the run comes first
-    follower = Follower(RunDirectory.existing(run), to, {str(key): value for key, value in given.items()})
+    replaced = {str(key): value for key, value in given.items()}
+    # that of a run which was killed and is resumed at once may need a moment to notice
+    follower = Follower(RunDirectory.existing(run), to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     while not follower.catch_up() and watch:
         if parent is not None and os.getppid() != parent:
             break

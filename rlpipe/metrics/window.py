@@ -26,11 +26,13 @@ class MetricWindow:
         states: reduction states by metric name.
         episodes: training episodes that ended in this window.
         eval_episodes: evaluation episodes that ended in it.
+        worker: rank of the rollout worker it comes from, or None.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     eval_episodes: list[Episode] = field(default_factory=list)
+    worker: int | None = None
 
     def observe(
         self,

@@ -1,0 +1,117 @@
+"""What every backend promises, tried against the real library and without a network (``tests/stores``)."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import rlpipe
+from rlpipe.config import load_config, to_yaml
+from rlpipe.follower import mark_file
+from rlpipe.run_directory import RunDirectory, read_jsonl
+from tests import stores
+from tests.conftest import scripted
+
+STORES = {
+    found.name: importlib.import_module(f"tests.stores.{found.name}") for found in pkgutil.iter_modules(stores.__path__)
+}
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("name", STORES)]
+
+
+def trained(tmp_path: Path, name: str, *overrides: str) -> RunDirectory:
+    """A finished run that knows the backend's options but did not feed it."""
+    config = scripted(tmp_path, f"runner.logger.logger_backends=[{name}]", *STORES[name].OPTIONS, *overrides)
+    return RunDirectory(rlpipe.train(config, local=True).directory)
+
+
+def sync(run: RunDirectory, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """``rlpipe sync`` as a user types it."""
+    command = [sys.executable, "-m", "rlpipe", "sync", str(run.path), "--to", name, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def assert_shows_everything(run: RunDirectory, name: str) -> None:
+    """The store holds each iteration of ``metrics.jsonl`` once, with the same numbers under the same names."""
+    store = STORES[name]
+    held = store.numbers(run)
+    rows = {row["iteration"]: row for row in read_jsonl(run.path / "metrics.jsonl")}
+    assert sorted(held) == sorted(rows)
+    for iteration, row in rows.items():
+        apart = {f"workers/{r}/{key}": v for r, found in row.get("workers", {}).items() for key, v in found.items()}
+        assert held[iteration] == pytest.approx({**row["metrics"], **apart}, rel=store.TOLERANCE, abs=0)
+
+
+def test_a_run_shows_in_it_and_syncing_again_changes_nothing(tmp_path, name):
+    run = trained(tmp_path, name, "runner.logger.per_worker=true")
+    assert_shows_everything(run, name)
+    for _ in range(2):
+        answer = sync(run, name)
+        assert answer.returncode == 0, answer.stderr
+        assert_shows_everything(run, name)
+
+
+def test_a_lost_mark_doubles_nothing(tmp_path, name):
+    run = trained(tmp_path, name)
+    mark_file(run.path, name).unlink()
+    time.sleep(1.1)  # TensorBoard reads event files in the order of their seconds
+    assert sync(run, name).returncode == 0
+    assert_shows_everything(run, name)
+
+
+def test_a_run_that_is_made_longer_goes_on_on_the_same_curve(tmp_path, name):
+    run = trained(tmp_path, name)
+    time.sleep(1.1)
+    longer = load_config(run.path / "config.yaml", ["runner.total_timesteps=384"])
+    rlpipe.train(longer, local=True, resume=run.path)
+    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 6
+    assert_shows_everything(run, name)
+
+
+def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path, name):
+    """The run and all its processes die at some moment; the view may only hold what the resumed run says too."""
+    overrides = (
+        f"runner.logger.logger_backends=[{name}]", "runner.total_timesteps=1280", "runner.save_interval=3",
+        "env.train.step_seconds=0.01", *STORES[name].OPTIONS,
+    )  # fmt: skip
+    (tmp_path / "c.yaml").write_text(to_yaml(scripted(tmp_path, *overrides)), encoding="utf-8")
+    command = [sys.executable, "-m", "rlpipe", "train", str(tmp_path / "c.yaml"), "--local"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        run = _wait_for_iteration(tmp_path, 8)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    resumed = [sys.executable, "-m", "rlpipe", "train", "--resume", str(run.path), "--local"]
+    answer = subprocess.run(resumed, capture_output=True, text=True, timeout=200, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 20
+    assert_shows_everything(run, name)
+
+
+def test_it_says_how_the_run_ended(tmp_path, name):
+    store = STORES[name]
+    if not hasattr(store, "status"):
+        pytest.skip(f"{name} has no word for it")
+    run = trained(tmp_path, name)
+    assert store.status(run) == store.STATUS_COMPLETED
+
+
+def _wait_for_iteration(folder: Path, iteration: int) -> RunDirectory:
+    """Waits until a run in the folder has written an iteration."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        for file in folder.glob("scripted/*/metrics.jsonl"):
+            rows = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+            if len(rows) >= iteration:
+                return RunDirectory(file.parent)
+        time.sleep(0.02)
+    raise AssertionError("the run wrote nothing in a minute")
