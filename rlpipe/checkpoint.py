@@ -50,10 +50,14 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
     path = folder / f"iteration-{meta['iteration']:06d}.npz"
     partial = folder / f".{path.name}.partial"
     text = np.frombuffer(json.dumps({"format": FORMAT, **meta}).encode(), dtype=np.uint8)
-    with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{_META: text, **arrays})
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{_META: text, **arrays})
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     partial.replace(path)
     for old in sorted(folder.glob("iteration-*.npz"))[:-keep]:
         old.unlink()

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
 
 from rlpipe.backends.base import Event
 from rlpipe.follower import Mark, mark_file, read_mark
@@ -69,13 +71,11 @@ class Exporters:
             self._start(view)
 
     def _start(self, view: _View) -> None:
-        folder = self._directory.path / "backends"
-        folder.mkdir(exist_ok=True)
         command = [
             *(sys.executable, "-m", "rlpipe", "sync", str(self._directory.path)),
             *("--to", view.name, "--watch", "--parent", str(os.getpid())),
         ]
-        with mark_file(self._directory.path, view.name).with_suffix(".log").open("ab") as log:
+        with self._log(view.name) as log:
             view.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -90,6 +90,15 @@ class Exporters:
                 },
             )
         view.again, view.moved = None, self._clock()
+
+    def _log(self, name: str) -> IO[bytes]:
+        """Where the output of a view goes; nowhere if the disk is full."""
+        file = mark_file(self._directory.path, name).with_suffix(".log")
+        try:
+            file.parent.mkdir(exist_ok=True)
+            return file.open("ab")
+        except OSError:
+            return Path(os.devnull).open("ab")
 
     def tick(self, iteration: int, now: float) -> list[Event]:
         """Looks after every view; called after each row.
@@ -131,7 +140,7 @@ class Exporters:
             view.process.kill()
             view.process.wait()
         view.again, view.pause = now + view.pause, min(2 * view.pause, LONGEST_PAUSE)
-        if view.failing:
+        if view.failing or self._directory.trouble:  # a full disk has been told, and takes views with it
             return None
         view.failing = True
         why = f"made no progress for {self._deadline:g} s" if stuck else f"ended with exit code {code}"

@@ -6,19 +6,18 @@ be started again, on this machine or another, and nothing is missing afterwards 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.config import options_of
-from rlpipe.plugins import ConfigError, resolve
-from rlpipe.run_directory import RunDirectory
+from rlpipe.plugins import resolve
+from rlpipe.run_directory import RunDirectory, locked
 
 RUNNING = "running"
 
@@ -85,7 +84,12 @@ class Follower:
         self._class.check()
         self._file = mark_file(directory.path, name)
         self._file.parent.mkdir(exist_ok=True)
-        self._lock = _locked(self._file.with_suffix(".lock"), patience, name)
+        self._lock = locked(
+            self._file.with_suffix(".lock"),
+            patience,
+            f"another process keeps {name} up to date for this run already: leave it to that, or wait until the run "
+            "has ended.",
+        )
         self._mark = read_mark(self._file)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
@@ -102,12 +106,14 @@ class Follower:
         return self._mark
 
     def catch_up(self) -> bool:
-        """Gives the view everything it has not seen and may see.
+        """Gives the view everything it has not seen and may see; nothing as long as the run has not begun to write.
 
         Returns:
             Whether the run has ended and the view shows all of it; it is closed then.
         """
         run = self._directory.read_json()
+        if "view" not in run:
+            return False
         if self._mark.status and run["status"] == self._mark.status and run["incarnation"] == self._mark.incarnation:
             return True
         if self._backend is None or run["incarnation"] != self._mark.incarnation:
@@ -135,8 +141,6 @@ class Follower:
         """Opens the view behind the last row that it shows and that still holds."""
         if self._backend is not None:
             self._backend.close(RUNNING)
-        if "view" not in run:
-            raise ConfigError(f"{self._directory.path} cannot be shown elsewhere: the run has not begun to write yet.")
         info = RunInfo(
             run_id=self._directory.run_id,
             experiment=run["experiment"],
@@ -159,29 +163,12 @@ class Follower:
         self._keep(replace(self._mark, iteration=reached, incarnation=run["incarnation"], status=""))
 
     def _keep(self, mark: Mark) -> None:
+        """Remembers how far the view has come. A mark that is lost on a full disk doubles nothing, only costs time."""
         self._mark = mark
         partial = self._file.with_name(f".{self._file.name}.partial")
-        partial.write_text(json.dumps(asdict(mark)), encoding="utf-8")
-        partial.replace(self._file)
-
-
-def _locked(file: Path, patience: float, name: str) -> IO[str]:
-    """The file, held by this process alone until it is closed or the process ends in whatever way."""
-    held = file.open("a")
-    ends = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > ends:
-                held.close()
-                raise ConfigError(
-                    f"another process keeps {name} up to date for this run already: wait until it or the run has "
-                    "ended, or leave it to that."
-                ) from None
-            time.sleep(0.1)
-        else:
-            return held
+        with suppress(OSError):
+            partial.write_text(json.dumps(asdict(mark)), encoding="utf-8")
+            partial.replace(self._file)
 
 
 def mark_file(directory: Path, name: str) -> Path:

@@ -11,7 +11,7 @@ from rlpipe.backends.base import Event, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.learner import Learner
-from rlpipe.metric_logger import MetricLogger
+from rlpipe.metric_logger import Closing, MetricLogger
 from rlpipe.plugins import ConfigError
 from rlpipe.rollout import Ready, RolloutWorker
 from rlpipe.run_directory import RunDirectory
@@ -86,8 +86,8 @@ class LocalEngine:
     def get(self, ref: Any) -> Any:
         return ref
 
-    def finish(self, status: str) -> list[str]:
-        return self._logger.close(status) if self._opened else []
+    def finish(self, status: str) -> Closing:
+        return self._logger.close(status) if self._opened else Closing()
 
     def close(self) -> None:
         self._workers.clear()

@@ -6,8 +6,8 @@ Knows nothing of Ray or torch. One instance writes for the whole run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe import checkpoint
@@ -26,6 +26,19 @@ from rlpipe.run_directory import RunDirectory, now, read_jsonl
 from rlpipe.trajectory import SpaceSpec
 
 
+@dataclass(frozen=True)
+class Closing:
+    """What is left to do when a run has ended.
+
+    Attributes:
+        behind: backends that do not show everything yet.
+        unwritten: iterations for which the disk had no room; they are lost.
+    """
+
+    behind: tuple[str, ...] = ()
+    unwritten: int = 0
+
+
 class MetricLogger:
     """The one writer of a run."""
 
@@ -37,6 +50,8 @@ class MetricLogger:
             kept: ``metrics`` of the checkpoint a run resumes from, else empty.
         """
         self._directory = directory
+        self._lock = directory.held()
+        self._full = False
         self._info = info
         self._config = config
         self._lifetime = {name: from_json(state) for name, state in kept.items()}
@@ -89,13 +104,13 @@ class MetricLogger:
         apart = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
         row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects, apart)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
-        for backend in self._backends:
-            backend.write(row)
+        failed = [self._failure(backend, iteration, backend.write, row) for backend in list(self._backends)]
         percentiles = {name: view.percentiles for name, view in histograms.items()}
         alerts = self._judge(iteration, metrics, percentiles, nonfinite)
-        told = self._exporters.tick(iteration, now())
         events = [
-            *told,
+            *filter(None, failed),
+            *self._disk(iteration),
+            *self._exporters.tick(iteration, now()),
             *self._still_standing(iteration),
             *self._incidents(row),
             *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
@@ -110,6 +125,33 @@ class MetricLogger:
         return {
             str(rank): merged([window for window in windows if window.worker == rank]).read(declared) for rank in ranks
         }
+
+    def _failure(
+        self, backend: Backend, iteration: int, does: Callable[[Any], None], shown: Row | Event
+    ) -> Event | None:
+        """Shows something in a backend that lives here. One that raises is closed, which is said; the run goes on."""
+        try:
+            does(shown)
+        except Exception as error:
+            self._backends.remove(backend)
+            name = type(backend).__name__
+            message = f"The {name} backend raised {type(error).__name__}: {error}. It is left out from now on."
+            return Event("backend", message, iteration, now(), {"backend": name, "level": "warn"})
+        return None
+
+    def _disk(self, iteration: int) -> list[Event]:
+        """That the run directory takes nothing more, and that it does again, each said once."""
+        trouble, before = self._directory.trouble, self._full
+        self._full = trouble is not None
+        if trouble is not None and not before:
+            message = (
+                f"{self._directory.path} takes nothing more: {trouble.strerror or trouble}. Training goes on, what "
+                "comes now waits in memory, and no checkpoint is written until there is room again."
+            )
+            return [Event("disk", message, iteration, now(), {"level": "critical"})]
+        if before and trouble is None:
+            return [Event("disk", "The run directory holds everything again.", iteration, now(), {"level": "cleared"})]
+        return []
 
     def _declaration(self, name: str) -> Metric:
         """The metric of that name, or the family it is a member of."""
@@ -162,17 +204,21 @@ class MetricLogger:
     def event(self, event: Event) -> None:
         """Writes an event."""
         self._directory.write_event(event)
-        for backend in self._backends:
-            backend.event(event)
+        for backend in list(self._backends):
+            if failure := self._failure(backend, event.iteration, backend.event, event):
+                self.event(failure)
 
     def save(self, iteration: int, arrays: Mapping[str, Any]) -> str:
         """Writes a checkpoint of the learner's state together with the metrics' own.
 
-        It comes after the row of the same iteration, so a checkpoint never knows more than ``metrics.jsonl``.
+        It comes after the row of the same iteration, so a checkpoint never knows more than ``metrics.jsonl``; while
+        rows wait for room on the disk there is none.
 
         Returns:
-            Path of the checkpoint.
+            Path of the checkpoint, or nothing.
         """
+        if self._directory.settle():
+            return ""
         meta = {
             "iteration": iteration,
             "run_id": self._directory.run_id,
@@ -180,20 +226,28 @@ class MetricLogger:
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
         }
         keep = self._config.runner.keep_checkpoints
-        return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
+        try:
+            return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
+        except OSError as error:
+            self._directory.trouble = error
+            for event in self._disk(iteration):
+                self.event(event)
+            return ""
 
-    def close(self, status: str) -> list[str]:
+    def close(self, status: str) -> Closing:
         """Notes the end of the run and closes the backends.
 
         Args:
             status: completed, interrupted, stopped or failed.
-        Returns:
-            Names of backends that do not show everything yet.
         """
+        timeout = self._config.runner.logger.finish_timeout
         self._directory.write_json({**self._directory.read_json(), "status": status})
+        unwritten = self._directory.settle(timeout)
         for backend in self._backends:
             backend.close(status)
-        return self._exporters.finish(self._config.runner.logger.finish_timeout)
+        behind = self._exporters.finish(timeout)
+        self._lock.close()
+        return Closing(tuple(behind), unwritten)
 
 
 def run_info(

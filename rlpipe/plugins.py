@@ -1,7 +1,8 @@
 """Finds the class that a name in a configuration stands for.
 
 A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the only name in its
-``__all__``. One that needs Ray lies in ``rlpipe/distributed/<kind>/``. Code outside this package is named ``package.module:Class``. There is no registry to edit.
+``__all__``. One that needs Ray lies in ``rlpipe/distributed/<kind>/``. Code outside this package is named
+``package.module:Class``. There is no registry to edit.
 """
 
 from __future__ import annotations

@@ -1,21 +1,27 @@
 """What a run leaves behind, and the promise that what was reported stays (``docs/run_directory.md``).
 
 ``metrics.jsonl`` and the episode ledgers are the truth; every backend is a view of them. Each line is written whole and
-handed to the operating system at once, so killing the program loses no line that was reported.
+handed to the operating system at once, so killing the program loses no line that was reported. Where the disk takes
+nothing more, lines wait in memory, in their order, and what stands on the disk stays whole.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
+import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from omegaconf import OmegaConf
 
@@ -25,6 +31,29 @@ from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Episode
 
 _CUT_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl")
+_LINES = (*_CUT_BACK, "events.jsonl")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a resume took back.
+
+    Attributes:
+        iterations: that had been reported and will come again.
+        torn: files whose last line a crash had left incomplete.
+    """
+
+    iterations: int
+    torn: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Something still to be written: lines to add to a file, or a file to replace."""
+
+    name: str
+    contents: bytes
+    replaces: bool = False
 
 
 class RunDirectory:
@@ -34,7 +63,10 @@ class RunDirectory:
         """Points at a directory; see ``create`` and ``existing``."""
         self.path = path
         self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
+        self._waiting: deque[_Waiting] = deque()
+        self._whole: dict[str, int] = {}
+        self.trouble: OSError | None = None
+        """Why the disk takes nothing at the moment; None while it does."""
 
     @classmethod
     def create(cls, config: Config, cluster: Mapping[str, Any]) -> RunDirectory:
@@ -51,7 +83,11 @@ class RunDirectory:
             except OSError as error:
                 raise ConfigError(f"runner.logger.log_path: cannot make {path}: {error}.") from error
         run = cls(path.resolve())
-        run.write_config(config)
+        try:
+            run.write_config(config)
+        except OSError as error:
+            shutil.rmtree(path)
+            raise ConfigError(f"runner.logger.log_path: cannot write to {path}: {error}.") from error
         run.write_json(
             {
                 "run_id": path.name,
@@ -63,6 +99,9 @@ class RunDirectory:
                 **_circumstances(config, cluster),
             }
         )
+        if run.trouble:
+            shutil.rmtree(path)
+            raise ConfigError(f"runner.logger.log_path: cannot write to {path}: {run.trouble}.")
         return run
 
     def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int, after: int) -> None:
@@ -91,14 +130,13 @@ class RunDirectory:
 
     def read_json(self) -> dict[str, Any]:
         """Contents of ``run.json``."""
-        contents: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        waiting = [waiting.contents for waiting in self._waiting if waiting.name == "run.json"]
+        contents: dict[str, Any] = json.loads(waiting[-1] if waiting else (self.path / "run.json").read_bytes())
         return contents
 
     def write_json(self, contents: Mapping[str, Any]) -> None:
         """Replaces ``run.json``, whole or not at all."""
-        partial = self.path / ".run.json.partial"
-        partial.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
-        partial.replace(self.path / "run.json")
+        self._write(_Waiting("run.json", (json.dumps(contents, indent=2) + "\n").encode(), replaces=True))
 
     def logger_options(self, backend: str) -> dict[str, Any]:
         """Options of a backend in the configuration of the run."""
@@ -114,8 +152,57 @@ class RunDirectory:
         """Adds lines to a ``.jsonl`` file. Not-a-number cannot get in: ``json`` refuses it."""
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         if lines:
-            with (self.path / name).open("a", encoding="utf-8") as file:
-                file.write(lines)
+            self._write(_Waiting(name, lines.encode()))
+
+    def _write(self, new: _Waiting) -> None:
+        """Writes what waits, in order: a line in ``metrics.jsonl`` stands for episodes that came before it."""
+        self._waiting.append(new)
+        self.settle()
+
+    def settle(self, timeout: float = 0.0) -> int:
+        """Writes what waits for room on the disk.
+
+        Args:
+            timeout: seconds to wait for room.
+        Returns:
+            Number of iterations that still wait.
+        """
+        ends = time.monotonic() + timeout
+        while self._waiting:
+            try:
+                (self._replace if self._waiting[0].replaces else self._append)(self._waiting[0])
+            except OSError as error:
+                self.trouble = error
+                if time.monotonic() >= ends:
+                    break
+                time.sleep(0.2)
+            else:
+                self._waiting.popleft()
+                self.trouble = None
+        return sum(waiting.name == "metrics.jsonl" for waiting in self._waiting)
+
+    def _append(self, lines: _Waiting) -> None:
+        with (self.path / lines.name).open("ab", buffering=0) as file:
+            whole = self._whole.setdefault(lines.name, file.tell())
+            if file.tell() > whole:  # part of a line that found no room
+                file.truncate(whole)
+            rest = memoryview(lines.contents)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(whole)
+                raise
+            self._whole[lines.name] = whole + len(lines.contents)
+
+    def _replace(self, new: _Waiting) -> None:
+        partial = self.path / f".{new.name}.partial"
+        try:
+            partial.write_bytes(new.contents)
+            partial.replace(self.path / new.name)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
     def write_row(self, row: Row, episodes: Iterable[Episode], eval_episodes: Iterable[Episode]) -> None:
         """Writes one iteration. Its episodes go first: the line in ``metrics.jsonl`` says that all of it is there."""
@@ -127,23 +214,37 @@ class RunDirectory:
         """Writes a line of ``events.jsonl``."""
         self.append("events.jsonl", [event.as_json()])
 
-    def cut_back(self, iteration: int) -> int:
+    def held(self, patience: float = 20.0) -> IO[str]:
+        """The directory, to write in until the answer is closed: one writer at a time, on whatever machine.
+
+        Args:
+            patience: seconds to wait for the logger of a run that has just died.
+        Raises:
+            ConfigError: somebody writes here.
+        """
+        return locked(
+            self.path / ".lock", patience, f"{self.path} is being written: the run goes on. Stop it before resuming."
+        )
+
+    def cut_back(self, iteration: int) -> Cut:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
 
-        Returns:
-            Iterations that had been reported and are discarded.
+        Events stay, for what happened has happened; only a last line that a crash left incomplete goes.
         """
-        discarded = 0
+        discarded, torn = 0, []
         number = len({file.name.split("-")[1] for file in self.path.glob("discarded-*")}) + 1
-        for name in _CUT_BACK:
+        for name in _LINES:
             file = self.path / name
             if not file.is_file():
                 continue
             lines = file.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if _iteration_of(line) <= iteration]
+            last = iteration if name in _CUT_BACK else sys.maxsize
+            kept = [line for line in lines if _iteration_of(line) <= last]
             if len(kept) == len(lines):
                 continue
-            cut = [line for line in lines if _iteration_of(line) > iteration]
+            cut = [line for line in lines if _iteration_of(line) > last]
+            if _iteration_of(cut[-1]) == float("inf"):
+                torn.append(name)
             discarded += len(cut) if name == "metrics.jsonl" else 0
             (self.path / f"discarded-{number}-{name}").write_bytes(b"".join(cut))
             partial = self.path / f".{name}.partial"
@@ -152,7 +253,7 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
-        return discarded
+        return Cut(discarded, tuple(torn))
 
 
 def _iteration_of(line: bytes) -> float:
@@ -164,10 +265,33 @@ def _iteration_of(line: bytes) -> float:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a ``.jsonl`` file in turn."""
+    """Objects of a ``.jsonl`` file in turn, but for a last line that is being written."""
     with path.open(encoding="utf-8") as file:
         for line in file:
-            yield json.loads(line)
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def locked(file: Path, patience: float, otherwise: str) -> IO[str]:
+    """A file that this process alone holds, until it closes it or ends in whatever way.
+
+    Args:
+        patience: seconds to wait for another process.  otherwise: what to tell the user if that goes on.
+    Raises:
+        ConfigError: another process holds it.
+    """
+    held = file.open("a")
+    ends = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends:
+                held.close()
+                raise ConfigError(otherwise) from None
+            time.sleep(0.1)
+        else:
+            return held
 
 
 def now() -> float:

@@ -20,14 +20,14 @@ from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage, protocol, stages
 from rlpipe.evaluation import EvaluationReport, evaluation_metrics
-from rlpipe.metric_logger import run_info
+from rlpipe.metric_logger import Closing, run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.rollout import Ready
-from rlpipe.run_directory import RunDirectory, now
+from rlpipe.run_directory import Cut, RunDirectory, now
 
 log = logging.getLogger("rlpipe")
 
@@ -74,8 +74,8 @@ class Engine(Protocol):
     def get(self, ref: Ref) -> Any:
         """The object itself."""
 
-    def finish(self, status: str) -> list[str]:
-        """Closes the logger; ``status`` is completed, interrupted, stopped or failed. Backends that are behind."""
+    def finish(self, status: str) -> Closing:
+        """Closes the logger; ``status`` is completed, interrupted, stopped or failed."""
 
     def close(self) -> None:
         """Ends everything that was started."""
@@ -179,13 +179,14 @@ def train(
     try:
         ready = engine.start_workers(plan, incarnation)
         snapshot = engine.start_learner(plan, ready, state)
-        cut = 0
+        cut = Cut(0, ())
         if directory is None or state is None:
             directory, done = RunDirectory.create(config, engine.cluster()), 0
         else:
             done = int(state.meta["iteration"])
-            cut = directory.cut_back(done)
-            directory.reopen(config, engine.cluster(), incarnation, done)
+            with directory.held():
+                cut = directory.cut_back(done)
+                directory.reopen(config, engine.cluster(), incarnation, done)
         info = run_info(directory, config, plan, done + 1, ready.spec)
         status = "failed"
         views: list[Backend] = []
@@ -196,7 +197,11 @@ def train(
             for note in ready.notes:
                 loop.event("note", note)
             if state is not None:
-                loop.event("resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut)
+                loop.event(
+                    "resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut.iterations
+                )
+            for name in cut.torn:
+                loop.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
             status = loop.run(snapshot)
         except KeyboardInterrupt:
             status = "interrupted"
@@ -204,12 +209,19 @@ def train(
         finally:
             for view in views:
                 view.close(status)
-            for name in engine.finish(status):
+            closing = engine.finish(status)
+            for name in closing.behind:
                 log.warning(
                     "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
                     name, directory.path, name,
                 )  # fmt: skip
-            directory.write_json({**directory.read_json(), "status": status})
+            if directory.read_json()["status"] != status:  # the logger could not say it
+                directory.write_json({**directory.read_json(), "status": status})
+        if closing.unwritten:
+            raise OSError(
+                f"The last {closing.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
+                f"then go on with: rlpipe train --resume {directory.path}"
+            )
         return loop.result(status, directory)
     finally:
         engine.close()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console as Terminal
 from stable_baselines3.common.logger import HumanOutputFormat
 from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
-from rlpipe.backends.base import Event, HistogramView, Row, RunInfo
+from rlpipe.backends.base import Event, HistogramView, Row, RunInfo, escaped, unescaped
 from rlpipe.backends.console import Console
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.metrics import MetricWindow
@@ -42,6 +45,18 @@ def row(iteration, metrics=None, **fields):
         {"time/step": 1.0, "rollout/num_decisions": 100.0, **(metrics or {})},
         **fields,
     )
+
+
+@given(st.text(alphabet="_xX25f/é .~", max_size=12))
+def test_an_escaped_name_is_legal_and_can_be_read_back(name):
+    written = escaped(name, "a-z0-9_")
+    assert re.fullmatch("[a-z0-9_]*", written)
+    assert unescaped(written) == name
+
+
+def test_a_name_that_a_service_accepts_stays_as_it_is():
+    assert escaped("env/success_once", "a-z0-9_/") == "env/success_once"
+    assert escaped("env/success rate", "a-z0-9_/") == "env/success_x20_rate"
 
 
 def alert(metric, level, *, cleared=False, rule="high", iteration=3):

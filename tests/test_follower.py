@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -189,10 +191,22 @@ def test_what_a_backend_missed_is_filled_up_when_it_comes_back(tmp_path):
     assert (directory.path / "shown").read_text().split() == ["1", "2", "3", "4"]
 
 
-def test_a_run_that_has_not_begun_cannot_be_shown(tmp_path):
+def test_a_run_that_has_not_begun_cannot_be_shown_but_can_be_followed(tmp_path):
     directory = RunDirectory.create(scripted(tmp_path), {})
-    with pytest.raises(ConfigError, match="has not begun to write yet"):
-        follow(directory, "csv")
+    command = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", "csv"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "has not begun to write yet" in answer.stderr
+    assert not follow(directory, "csv")
+
+
+def test_a_view_has_one_follower(tmp_path):
+    directory = run(tmp_path)
+    first = Follower(directory, "csv")
+    with pytest.raises(ConfigError, match="another process keeps csv up to date"):
+        Follower(directory, "csv")
+    first.close()
+    Follower(directory, "csv").close()
 
 
 def test_options_of_a_backend_are_checked(tmp_path):

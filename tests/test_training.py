@@ -25,7 +25,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import observed
 from rlpipe.metrics.reductions import Sum
 from rlpipe.plugins import ConfigError
-from rlpipe.rollout import training_seed
+from rlpipe.rollout import RolloutWorker, training_seed
 from rlpipe.run_directory import RunDirectory, read_jsonl
 from rlpipe.training import Interruption, PhaseClock
 from rlpipe.trajectory import Episode, SpaceSpec
@@ -74,6 +74,7 @@ def test_a_run_leaves_behind_what_is_promised(finished):
         "eval_episodes.jsonl",
         "events.jsonl",
         "checkpoints",
+        ".lock",
     }
     run = json.loads((finished.directory / "run.json").read_text())
     assert (run["status"], run["run_id"], run["incarnation"]) == ("completed", finished.directory.name, 0)
@@ -291,13 +292,51 @@ def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(tmp_
     (run / "checkpoints" / "iteration-000004.npz").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 5, "torn')
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"kind": "torn')
     rlpipe.train(config, local=True, resume=run)
+    repaired = [event["message"] for event in lines(run, "events.jsonl") if event["kind"] == "repaired"]
+    assert [message.split()[4] for message in repaired] == ["metrics.jsonl", "events.jsonl"]
     assert [row["iteration"] for row in lines(run, "metrics.jsonl")] == [1, 2, 3, 4]
     discarded = (run / "discarded-1-metrics.jsonl").read_text().splitlines()
     assert [line[:15] for line in discarded] == ['{"iteration": 3', '{"iteration": 4', '{"iteration": 5']
     for row in lines(run, "metrics.jsonl"):
         expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
         assert expected["env/num_trajectories"] == row["metrics"]["env/num_trajectories"]
+
+
+def test_a_run_that_is_being_written_cannot_be_resumed(tmp_path):
+    config = scripted(tmp_path)
+    directory = RunDirectory(rlpipe.train(config, local=True).directory)
+    with directory.held(), pytest.raises(ConfigError, match="Stop it before resuming"):
+        directory.held(patience=0)
+
+
+def test_what_each_worker_saw_can_be_written_beside_what_all_saw(tmp_path):
+    config = scripted(tmp_path, "runner.logger.per_worker=true", "rollout.num_workers=2")
+    for row in lines(rlpipe.train(config, local=True).directory, "metrics.jsonl"):
+        apart = [row["workers"][rank]["env/num_trajectories"] for rank in ("0", "1")]
+        assert sum(apart) == row["metrics"]["env/num_trajectories"]
+        assert "train/loss" not in row["workers"]["0"]
+
+
+def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tmp_path):
+    class Raises(Memory):
+        def write(self, row):
+            raise RuntimeError("no room")
+
+    config = scripted(tmp_path)
+    directory = RunDirectory.create(config, {})
+    plan = stages(config)
+    info = run_info(directory, config, plan, 1, RolloutWorker(plan, 0, 1).ready().spec)
+    logger = MetricLogger(directory, info, config, {})
+    logger._backends = [Raises(info)]
+    window = MetricWindow()
+    window.observe(m.TOTAL_TIMESTEPS, 64)
+    for iteration in (1, 2):
+        logger.write(iteration, window)
+    told = [event["message"] for event in lines(directory.path, "events.jsonl") if event["kind"] == "backend"]
+    assert told == ["The Raises backend raised RuntimeError: no room. It is left out from now on."]
 
 
 def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):

@@ -32,6 +32,7 @@ def sync(
     from omegaconf import OmegaConf
 
     from rlpipe.follower import Follower
+    from rlpipe.plugins import ConfigError
     from rlpipe.run_directory import RunDirectory
 
     given = OmegaConf.to_container(OmegaConf.from_dotlist(list(options or [])))
@@ -40,7 +41,10 @@ def sync(
         os.nice(10)  # the run comes first
     replaced = {str(key): value for key, value in given.items()}
     # that of a run which was killed and is resumed at once may need a moment to notice
-    follower = Follower(RunDirectory.existing(run), to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
+    directory = RunDirectory.existing(run)
+    follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
+    if not watch and "view" not in directory.read_json():
+        raise ConfigError(f"{run} cannot be shown elsewhere: the run has not begun to write yet. Or follow it: --watch")
     while not follower.catch_up() and watch:
         if parent is not None and os.getppid() != parent:
             break

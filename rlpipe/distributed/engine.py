@@ -20,6 +20,7 @@ from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.local import check_fits, number_of_workers
+from rlpipe.metric_logger import Closing
 from rlpipe.plugins import ConfigError
 from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import RunDirectory
@@ -156,12 +157,13 @@ class RayEngine:
         except RayTaskError as error:
             raise _cause(error) from None
 
-    def finish(self, status: str) -> list[str]:
+    def finish(self, status: str) -> Closing:
         try:
-            return list(ray.get(self._logger.call.remote("close", status)))
+            closing: Closing = ray.get(self._logger.call.remote("close", status))
         except ray.exceptions.RayError as error:
             log.error("The metric logger could not close its backends: %s", error)
-            return []
+            return Closing()
+        return closing
 
     def close(self) -> None:
         for part in self._parts:
