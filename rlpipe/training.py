@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -208,7 +208,8 @@ def train(
             raise
         finally:
             for view in views:
-                view.close(status)
+                with suppress(Exception):  # a terminal that is gone
+                    view.close(status)
             closing = engine.finish(status)
             for name in closing.behind:
                 log.warning(
@@ -242,7 +243,7 @@ class _Loop:
         self._config = config
         self._plan = plan
         self._engine = engine
-        self._views = views
+        self._views = list(views)
         self._interruption = interruption
         self._done = done
         self._stage = -1
@@ -257,8 +258,7 @@ class _Loop:
     def event(self, kind: str, message: str, **data: Any) -> None:
         event = Event(kind, message, self._done, now(), data)
         self._written.append(self._engine.event(event))
-        for view in self._views:
-            view.event(event)
+        self._show(event)
 
     def run(self, snapshot: Ref) -> str:
         """Iterates to the end; returns how it ended."""
@@ -328,12 +328,22 @@ class _Loop:
         shown = []
         while len(self._unread) > behind:
             self._last = row = self._engine.get(self._unread.popleft())
-            for view in self._views:
-                view.write(row)
-                for event in row.events:
-                    view.event(event)
+            self._show(row)
+            for event in row.events:
+                self._show(event)
             shown.append(row)
         return shown
+
+    def _show(self, what: Row | Event) -> None:
+        """Shows it on the terminal. One that is gone, such as that of a closed connection, costs the run nothing."""
+        for view in list(self._views):
+            try:
+                view.write(what) if isinstance(what, Row) else view.event(what)
+            except Exception as error:
+                self._views.remove(view)
+                name = type(view).__name__
+                message = f"The {name} backend raised {type(error).__name__}: {error}. It is left out from now on."
+                self.event("backend", message, backend=name, level="warn")
 
     def _heed(self, rows: Sequence[Row]) -> None:
         """Does what the configuration wants done about critical alerts."""

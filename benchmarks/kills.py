@@ -1,0 +1,109 @@
+"""A run that is killed (SIGKILL) at random moments and resumed each time; then: does every store hold it exactly once?
+
+Half of the time only the run is killed, half of the time the processes that feed its backends too, as when a machine is
+lost. The moments are random, but come from a seed. Exits with 1 if a store differs from ``metrics.jsonl`` in one number.
+
+    python benchmarks/kills.py [--kills 50] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from rlpipe.config import to_yaml
+from rlpipe.run_directory import RunDirectory, read_jsonl
+from tests.conftest import scripted
+from tests.outages import wrong_rows
+
+BACKENDS = ("tensorboard", "wandb", "swanlab", "csv")
+LONGEST = 6.0
+"""Seconds of training after which the run is killed at the latest."""
+
+
+def lines(run: Path) -> int:
+    """Rows written so far."""
+    return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").is_file() else 0
+
+
+def killed(command: list[str], folder: Path, moment: float, views_too: bool) -> Path:
+    """Starts a run, kills it so many seconds after its first new row, and returns its directory."""
+    before = {run: lines(run) for run in folder.glob("scripted/*")}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while not any(lines(run) != before.get(run, 0) for run in folder.glob("scripted/*")):
+        if process.poll() is not None:
+            raise RuntimeError(f"the run ended with {process.returncode}: {process.stderr.read().decode()}")
+        time.sleep(0.01)
+    time.sleep(moment)
+    views = psutil.Process(process.pid).children(recursive=True) if views_too and process.poll() is None else []
+    process.kill()
+    for view in views:
+        with suppress(psutil.NoSuchProcess):
+            view.kill()
+    process.wait()
+    (run,) = folder.glob("scripted/*")
+    return run
+
+
+def main() -> int:
+    """Runs, kills, resumes, compares."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    stores = {name: importlib.import_module(f"tests.stores.{name}") for name in BACKENDS}
+    iterations = 100 + 25 * arguments.kills
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        options = [option for store in stores.values() for option in store.OPTIONS]
+        config = scripted(
+            folder, f"runner.logger.logger_backends=[{','.join(BACKENDS)}]", *options, "runner.save_interval=7",
+            f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.002",
+            "runner.logger.finish_timeout=600",
+        )  # fmt: skip
+        (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        train = [sys.executable, "-m", "rlpipe", "train"]
+        command = [*train, str(folder / "config.yaml"), "--local"]
+        for _ in track(range(arguments.kills), "Kills"):
+            run = killed(command, folder, chance.uniform(0, LONGEST), chance.random() < 0.5)
+            command = [*train, "--resume", str(run), "--local"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        directory = RunDirectory(run)
+        found = [row["iteration"] for row in read_jsonl(run / "metrics.jsonl")]
+        table = Table(title=f"{arguments.kills} kills, {platform.machine()}, {os.cpu_count()} cores")
+        for column in ("store", "iterations", "missing or different", "exactly once"):
+            table.add_column(column)
+        once = found == list(range(1, iterations + 1))
+        table.add_row("metrics.jsonl", str(len(found)), "0", "yes" if once else "no")
+        wrong = 0 if once else 1
+        for name, store in stores.items():
+            try:
+                differ, doubled = wrong_rows(directory, store), ""
+            except AssertionError as error:
+                differ, doubled = len(found), str(error)
+            wrong += bool(differ)
+            table.add_row(name, str(len(found)), str(differ), doubled or ("no" if differ else "yes"))
+        console = Console(width=120)
+        console.print(table)
+        console.print(f"exit code of the last run: {ended.returncode}")
+        return int(bool(wrong) or ended.returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

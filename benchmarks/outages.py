@@ -1,0 +1,71 @@
+"""What a backend that fails costs a run: step time against the undisturbed run, rows missing, exit code.
+
+Every backend fails in every way of ``tests/outages.py``, with the real library and without a network. The simulator
+takes a set time for each step, so that a difference in step time is the backend's. ``disk full`` needs the right to
+mount a small file system, on which the whole run lies. Exits with 1 when a promise is broken.
+
+    python benchmarks/outages.py [BACKEND ...]
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.outages import FAULTS, Outcome, run
+
+BACKENDS = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow", "csv", "jsonl")
+
+
+@contextmanager
+def disk(small: bool):
+    """An empty folder; a small one is a file system of its own, of 256 MiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        if small:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", folder], check=True)
+        try:
+            yield Path(folder)
+        finally:
+            if small:
+                subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def main() -> int:
+    """Runs every case and prints the table."""
+    backends = sys.argv[1:] or BACKENDS
+    console = Console(width=140)
+    table = Table(title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
+    for column in ("backend", "fault", "step time", "missing at the end", "after sync", "exit code", "told"):
+        table.add_column(column)
+    broken = 0
+    cases = [(backend, fault) for backend in backends for fault in ("", *FAULTS)]
+    undisturbed: dict[str, Outcome] = {}
+    for backend, fault in track(cases, "Runs"):
+        with disk(fault == "disk full") as folder:
+            outcome = run(folder, backend, importlib.import_module(f"tests.stores.{backend}"), fault)
+        undisturbed.setdefault(backend, outcome)
+        ratio = outcome.step / undisturbed[backend].step
+        failures = sum("works again" not in told and "everything again" not in told for told in outcome.told)
+        bad = outcome.code != 0 or outcome.after_sync or ratio >= 1.05 or failures != bool(fault)
+        broken += bad
+        table.add_row(
+            backend, fault or "none", f"{ratio:.3f}", str(outcome.missing), str(outcome.after_sync), str(outcome.code),
+            str(failures), style="red" if bad else "",
+        )  # fmt: skip
+    console.print(table)
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
