@@ -8,6 +8,7 @@ checked here, before anything starts.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import DIALECTS
 from rlpipe.metrics.health import TAGS
 from rlpipe.plugins import ConfigError, available, nearest, resolve
+from rlpipe.secrets import check_no_secrets
 
 AUTO = "auto"
 FIRST_TRAINING_SEED = 2**30
@@ -323,7 +325,18 @@ def _read(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> D
     return tree
 
 
+def _check_secrets(tree: DictConfig) -> None:
+    """Comes before every other check, because an error about a value shows the value."""
+    try:
+        resolved = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
+    assert isinstance(resolved, dict)
+    check_no_secrets({str(key): value for key, value in resolved.items()}, os.environ)
+
+
 def _build(tree: DictConfig) -> Config:
+    _check_secrets(tree)
     known = [*(f.name for f in dataclasses.fields(Config))]
     for name in tree:
         if name not in known:
@@ -380,8 +393,9 @@ def options_of(name: str, schema: type[Any], given: Mapping[str, Any]) -> Any:
     """A backend's options, complete and typed.
 
     Raises:
-        ConfigError: one is unknown or has the wrong type.
+        ConfigError: one is unknown, has the wrong type, or is a secret.
     """
+    check_no_secrets({"runner": {"logger": {"options": {name: dict(given)}}}}, os.environ)
     return _typed(schema, OmegaConf.create(dict(given)), f"runner.logger.options.{name}")
 
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from rlpipe.backends.base import Event, RunInfo
+from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.learner import Learner
@@ -30,6 +30,7 @@ def number_of_workers(config: Config, cpus: float) -> int:
 class LocalEngine:
     """Implements ``rlpipe.training.Engine``; a reference is the object itself."""
 
+    places = frozenset(Place) - {Place.RAY}
     _learner: Learner
     _logger: MetricLogger
     _opened = False

@@ -6,13 +6,14 @@ Knows nothing of Ray or torch. One instance writes for the whole run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, HistogramView, Place, Row, RunInfo
-from rlpipe.config import Config, Stage, declared_metrics, stages, to_yaml
+from rlpipe.config import Config, Stage, declared_metrics, options_of, stages, to_yaml
 from rlpipe.exporters import Exporters
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -23,6 +24,7 @@ from rlpipe.metrics.reductions import from_json, to_json
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run_directory import RunDirectory, now, read_jsonl
+from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
 
 
@@ -70,7 +72,11 @@ class MetricLogger:
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
         self._stood = self._monitor.standing
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
-        self._backends: list[Backend] = [cls(info) for cls in classes.values() if cls.place is Place.LOGGER]
+        self._backends: list[Backend] = [
+            cls(replace(info, options=options_of(name, cls.Config, logger.options.get(name, {}))))
+            for name, cls in classes.items()
+            if cls.place in (Place.LOGGER, Place.RAY)
+        ]
         apart = [name for name, cls in classes.items() if cls.place is Place.APART]
         self._exporters = Exporters(directory, apart, deadline=logger.deadline)
 
@@ -135,7 +141,8 @@ class MetricLogger:
         except Exception as error:
             self._backends.remove(backend)
             name = type(backend).__name__
-            message = f"The {name} backend raised {type(error).__name__}: {error}. It is left out from now on."
+            why = redacted(f"{type(error).__name__}: {error}", os.environ)
+            message = f"The {name} backend raised {why}. It is left out from now on."
             return Event("backend", message, iteration, now(), {"backend": name, "level": "warn"})
         return None
 

@@ -38,6 +38,9 @@ Ref = Any
 class Engine(Protocol):
     """Where the parts of a run live. Calls return references at once; ``wait`` and ``get`` wait for them."""
 
+    places: frozenset[Place]
+    """Where backends can live."""
+
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until all have their simulators."""
 
@@ -177,6 +180,7 @@ def train(
     state = None if directory is None else checkpoint.newest(directory.path)
     incarnation = 0 if directory is None else directory.read_json()["incarnation"] + 1
     try:
+        _check_places(config, engine)
         ready = engine.start_workers(plan, incarnation)
         snapshot = engine.start_learner(plan, ready, state)
         cut = Cut(0, ())
@@ -402,6 +406,18 @@ def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
     else:
         raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
     return state, state.meta["config"]
+
+
+def _check_places(config: Config, engine: Engine) -> None:
+    """Checks that every backend can live here.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for index, name in enumerate(config.runner.logger.logger_backends):
+        key = f"runner.logger.logger_backends[{index}]"
+        if resolve("backends", name, key).place not in engine.places:
+            raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
 
 
 def _terminal_backends(config: Config) -> list[type[Backend]]:

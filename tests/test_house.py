@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rlpipe"
 FLOORS = {
     0: ["plugins", "trajectory"],
-    1: ["functional", "metrics", "config"],
+    1: ["functional", "metrics", "config", "secrets"],
     2: ["envs", "policies", "algorithms", "backends"],
     3: [
         "episodes",

@@ -138,6 +138,7 @@ class Place(Enum):
 
     APART = "a process of its own, fed from the run directory, so that whatever it does cannot disturb the run"
     LOGGER = "beside the logger; for what needs the live objects and cannot fail"
+    RAY = "beside the logger, where that is an actor on Ray; for what shows through Ray and cannot fail"
     TERMINAL = "the process the user started, where the terminal is"
 
 

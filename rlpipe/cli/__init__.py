@@ -8,14 +8,16 @@ Results go to stdout, progress to stderr.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import diagnose, evaluate, metrics, sync, train
+from rlpipe.cli import diagnose, evaluate, export, metrics, sync, train
 from rlpipe.plugins import ConfigError
+from rlpipe.secrets import redacted
 
 app = typer.Typer(
     help="Reinforcement learning for manipulation on Ray, with metrics that can be trusted.",
@@ -29,6 +31,7 @@ evaluate.add_to(app)
 diagnose.add_to(app)
 metrics.add_to(app)
 sync.add_to(app)
+export.add_to(app)
 
 
 def main() -> None:
@@ -57,4 +60,4 @@ def main() -> None:
 def _escaped(error: Exception) -> str:
     from rich.markup import escape
 
-    return escape(str(error))
+    return escape(redacted(str(error), os.environ))

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlpipe.backends.base import Event, RunInfo
+from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.distributed.cluster import Cluster
@@ -51,6 +51,8 @@ class _Part:
 
 class RayEngine:
     """Implements ``rlpipe.training.Engine``."""
+
+    places = frozenset(Place)
 
     def __init__(self, config: Config, address: str | None = None) -> None:
         """Connects to Ray.

@@ -1,0 +1,91 @@
+"""A copy of ``metrics.jsonl`` in a second place, such as a disk that other machines can read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from rlpipe.backends.base import Backend, Row, RunInfo
+from rlpipe.plugins import ConfigError
+
+__all__ = ["JSONL"]
+
+_KEY = "runner.logger.options.jsonl.path"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options."""
+
+    path: str | None = None
+    """File to copy the lines to, such as ``/shared/{experiment}/{run}.jsonl``, with the name of the experiment and the
+    id of the run. None copies nothing: ``metrics.jsonl`` of the run directory is always written."""
+
+    def __post_init__(self) -> None:
+        """Checks the path, as far as it can be without a run."""
+        if self.path is not None and "{run}" not in self.path:
+            raise ConfigError(f"{_KEY} is {self.path!r}; write {{run}} for the run id, or runs overwrite each other.")
+        if self.path is not None and not Path(self.path).expanduser().is_absolute():
+            raise ConfigError(f"{_KEY} is {self.path!r}; write it from the root on, since it is used in many places.")
+
+
+class JSONL(Backend):
+    """Each line as it stands in ``metrics.jsonl``."""
+
+    Config: ClassVar[type[Config]] = Config
+
+    @classmethod
+    def reached(cls, run: RunInfo) -> int | None:
+        """Lines from the first on that are those of the run, whoever wrote or lost the others."""
+        copy = _copy(run)
+        return None if copy is None else len(list(_same_lines(copy, run)))
+
+    def __init__(self, run: RunInfo) -> None:
+        """Cuts the copy back to the lines before the first iteration to come; a crash can have torn the last one."""
+        self._copy = _copy(run)
+        if self._copy is not None:
+            self._copy.parent.mkdir(parents=True, exist_ok=True)
+            kept = list(_same_lines(self._copy, run))[: run.first_iteration - 1]
+            with self._copy.open("ab") as file:
+                file.truncate(sum(kept))
+
+    def write(self, row: Row) -> None:
+        if self._copy is not None:
+            with self._copy.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row.as_json(), allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # a shared disk may notice only now that it is full
+
+    def close(self, status: str) -> None:
+        """Every line is written already."""
+
+
+def _copy(run: RunInfo) -> Path | None:
+    """Where the copy lies.
+
+    Raises:
+        ConfigError: in the run directory itself.
+    """
+    if run.options.path is None:
+        return None
+    named = run.options.path.replace("{experiment}", run.experiment).replace("{run}", run.run_id)
+    path = Path(named).expanduser().resolve()
+    if path.is_relative_to(run.directory.resolve()):
+        raise ConfigError(f"{_KEY} is {path}, in the run directory, which belongs to the run alone.")
+    return path
+
+
+def _same_lines(copy: Path, run: RunInfo) -> Iterator[int]:
+    """Bytes of each line from the first on that the copy shares with the run."""
+    truth = run.directory / "metrics.jsonl"
+    if not copy.is_file() or not truth.is_file():
+        return
+    with copy.open("rb") as ours, truth.open("rb") as theirs:
+        for line, wanted in zip(ours, theirs, strict=False):
+            if line != wanted:
+                return
+            yield len(line)

@@ -1,0 +1,246 @@
+"""``rlpipe export RUN``: the run directory as tables, for notebooks.
+
+A file is read twice, once for its columns and once for its rows, so a run of any length takes the same memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import IO, Annotated, Any, get_args, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlpipe.plugins import ConfigError, nearest, require
+
+VALUES_AT_ONCE = 200_000
+"""Cells that are kept in memory."""
+
+Cells = dict[str, Any]
+"""One line of a file: value by column. None, or no entry, is an absent one."""
+Write = Callable[[Sequence[Cells]], None]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="export")(export)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may be going on.")],
+    form: Annotated[str, typer.Option("--format", help="parquet, which keeps the types, or csv.")] = "parquet",
+    out: Annotated[Path | None, typer.Option(help="Folder for the tables.", show_default="RUN/export")] = None,
+) -> None:
+    """Write a run as tables for notebooks: metrics, episodes, eval_episodes and events."""
+    from rlpipe.run_directory import RunDirectory
+
+    if form not in _FORMATS:
+        raise ConfigError(f"--format is {form!r}; legal are {', '.join(_FORMATS)}{nearest(form, _FORMATS)}")
+    if form == "parquet":
+        require("pyarrow", "parquet", "--format parquet")
+    directory = RunDirectory.existing(run)
+    folder = out or run / "export"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: cannot make the folder {folder}: {error}.") from error
+    console = Console(highlight=False, soft_wrap=True)
+    summary = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("table", "rows", "columns", "size"):
+        summary.add_column(column, justify="left" if column == "table" else "right")
+    damaged = 0
+    for source in _sources():
+        file = folder / f"{source.name}.{form}"
+        with _Lines(directory.path / f"{source.name}.jsonl", source.cells) as lines:
+            columns = source.columns(lines)
+            with _whole(file) as partial, _FORMATS[form](partial, columns) as write:
+                rows = 0
+                for batch in _batches(lines, max(1, VALUES_AT_ONCE // len(columns))):
+                    write([_fitting(cells, columns) for cells in batch])
+                    rows += len(batch)
+            damaged += lines.damaged
+        summary.add_row(file.name, f"{rows:,}", f"{len(columns):,}", _size(file.stat().st_size))
+    console.print(f"[bold]{escape(directory.run_id)}[/] in {escape(str(folder))}")
+    console.print(summary)
+    if damaged:
+        console.print(f"[yellow]{damaged} damaged line{'' if damaged == 1 else 's'} left out[/]")
+    console.print(f"[dim]in pandas:[/] {escape(_reading(folder / f'metrics.{form}', form))}")
+
+
+def _reading(file: Path, form: str) -> str:
+    """The line of Python that reads a table as it was written."""
+    exactly = {"parquet": 'dtype_backend="pyarrow"', "csv": 'float_precision="round_trip"'}[form]
+    return f"import pandas; metrics = pandas.read_{form}({str(file)!r}, {exactly})"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"
+
+
+# --- what the lines of a file are as a table
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file of the run directory.
+
+    Attributes:
+        name: without its ending.  cells: what one of its lines says.
+        declared: type of each column it always has.  rest: of all others; None to take it from what they hold.
+    """
+
+    name: str
+    cells: Callable[[Mapping[str, Any]], Cells]
+    declared: Mapping[str, type]
+    rest: type | None
+
+    def columns(self, lines: _Lines) -> dict[str, type]:
+        """Type of each column, in the order in which lines name them."""
+        found: dict[str, set[type]] = {name: {kind} for name, kind in self.declared.items()}
+        for cells in lines:
+            for name, value in cells.items():
+                if name not in self.declared:
+                    found.setdefault(name, set()).add(self.rest or type(value))
+        return {name: _common(kinds - {NoneType}) for name, kinds in found.items()}
+
+
+def _common(kinds: set[type]) -> type:
+    """The type that holds values of all these; text, as JSON where it was none, if no other does."""
+    if kinds == {int, float}:
+        return float
+    return kinds.pop() if len(kinds) == 1 and kinds <= {bool, int, float} else str
+
+
+def _sources() -> list[_Source]:
+    from rlpipe.backends.base import Row
+    from rlpipe.trajectory import Episode
+
+    def numbers(line: Mapping[str, Any]) -> Cells:
+        row = Row.from_json(line)
+        return {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "time": row.time, **row.series}
+
+    hints = {"iteration": int, **get_type_hints(Episode), "return": float}
+    episode = {
+        name: next((kind for kind in get_args(hint) if kind is not NoneType), hint)
+        for name, hint in hints.items()
+        if name not in ("episode_return", "reward_terms")
+    }
+    return [
+        _Source("metrics", numbers, {"iteration": int, "total_timesteps": int, "time": float}, float),
+        _Source("episodes", _flat, episode, float),
+        _Source("eval_episodes", _flat, episode, float),
+        _Source("events", _flat, {"kind": str, "message": str, "iteration": int, "time": float}, None),
+    ]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Cells:
+    """Leaves of a nested object, by their path."""
+    found: Cells = {}
+    for name, value in tree.items():
+        found |= _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _fitting(cells: Cells, columns: Mapping[str, type]) -> Cells:
+    """The values in the types of their columns."""
+    return {
+        name: json.dumps(value) if columns[name] is str and not isinstance(value, str | None) else value
+        for name, value in cells.items()
+    }
+
+
+# --- reading
+
+
+class _Lines:
+    """What the lines say that were complete when it was first asked; the same each time, though the run may go on.
+
+    Attributes:
+        damaged: how many could not be read.
+    """
+
+    def __init__(self, file: Path, cells: Callable[[Mapping[str, Any]], Cells]) -> None:
+        self._cells = cells
+        self._file: IO[bytes] | None = file.open("rb") if file.is_file() else None
+        self._end: int | None = None
+        self.damaged = 0
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __iter__(self) -> Iterator[Cells]:
+        if self._file is None:
+            return
+        self._file.seek(0)
+        offset = self.damaged = 0
+        for line in self._file:
+            offset += len(line)
+            if not line.endswith(b"\n") or (self._end is not None and offset > self._end):
+                offset -= len(line)
+                break
+            try:
+                said = json.loads(line)
+            except ValueError:
+                self.damaged += 1
+            else:
+                yield self._cells(said)
+        self._end = offset
+
+
+def _batches(lines: _Lines, size: int) -> Iterator[list[Cells]]:
+    batch: list[Cells] = []
+    for cells in lines:
+        batch.append(cells)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+# --- writing
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[Path]:
+    """Where to write a file so that it appears whole or not at all."""
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        yield partial
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _csv(file: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, list(columns))
+        writer.writeheader()
+        yield writer.writerows
+
+
+@contextmanager
+def _parquet(file: Path, columns: Mapping[str, type]) -> Iterator[Write]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    with parquet.ParquetWriter(file, schema) as out:
+        yield lambda rows: out.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=schema))
+
+
+_FORMATS = {"parquet": _parquet, "csv": _csv}

@@ -1,0 +1,198 @@
+"""Prometheus, by way of the metrics that every Ray node offers it: ``launch/grafana/`` shows them.
+
+Only the logger exports, so the number of series does not grow with the number of workers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo, escaped
+from rlpipe.metrics import CATALOGUE
+from rlpipe.plugins import ConfigError
+from rlpipe.run_directory import read_jsonl
+
+if TYPE_CHECKING:
+    from ray.util.metrics import Gauge
+
+__all__ = ["Prometheus"]
+
+REFRESH_SECONDS = 1.0
+"""Ray forgets a gauge that was not set for two of its report intervals, which last 1 s at least and 10 s by default."""
+
+OWN = {
+    "rlpipe_iteration": "Last iteration of the run.",
+    "rlpipe_total_timesteps": "Environment steps so far.",
+    "rlpipe_row_timestamp_seconds": "When the last iteration was written, in seconds since 1970.",
+    "rlpipe_reported": "Iteration that the number of this metric is from.",
+    "rlpipe_alert": "1 while an alert stands, 0 after it was cleared.",
+    "rlpipe_status": "1 for the status that the run has, 0 for one that it had.",
+}
+"""Gauges that are no metrics, and what they mean."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options."""
+
+    linger: float = 25.0
+    """Seconds that a run which reached its end waits, so that its last numbers arrive: Ray passes them on every 10 s,
+    and Prometheus comes for them every ``scrape_interval``."""
+
+    def __post_init__(self) -> None:
+        if self.linger < 0:
+            raise ConfigError(f"runner.logger.options.prometheus.linger is {self.linger:g}; it may not be negative.")
+
+
+class Prometheus(Backend):
+    """A gauge for each metric: ``env/success_once`` is ``ray_rlpipe_env_success_once`` with ``run``, ``experiment``,
+    ``project``, and ``metric="env/success_once"``, so that every name can be found again and no two are mixed up.
+
+    A gauge says what holds now. A metric that has nothing to say in an iteration, as ``eval/success_once`` between two
+    evaluations, therefore keeps its last number, also when the run resumes, and ``ray_rlpipe_reported`` says which
+    iteration that is from. Prometheus sees a sample of the iterations; ``metrics.jsonl`` has them all, and the numbers
+    of single workers.
+
+    Where to scrape stands in ``<log_path>/prometheus/``, one file a run, as long as it goes on: Ray's own file for that
+    is only written with its dashboard, and by whichever Ray started last.
+    """
+
+    Config = Config
+    place = Place.RAY
+
+    @classmethod
+    def check(cls) -> None:
+        """Ray without its extra accepts every number and exports none."""
+        try:
+            import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it opens the port
+        except ImportError as error:
+            raise ConfigError(
+                f"the backend prometheus needs Ray with its extra default, but {error.name} is not installed: "
+                "pip install 'rlpipe[prometheus]'"
+            ) from error
+
+    def __init__(self, run: RunInfo) -> None:
+        """Takes up the numbers and alerts of a run that goes on, and exports from now on.
+
+        Raises:
+            ConfigError: there is no Ray here, or one that exports nothing.
+        """
+        self._run = run
+        self._linger: float = run.options.linger
+        self._lock = threading.Lock()
+        self._numbers: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._gauges: dict[tuple[str, tuple[str, ...]], Gauge] = {}
+        if run.first_iteration > 1:
+            self._recall()
+        self._set("rlpipe_status", 1, status="running")
+        self._target = run.log_path / "prometheus" / f"{escaped(run.experiment, 'A-Za-z0-9_.-')}.{run.run_id}.json"
+        _replace(self._target, json.dumps([{"targets": [_address()], "labels": {"job": "ray"}}]))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._export, name="prometheus", daemon=True)
+        self._thread.start()
+
+    def _recall(self) -> None:
+        for row in map(Row.from_json, read_jsonl(self._run.directory / "metrics.jsonl")):
+            self.write(row)
+        standing: list[Event] = []
+        for event in (Event(**line) for line in read_jsonl(self._run.directory / "events.jsonl")):
+            if event.kind == "resumed":  # what came after its iteration was taken back
+                standing = [alert for alert in standing if alert.iteration <= event.iteration]
+            standing.append(event)
+        for event in standing:
+            if event.iteration < self._run.first_iteration:
+                self.event(event)
+
+    def write(self, row: Row) -> None:
+        with self._lock:  # so that an iteration is exported as a whole
+            self._set("rlpipe_iteration", row.iteration)
+            self._set("rlpipe_total_timesteps", row.total_timesteps)
+            self._set("rlpipe_row_timestamp_seconds", row.time)
+            for name, value in row.metrics.items():
+                self._set(gauge_name(name), value, metric=name)
+                self._set("rlpipe_reported", row.iteration, metric=name)
+
+    def event(self, event: Event) -> None:
+        if event.kind == "alert":
+            labels = {key: event.data[key] for key in ("metric", "rule", "level")}
+            with self._lock:
+                self._set("rlpipe_alert", float(not event.data["cleared"]), **labels)
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        self._numbers[name, tuple(labels.items())] = float(value)
+
+    def close(self, status: str) -> None:
+        with self._lock:
+            self._set("rlpipe_status", 0, status="running")
+            self._set("rlpipe_status", 1, status=status)
+        if status in ("completed", "stopped"):
+            time.sleep(self._linger)
+        self._ended.set()
+        self._thread.join()
+        self._target.unlink(missing_ok=True)
+
+    def _export(self) -> None:
+        while not self._ended.wait(REFRESH_SECONDS):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Sets every gauge again."""
+        with self._lock:
+            numbers = list(self._numbers.items())
+        for (name, labels), value in numbers:
+            self._gauge(name, dict(labels)).set(value, dict(labels))
+
+    def _gauge(self, name: str, labels: Mapping[str, str]) -> Gauge:
+        from ray.util.metrics import Gauge
+
+        key = name, tuple(labels)
+        if key not in self._gauges:
+            known = CATALOGUE.get(labels.get("metric", ""))
+            meaning = OWN.get(name) or (f"{known.meaning} Unit: {known.unit}." if known else "")
+            common = {"run": self._run.run_id, "experiment": self._run.experiment, "project": self._run.project}
+            gauge = Gauge(name, meaning, tag_keys=(*common, *labels))
+            self._gauges[key] = gauge.set_default_tags(common)
+        return self._gauges[key]
+
+
+def gauge_name(metric: str) -> str:
+    """Name of a metric's gauge, before Ray puts ``ray_`` in front."""
+    return "rlpipe_" + re.sub("[^a-zA-Z0-9_]", "_", metric)
+
+
+def _address() -> str:
+    """Where the node shows what this process sets.
+
+    Raises:
+        ConfigError: nowhere.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        raise ConfigError(
+            "prometheus shows a run through the Ray it runs on, while it goes on: leave out --local, or for a run that "
+            "has ended take another backend."
+        )
+    here = ray.get_runtime_context().get_node_id()
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == here)
+    if node["MetricsExportPort"] <= 0:
+        raise ConfigError(
+            "the Ray on this machine exports no metrics, because it was started without its extra default: "
+            "pip install 'rlpipe[prometheus]' there and start it again."
+        )
+    return f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
+
+
+def _replace(file: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)
