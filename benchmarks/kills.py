@@ -1,7 +1,8 @@
 """A run that is killed (SIGKILL) at random moments and resumed each time; then: does every store hold it exactly once?
 
-Half of the time only the run is killed, half of the time the processes that feed its backends too, as when a machine is
-lost. The moments are random, but come from a seed. Exits with 1 if a store differs from ``metrics.jsonl`` in one number.
+Half of the time only the run is killed, half of the time the processes that feed its backends too, as when a machine
+is lost. The moments are random, but come from a seed. Exits with 1 if a store differs from ``metrics.jsonl`` in a
+number.
 
     python benchmarks/kills.py [--kills 50] [--seed 0]
 """

@@ -89,7 +89,8 @@ class Exporters:
                     "CUDA_VISIBLE_DEVICES": "",
                 },
             )
-        view.again, view.moved = None, self._clock()
+        view.again = None
+        view.moved = self._clock() + self._deadline  # a library may take as long again to load on a busy machine
 
     def _log(self, name: str) -> IO[bytes]:
         """Where the output of a view goes; nowhere if the disk is full."""
@@ -166,14 +167,21 @@ class Exporters:
         ends = self._clock() + timeout
         behind = []
         for view in self._views:
-            if view.process is None or view.again is not None:
-                self._start(view)
-            assert view.process is not None
-            try:
-                code = view.process.wait(max(0.1, ends - self._clock()))
-            except subprocess.TimeoutExpired:
-                view.process.kill()
-                code = view.process.wait()
-            if code:
-                behind.append(view.name)
+            while self._ends_badly(view, ends):
+                if self._clock() + FIRST_PAUSE >= ends:
+                    behind.append(view.name)
+                    break
+                time.sleep(FIRST_PAUSE)
         return behind
+
+    def _ends_badly(self, view: _View, ends: float) -> bool:
+        """Whether the process of a view, started again if there is none, does not reach the end of the run in time."""
+        if view.process is None or view.process.poll() is not None:
+            self._start(view)
+        assert view.process is not None
+        try:
+            return view.process.wait(max(0.1, ends - self._clock())) != 0
+        except subprocess.TimeoutExpired:
+            view.process.kill()
+            view.process.wait()
+            return True

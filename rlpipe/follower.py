@@ -6,10 +6,13 @@ be started again, on this machine or another, and nothing is missing afterwards 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ from rlpipe.config import options_of
 from rlpipe.plugins import resolve
 from rlpipe.run_directory import RunDirectory, locked
 
-RUNNING = "running"
+RUNNING, COMPLETED = "running", "completed"
+_ITERATION = re.compile(rb'\{"iteration": (\d+),')
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,14 @@ class Mark:
     Attributes:
         iteration: last one it was given.  incarnation: of the run at that time.  events: lines of ``events.jsonl``.
         status: that it was closed with; empty while it is open.
+        options: of the backend, as a short sum; with others it may show the run at another place, so the mark is void.
     """
 
     iteration: int = 0
     incarnation: int = 0
     events: int = 0
     status: str = ""
+    options: str = ""
 
 
 class Tail:
@@ -45,8 +51,8 @@ class Tail:
         self._path = path
         self._offset = self._inode = 0
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """Objects of the lines that came since the last time."""
+    def read(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Objects of the lines that came since the last time, but for iterations up to ``after``."""
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
@@ -59,7 +65,8 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return  # it is being written
                 self._offset += len(line)
-                yield json.loads(line)
+                if (number := _ITERATION.match(line)) is None or int(number[1]) > after:
+                    yield json.loads(line)
 
 
 class Follower:
@@ -82,6 +89,7 @@ class Follower:
         self._class: type[Backend] = resolve("backends", name, "--to")
         self._options = options_of(name, self._class.Config, directory.logger_options(name) | dict(options or {}))
         self._class.check()
+        self._forgets = self._class.can_forget(self._options)
         self._file = mark_file(directory.path, name)
         self._file.parent.mkdir(exist_ok=True)
         self._lock = locked(
@@ -90,7 +98,9 @@ class Follower:
             f"another process keeps {name} up to date for this run already: leave it to that, or wait until the run "
             "has ended.",
         )
-        self._mark = read_mark(self._file)
+        given = hashlib.sha256(repr(self._options).encode()).hexdigest()[:8]
+        mark = read_mark(self._file)
+        self._mark = mark if mark.options == given else Mark(options=given)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
         self._pending: list[Row] = []
@@ -99,6 +109,11 @@ class Follower:
     def close(self) -> None:
         """Lets another follower have the view. One that is open is left as it is, to be opened again."""
         self._lock.close()
+
+    @property
+    def withheld(self) -> int:
+        """Rows that the view is not given, because a resume could take them back and it could not forget them."""
+        return len(self._pending)
 
     @property
     def mark(self) -> Mark:
@@ -119,13 +134,17 @@ class Follower:
         if self._backend is None or run["incarnation"] != self._mark.incarnation:
             self._open(run)
         assert self._backend is not None
-        self._pending += [row for row in map(Row.from_json, self._rows.read()) if row.iteration > self._mark.iteration]
         ended: bool = run["status"] != RUNNING
-        covered = None if self._class.forgets or ended else checkpoint.newest_iteration(self._directory.path)
-        while self._pending and (covered is None or self._pending[0].iteration <= covered):
-            row = self._pending.pop(0)
-            self._backend.write(row)
-            self._keep(replace(self._mark, iteration=row.iteration))
+        certain = self._forgets or run["status"] == COMPLETED
+        covered = None if certain else checkpoint.newest_iteration(self._directory.path)
+        waiting = []
+        for row in chain(self._pending, map(Row.from_json, self._rows.read(after=self._mark.iteration))):
+            if covered is not None and row.iteration > covered:
+                waiting.append(row)
+            else:
+                self._backend.write(row)
+                self._keep(replace(self._mark, iteration=row.iteration))
+        self._pending = waiting
         for event in self._events.read():
             self._seen_events += 1
             if self._seen_events > self._mark.events:
@@ -136,6 +155,11 @@ class Follower:
             self._backend = None
             self._keep(replace(self._mark, status=run["status"]))
         return ended
+
+    def how_to_look(self) -> str:
+        """Command that opens what the view shows; empty if there is none."""
+        project = self._directory.read_json()["project"]
+        return self._class.how_to_look(self._options, self._directory.path, project)
 
     def _open(self, run: Mapping[str, Any]) -> None:
         """Opens the view behind the last row that it shows and that still holds."""
@@ -155,12 +179,14 @@ class Follower:
         reached = self._mark.iteration if held is None else held
         # A resume took back everything behind its checkpoint; only a view that cannot forget was never given it.
         resumed = run.get("resumed_after", [])[self._mark.incarnation :]
-        if self._class.forgets:
+        if self._forgets:
             reached = min([reached, *resumed])
         self._backend = self._class(replace(info, first_iteration=reached + 1))
         self._pending = []
-        self._rows = Tail(self._directory.path / "metrics.jsonl")
-        self._keep(replace(self._mark, iteration=reached, incarnation=run["incarnation"], status=""))
+        self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
+        self._seen_events = 0
+        told = self._mark.events if reached else 0  # a view that begins anew hears of everything again
+        self._keep(Mark(reached, run["incarnation"], told, "", self._mark.options))
 
     def _keep(self, mark: Mark) -> None:
         """Remembers how far the view has come. A mark that is lost on a full disk doubles nothing, only costs time."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,35 @@ def test_a_view_that_cannot_forget_only_gets_what_a_checkpoint_covers(tmp_path):
     directory.write_json({**directory.read_json(), "status": "completed"})
     assert follower.catch_up()
     assert CannotForget.kept == [1, 2, 3, 4]
+
+
+def test_of_a_run_that_failed_it_gets_no_more_because_a_resume_may_make_the_rest_again(tmp_path):
+    directory = run(tmp_path, overrides=("runner.save_interval=3",))
+    (directory.path / "checkpoints" / "iteration-000004.npz").unlink()
+    directory.write_json({**directory.read_json(), "status": "failed"})
+    CannotForget.kept.clear()
+    follower = Follower(directory, f"{HERE}:CannotForget")
+    assert follower.catch_up()
+    assert (CannotForget.kept, follower.withheld) == ([1, 2, 3], 1)
+
+
+@dataclass(frozen=True)
+class Where:
+    place: str = "here"
+
+
+class HasPlaces(CannotForget):
+    Config = Where
+
+
+def test_a_view_with_other_options_begins_anew(tmp_path):
+    directory = run(tmp_path)
+    CannotForget.kept.clear()
+    assert Follower(directory, f"{HERE}:HasPlaces").catch_up()
+    assert Follower(directory, f"{HERE}:HasPlaces").catch_up()
+    assert CannotForget.kept == [1, 2, 3, 4]
+    assert Follower(directory, f"{HERE}:HasPlaces", {"place": "there"}).catch_up()
+    assert CannotForget.kept == [1, 2, 3, 4, 1, 2, 3, 4]
 
 
 class FailsAtStart(Backend):

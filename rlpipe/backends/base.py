@@ -153,7 +153,7 @@ def escaped(name: str, allowed: str) -> str:
         allowed: characters of a regular expression's set, such as ``a-z/``; must hold lower-case letters, digits and _.
     """
     # an underscore that would look like the beginning of an escape is escaped too
-    return re.sub(f"[^{allowed}]|_(?=x)", lambda found: f"_x{ord(found[0]):x}_", name)
+    return re.sub(f"[^{allowed}]|_(?=x[0-9a-f]+(?:_|[^{allowed}]))", lambda found: f"_x{ord(found[0]):x}_", name)
 
 
 def unescaped(name: str) -> str:
@@ -182,6 +182,20 @@ class Backend(ABC):
         Raises:
             ConfigError: it cannot; the message says what to install.
         """
+
+    @classmethod
+    def can_forget(cls, options: Any) -> bool:  # noqa: ARG003 - for those where it depends
+        """``forgets``, for those where it depends on the options."""
+        return cls.forgets
+
+    @classmethod
+    def how_to_look(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003 - for those that need one
+        """Command that opens what it shows, for the end of a run; empty if there is none.
+
+        Args:
+            options: an instance of ``Config``.  run: directory of the run.  project: of the run.
+        """
+        return ""
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for those that can be asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,10 @@ class TensorBoard(Backend):
     The names of another system go to a run of their own, ``tensorboard/<system>``, because the same name can mean
     another number there, and over that system's own axis: environment steps or updates.
     """
+
+    @classmethod
+    def how_to_look(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003
+        return f"tensorboard --logdir {run.parent}"
 
     def __init__(self, run: RunInfo) -> None:
         """Opens new event files; a resumed run purges what earlier ones hold from its first iteration on."""

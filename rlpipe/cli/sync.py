@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0
@@ -49,4 +50,12 @@ def sync(
         if parent is not None and os.getppid() != parent:
             break
         time.sleep(POLL_SECONDS)
-    Console(highlight=False, soft_wrap=True).print(f"{to} shows {run} up to iteration {follower.mark.iteration}")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{to} shows {run} up to iteration {follower.mark.iteration}")
+    if follower.withheld:
+        console.print(
+            f"  [dim]{follower.withheld} later iterations are in no checkpoint: a resume would make them again, and "
+            f"{to} could not take them back[/]"
+        )
+    if looking := follower.how_to_look():
+        console.print(f"  [dim]look:[/] {escape(looking)}")

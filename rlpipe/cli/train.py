@@ -13,6 +13,7 @@ from rich.markup import escape
 from rlpipe.plugins import ConfigError
 
 if TYPE_CHECKING:
+    from rlpipe.config import Config
     from rlpipe.training import Interruption, TrainResult
 
 
@@ -47,7 +48,7 @@ def train(
     interruption = Interruption()
     _listen(interruption)
     result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
-    _summarize(result)
+    _summarize(result, loaded)
     if result.status == "interrupted":
         raise typer.Exit(130)
     if result.status == "stopped":
@@ -66,8 +67,10 @@ def _listen(interruption: Interruption) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
-def _summarize(result: TrainResult) -> None:
+def _summarize(result: TrainResult, config: Config) -> None:
     from rlpipe.cli.evaluate import headline
+    from rlpipe.config import options_of
+    from rlpipe.plugins import resolve
 
     console = Console(highlight=False, soft_wrap=True)
     run = _relative(result.directory)
@@ -77,7 +80,12 @@ def _summarize(result: TrainResult) -> None:
         lines["evaluate"] = f"rlpipe evaluate {run} --episodes 400"
         if result.status != "completed":
             lines["go on"] = f"rlpipe train --resume {run}"
-    lines["curves"] = f"tensorboard --logdir {run.parent}"
+    logger, label = config.runner.logger, "curves"
+    for name in logger.logger_backends:
+        backend = resolve("backends", name, "logger_backends")
+        options = options_of(name, backend.Config, logger.options.get(name, {}))
+        if looking := backend.how_to_look(options, run, logger.project_name):
+            lines[label], label = looking, label + " "
     console.print(f"[bold]{result.status}[/] after {result.seconds:,.0f} s of training")
     for label, text in lines.items():
         if text:

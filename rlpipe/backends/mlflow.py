@@ -1,0 +1,179 @@
+"""MLflow: a tracking server, or one SQLite file for all runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
+from rlpipe.plugins import require
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["MLflow"]
+
+RUN_ID, REACHED = "rlpipe.run_id", "rlpipe.iteration"
+_METRICS_AT_ONCE, _PARAMS_AT_ONCE, _LONGEST_PARAM = 1000, 100, 6000
+_STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of the MLflow backend. MLflow reads who you are from its own variables, such as ``MLFLOW_TRACKING_TOKEN``."""
+
+    tracking_uri: str = ""
+    """Server or database; empty for ``$MLFLOW_TRACKING_URI``, else ``mlflow.db`` in ``log_path``. No password here."""
+
+
+class MLflow(Backend):
+    """Numbers over iterations, in the MLflow experiment that is named like the project.
+
+    The configuration that the run began with stands there as parameters. What changes is a tag: a key that a resume
+    gave another value, the last alert of each metric, and the last event of each kind.
+
+    MLflow forgets no number, but its databases keep one that is logged again, with the same time, only once. So the
+    iterations that it holds for certain are those up to the tag that is set behind an iteration's last number, and one
+    that was cut off is logged again.
+    """
+
+    Config = Options
+    forgets = False
+
+    @classmethod
+    def check(cls) -> None:
+        require("mlflow", "mlflow", "runner.logger.logger_backends=[mlflow]")
+
+    @classmethod
+    def how_to_look(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+        own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
+        return f"mlflow ui --backend-store-uri {options.tracking_uri or os.environ.get('MLFLOW_TRACKING_URI') or own}"
+
+    @classmethod
+    def reached(cls, run: RunInfo) -> int:
+        found = _find(_client(run), run)
+        return int(found.data.tags.get(REACHED, 0)) if found else 0
+
+    def __init__(self, run: RunInfo) -> None:
+        """Goes on with the MLflow run that has the tag of this one, or begins it."""
+        self._client = _client(run)
+        found = _find(self._client, run) or _begin(self._client, run)
+        self._id = found.info.run_id
+        self._end = found.info.end_time
+        self._client.update_run(self._id, status="RUNNING")
+        self._configure(run.config_yaml, found.data.params, found.data.tags)
+
+    def _configure(self, config_yaml: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        config = dict(_flat(OmegaConf.to_container(OmegaConf.create(config_yaml))))
+        new = [Param(key, value) for key, value in config.items() if key not in params]
+        for start in range(0, len(new), _PARAMS_AT_ONCE):
+            self._client.log_batch(self._id, params=new[start : start + _PARAMS_AT_ONCE], synchronous=True)
+        for key, value in config.items():
+            if tags.get(f"config/{key}", params.get(key, value)) != value:
+                self._tag(f"config/{key}", value)
+
+    def write(self, row: Row) -> None:
+        from mlflow.entities import Metric
+
+        self._end = int(1000 * row.time)
+        metrics = [Metric(_name(name), value, self._end, row.iteration) for name, value in row.series.items()]
+        for start in range(0, len(metrics), _METRICS_AT_ONCE):
+            self._client.log_batch(self._id, metrics[start : start + _METRICS_AT_ONCE], synchronous=True)
+        self._tag(REACHED, str(row.iteration))
+
+    def event(self, event: Event) -> None:
+        self._end = int(1000 * event.time)
+        if event.kind == "alert":
+            standing = "cleared" if event.data["cleared"] else event.data["level"]
+            self._tag(f"alert/{event.data['metric']}", f"{standing} in iteration {event.iteration}: {event.message}")
+        else:
+            self._tag(f"event/{event.kind}", f"iteration {event.iteration}: {event.message}")
+
+    def _tag(self, key: str, value: str) -> None:
+        self._client.set_tag(self._id, _name(key), value, synchronous=True)
+
+    def close(self, status: str) -> None:
+        if status != "running":
+            self._client.set_terminated(self._id, _STATUS.get(status, "KILLED"), self._end)
+
+
+def _client(run: RunInfo) -> MlflowClient:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which starts it
+    from mlflow import MlflowClient
+
+    uri = run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+    return MlflowClient(uri or f"sqlite:///{_local_database(run)}")
+
+
+def _local_database(run: RunInfo) -> Path:
+    """The file that all runs share, begun if there is none.
+
+    MLflow makes its tables one by one and without a lock, so two runs that begin at once, or one that is killed, would
+    leave a file that nobody can open. So it is made in memory, which is also faster, and put there when it is whole,
+    unless another was first.
+    """
+    from mlflow import MlflowClient
+
+    file, partial = run.log_path.resolve() / "mlflow.db", run.directory.resolve() / ".mlflow.db.partial"
+    if not file.exists():
+        memory = "file:rlpipe?mode=memory&cache=shared"
+        with closing(sqlite3.connect(memory, uri=True)) as made:
+            MlflowClient(f"sqlite:///{memory}&uri=true")
+            partial.unlink(missing_ok=True)
+            with closing(sqlite3.connect(partial)) as copy:
+                made.backup(copy)
+        with suppress(FileExistsError):
+            os.link(partial, file)
+    partial.unlink(missing_ok=True)
+    return file
+
+
+def _find(client: MlflowClient, run: RunInfo) -> Run | None:
+    """The MLflow run that shows this one, unless a user deleted it."""
+    experiment = client.get_experiment_by_name(run.project)
+    if experiment is None:
+        return None
+    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'", max_results=1)
+    return found[0] if found else None
+
+
+def _begin(client: MlflowClient, run: RunInfo) -> Run:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_experiment(run.project)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    experiment = client.get_experiment_by_name(run.project)
+    tags = {RUN_ID: run.run_id, "rlpipe.experiment": run.experiment}
+    started = datetime.fromisoformat(json.loads((run.directory / "run.json").read_text(encoding="utf-8"))["created"])
+    return client.create_run(experiment.experiment_id, int(1000 * started.timestamp()), tags, run_name=run.run_id)
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Leaves of a configuration, as MLflow takes parameters."""
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from _flat(part, f"{key}.{name}" if key else str(name))
+    else:
+        yield _name(key), (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]
+
+
+def _name(name: str) -> str:
+    """A name as MLflow takes it: of few characters, and a path in its shortest form."""
+    plain = posixpath.normpath(name) == name and not name.startswith(("/", ".."))
+    return escaped(name, r"a-zA-Z0-9_\-. :/" if plain else "a-zA-Z0-9_")

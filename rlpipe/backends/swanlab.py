@@ -1,0 +1,452 @@
+"""SwanLab: its local dashboard (``swanlab watch``), files for ``swanlab sync``, or its cloud.
+
+Local and offline are written through SwanLab's own storage instead of ``swanlab.log``, whose thread writes later,
+stamps that time, swallows a full disk, cannot continue a local run, and calls a run that was killed a success.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
+from rlpipe.metrics import CATALOGUE
+from rlpipe.plugins import require
+
+__all__ = ["SwanLab"]
+
+_T = TypeVar("_T")
+_ALLOWED = r"\w/-"
+"""Of a metric's name; SwanLab cuts a point at its ends off."""
+_POINTS_A_FILE = 1000
+_PATIENCE_SECONDS = 60.0
+"""For SwanLab's cloud, to begin or to take what is still to be sent."""
+
+
+class Mode(Enum):
+    """Where SwanLab shows the run."""
+
+    local = "in a local dashboard: swanlab watch FOLDER"
+    offline = "nowhere yet, but in files that swanlab sync sends to the cloud later"
+    cloud = "in SwanLab's cloud, or the server $SWANLAB_API_HOST; the key is $SWANLAB_API_KEY, or from swanlab login"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of the SwanLab backend."""
+
+    mode: Mode = Mode.local
+    """local, offline or cloud."""
+    folder: str = "swanlab"
+    """Folder that ``swanlab watch`` opens, relative to ``log_path``; offline files lie in its folder ``offline``."""
+    workspace: str = ""
+    """In the cloud; empty for that of the key's owner."""
+
+
+class _View(ABC):
+    """What SwanLab shows in one mode."""
+
+    @staticmethod
+    def reached(run: RunInfo) -> int | None:  # noqa: ARG004 - for the one that can be asked
+        """As of a backend. 0 has every row given again."""
+        return 0
+
+    @abstractmethod
+    def __init__(self, run: RunInfo) -> None: ...
+
+    @abstractmethod
+    def write(self, row: Row) -> None: ...
+
+    @abstractmethod
+    def event(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def close(self, status: str) -> None: ...
+
+
+class SwanLab(Backend):
+    """One chart per metric, in sections; events and alerts in the run's log, in the cloud as texts."""
+
+    Config = Options
+
+    @classmethod
+    def check(cls) -> None:
+        for package in ("swanlab", "swanboard"):
+            require(package, "swanlab", "runner.logger.logger_backends=[swanlab]")
+
+    @classmethod
+    def can_forget(cls, options: Options) -> bool:
+        return options.mode is not Mode.cloud
+
+    @classmethod
+    def how_to_look(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+        return f"swanlab watch {run.parents[1] / options.folder}" if options.mode is Mode.local else ""
+
+    @classmethod
+    def reached(cls, run: RunInfo) -> int | None:
+        return _VIEWS[run.options.mode].reached(run)
+
+    def __init__(self, run: RunInfo) -> None:
+        """Opens the view of the mode."""
+        self._view = _VIEWS[run.options.mode](run)
+
+    def write(self, row: Row) -> None:
+        self._view.write(row)
+
+    def event(self, event: Event) -> None:
+        self._view.event(event)
+
+    def close(self, status: str) -> None:
+        self._view.close(status)
+
+
+class _Local(_View):
+    """An experiment of the dashboard: SwanLab's database names its charts, text files hold their points.
+
+    All points of a row are written when ``write`` returns, and what the mark does not know of is cut off when the
+    view is opened, so the mark can be trusted.
+    """
+
+    @staticmethod
+    def reached(run: RunInfo) -> int | None:
+        """0 if the dashboard does not hold the run, or a user deleted it there; else what the mark says."""
+        folder = _folder(run)
+        if not (folder / "runs.swanlab").is_file() or not (folder / _name(run) / "logs").is_dir():
+            return 0
+        from swanboard.db import connect
+        from swanboard.db.models import Experiment
+
+        connect(path=str(folder))
+        return None if Experiment.select().where(Experiment.run_id == _name(run)).exists() else 0
+
+    def __init__(self, run: RunInfo) -> None:
+        """Finds or adds the experiment and cuts its curves before the run's first iteration to come."""
+        from swanboard.db import connect
+        from swanboard.db.models import Experiment, Project, Tag
+        from swanboard.utils import generate_color
+
+        folder = _folder(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._database = connect(path=str(folder), autocreate=True)
+        with self._database.atomic("IMMEDIATE"):
+            project = Project.init(run.project)
+            self._experiment = Experiment.select().where(Experiment.run_id == _name(run)).first() or Experiment.create(
+                name=_title(run),
+                run_id=_name(run),
+                colors=generate_color((project.sum or 0) + 1),
+                description=str(run.directory)[:255],
+            )
+            self._set_status(Experiment.RUNNING_STATUS)
+            tags = list(Tag.select().where(Tag.experiment_id == self._experiment.id))
+        self._logs, self._console = folder / _name(run) / "logs", folder / _name(run) / "console"
+        for path in (self._logs, self._console, folder / _name(run) / "files"):
+            path.mkdir(parents=True, exist_ok=True)
+        (folder / _name(run) / "files" / "config.yaml").write_text(_config_yaml(run), encoding="utf-8")
+        self._curves = {tag.name: _Curve(self._logs / tag.folder, run.first_iteration) for tag in tags}
+        known = {curve.folder for curve in self._curves.values()}
+        for path in self._logs.iterdir():
+            if path not in known:  # of a row that was not finished
+                shutil.rmtree(path)
+
+    def write(self, row: Row) -> None:
+        new = [name for name in row.series if name not in self._curves]
+        for name in new:
+            self._curves[name] = _Curve(self._logs / str(len(self._curves) + 1), row.iteration)
+        for name, value in row.series.items():
+            self._curves[name].add(row.iteration, value, row.time)
+        if new:
+            with self._database.atomic("IMMEDIATE"):
+                self._add_charts(new)
+
+    def _add_charts(self, names: list[str]) -> None:
+        """A chart for each, and one that compares it between experiments. At once, because one by one takes seconds."""
+        from swanboard.db.models import Chart, Display, Namespace, Project, Source, Tag
+
+        experiment, project = self._experiment.id, Project.DEFAULT_PROJECT_ID
+        folders = {name: self._curves[name].folder.name for name in names}
+        _insert(Tag, ({"experiment_id": experiment, "name": name, "folder": folder, "type": "line",
+                       "sort": int(folder) - 1} for name, folder in folders.items()))  # fmt: skip
+        tags = _ids(Tag, Tag.experiment_id == experiment)
+        for key, owner in (("experiment_id", experiment), ("project_id", project)):
+            owned = {"experiment_id": None, "project_id": None, key: owner}
+            before = _ids(Chart, getattr(Chart, key) == owner)
+            _insert(Chart, ({**owned, "name": name, "type": "line", "system": int(key == "experiment_id")}
+                            for name in names if name not in before))  # fmt: skip
+            charts = _ids(Chart, getattr(Chart, key) == owner)
+            sections = _ids(Namespace, getattr(Namespace, key) == owner)
+            wanted = dict.fromkeys([*sorted(map(_section, CATALOGUE)), *map(_section, names)])
+            _insert(Namespace, ({**owned, "name": name, "sort": place} for place, name in enumerate(wanted)
+                                if name not in sections))  # fmt: skip
+            sections = _ids(Namespace, getattr(Namespace, key) == owner)
+            _insert(Display, ({"chart_id": charts[name], "namespace_id": sections[_section(name)], "sort": charts[name]}
+                              for name in names if name not in before))  # fmt: skip
+            _insert(Source, ({"tag_id": tags[name], "chart_id": charts[name], "sort": experiment} for name in names))
+        Project.update(charts=1).execute()
+
+    def event(self, event: Event) -> None:
+        when = datetime.fromtimestamp(event.time, UTC)
+        file = self._console / f"{when:%Y-%m-%d}.log"
+        line = f"{when:%H:%M:%S.%f} {_sentence(event)}\n"
+        if not file.is_file() or line not in file.read_text(encoding="utf-8"):
+            with file.open("a", encoding="utf-8") as log:
+                log.write(line)
+
+    def close(self, status: str) -> None:
+        from swanboard.db.models import Experiment
+
+        if status != "running":
+            self._set_status(Experiment.FINISHED_STATUS if status == "completed" else Experiment.STOPPED_STATUS)
+        self._database.close()
+
+    def _set_status(self, status: int) -> None:
+        self._experiment.update_status(status)
+        if status == self._experiment.RUNNING_STATUS:
+            self._experiment.finish_time = None
+            self._experiment.save()
+
+
+class _Curve:
+    """The points of one metric: a line each."""
+
+    def __init__(self, folder: Path, first_iteration: int) -> None:
+        """Keeps the points before an iteration."""
+        self.folder = folder
+        held = False
+        for file in folder.glob("*.log"):
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["index"] < first_iteration]
+            held |= bool(kept)
+            if not kept:
+                file.unlink()
+            elif len(kept) < len(lines):
+                partial = file.with_suffix(".partial")
+                partial.write_text("".join(kept), encoding="utf-8")
+                partial.replace(file)
+        if not held:
+            shutil.rmtree(folder, ignore_errors=True)  # the table of last values cannot stand an empty one
+
+    def add(self, iteration: int, value: float, seconds: float) -> None:
+        """One more point."""
+        if not self.folder.is_dir():
+            self.folder.mkdir()
+            (self.folder / "_summary.json").write_text("{}", encoding="utf-8")  # the page does not read it, but asks
+        point = {"index": iteration, "data": value, "create_time": datetime.fromtimestamp(seconds, UTC).isoformat()}
+        with (self.folder / f"{iteration // _POINTS_A_FILE:06d}.log").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(point) + "\n")
+
+
+def _insert(table: Any, rows: Iterable[dict[str, Any]]) -> None:
+    from peewee import chunked
+
+    for some in chunked(rows, 500):  # SQLite takes 32766 values at once
+        table.insert_many(some).execute()
+
+
+def _ids(table: Any, where: Any) -> dict[str, int]:
+    return dict(table.select(table.name, table.id).where(where).tuples())
+
+
+class _Offline(_View):
+    """A file of SwanLab's records. It cannot be continued, so it is written anew from the first iteration on."""
+
+    def __init__(self, run: RunInfo) -> None:
+        from swanlab.proto.swanlab.run.v1.run_pb2 import StartRecord
+        from swanlab.proto.swanlab.save.v1.save_pb2 import SaveRecord, SaveType
+        from swanlab.sdk.internal.core_python.pkg import builder, counter
+        from swanlab.sdk.internal.core_python.store import DataStoreWriter
+
+        folder = _folder(run) / "offline" / _name(run)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._build, self._number, self._line = builder, counter.Counter(), counter.Counter()
+        self._sections: set[str] = set()
+        self._file = DataStoreWriter()
+        self._file.open(folder / f"run-{_name(run)}.swanlab")
+        config = SaveRecord(name="config", type=SaveType.SAVE_TYPE_CONFIG, payload=_config_yaml(run).encode())
+        start = StartRecord(
+            project=_project(run),
+            workspace=run.options.workspace,
+            name=_title(run),
+            group=run.experiment,
+            id=_name(run),
+        )
+        self._write(builder.build_start_record(start))
+        self._write(builder.build_save_record(self._number, config, config.type))
+        self._file.ensure_flushed()
+
+    def write(self, row: Row) -> None:
+        from swanlab.proto.swanlab.metric.column.v1.column_pb2 import (
+            ColumnClass,
+            ColumnRecord,
+            ColumnType,
+            SectionType,
+        )
+        from swanlab.proto.swanlab.metric.data.v1.data_pb2 import ScalarRecord, ScalarValue
+
+        for metric, value in row.series.items():
+            key, scalar = escaped(metric, _ALLOWED), ColumnType.COLUMN_TYPE_SCALAR
+            if key not in self._sections:
+                self._sections.add(key)
+                column = ColumnRecord(
+                    column_class=ColumnClass.COLUMN_CLASS_CUSTOM,
+                    column_type=scalar,
+                    column_key=key,
+                    section_name=_section(key),
+                    section_type=SectionType.SECTION_TYPE_PUBLIC,
+                )
+                self._write(self._build.build_column_record(self._number, column))
+            point = ScalarRecord(
+                key=key, step=row.iteration, type=scalar, timestamp=_stamp(row.time), value=ScalarValue(number=value)
+            )
+            self._write(self._build.build_scalar_record(self._number, point))
+        self._file.ensure_flushed()
+
+    def event(self, event: Event) -> None:
+        from swanlab.proto.swanlab.terminal.v1.log_pb2 import LogLevel, LogRecord
+
+        line = LogRecord(line=_sentence(event), level=LogLevel.LOG_LEVEL_INFO, timestamp=_stamp(event.time))
+        self._write(self._build.build_log_record(self._number, self._line, line))
+        self._file.ensure_flushed()
+
+    def close(self, status: str) -> None:
+        from swanlab.proto.swanlab.run.v1.run_pb2 import FinishRecord, RunState
+
+        states = {"completed": RunState.RUN_STATE_FINISHED, "failed": RunState.RUN_STATE_CRASHED}
+        if status != "running":
+            state = states.get(status, RunState.RUN_STATE_ABORTED)
+            error = "" if status == "completed" else f"The run {status}."
+            self._write(self._build.build_finish_record(FinishRecord(state=state, error=error)))
+        self._file.close()
+
+    def _write(self, record: Any) -> None:
+        self._file.write(record.SerializeToString())
+
+
+class _Cloud(_View):
+    """A run in the cloud, or goes on with it. SwanLab itself leaves out, number by number, what its server holds."""
+
+    def __init__(self, run: RunInfo) -> None:
+        import swanlab
+
+        settings = swanlab.Settings(
+            interactive=False,
+            mode="online",
+            core={"section_rule": -1, "skip_store": True},
+            terminal={"proxy_type": "none"},
+            probe=dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor"), False),
+        )
+        self._text = swanlab.Text
+        self._run = _bounded(
+            lambda: swanlab.init(
+                mode="online",
+                project=_project(run),
+                workspace=run.options.workspace or None,
+                name=_title(run),
+                group=run.experiment,
+                id=_name(run),
+                resume="allow",
+                config=_config(run),
+                settings=settings,
+            )
+        )
+        atexit.register(self.close, "interrupted")  # before SwanLab's own, which would call it a success
+
+    def write(self, row: Row) -> None:
+        self._run.log({escaped(name, _ALLOWED): value for name, value in row.series.items()}, step=row.iteration)
+
+    def event(self, event: Event) -> None:
+        name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
+        self._run.log({name: self._text(_sentence(event))}, step=max(event.iteration, 0))
+
+    def close(self, status: str) -> None:
+        atexit.unregister(self.close)
+        state = {"completed": "success", "failed": "crashed"}.get(status, "aborted")
+        error = None if status == "completed" else f"The run {status}."
+        _bounded(lambda: self._run.finish(state=state, error=error))
+
+
+_VIEWS: dict[Mode, type[_View]] = {Mode.local: _Local, Mode.offline: _Offline, Mode.cloud: _Cloud}
+
+
+def _bounded(work: Callable[[], _T]) -> _T:
+    """What SwanLab does with its server, with an end, and in a thread, where it does not take Ctrl-C over."""
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return done.result(_PATIENCE_SECONDS)
+    except TimeoutError:
+        raise TimeoutError(
+            f"SwanLab's server did not take everything within {_PATIENCE_SECONDS:g} s. Nothing is lost: rlpipe sync "
+            "sends what is missing."
+        ) from None
+
+
+def _folder(run: RunInfo) -> Path:
+    return run.log_path / str(run.options.folder)
+
+
+def _name(run: RunInfo) -> str:
+    """Of the run, unique in the store, as a folder and as SwanLab's id."""
+    return escaped(f"{run.experiment}-{run.run_id}", r"\w.-")
+
+
+def _title(run: RunInfo) -> str:
+    return f"{run.run_id} {run.experiment}"  # the list of runs cuts the end off
+
+
+def _project(run: RunInfo) -> str:
+    return escaped(run.project, "0-9A-Za-z_.+-")[:100]
+
+
+def _section(metric: str) -> str:
+    return metric.rpartition("/")[0] or "default"
+
+
+def _sentence(event: Event) -> str:
+    standing = "cleared" if event.data.get("cleared") else event.data.get("level", event.kind)
+    return f"{standing}: {' '.join(event.message.split())}"
+
+
+def _config(run: RunInfo) -> dict[str, Any]:
+    """The configuration without levels, because the dashboard shows none: ``learner.lr: 0.001``."""
+    flat: dict[str, Any] = {}
+
+    def add(prefix: str, tree: Any) -> None:
+        if isinstance(tree, dict) and tree:
+            for key, value in tree.items():
+                add(f"{prefix}.{key}" if prefix else str(key), value)
+        else:
+            flat[prefix] = "{}" if tree == {} else tree
+
+    add("", OmegaConf.to_container(OmegaConf.create(run.config_yaml)))
+    return flat
+
+
+def _config_yaml(run: RunInfo) -> str:
+    """The configuration as SwanLab's files hold it."""
+    entries = enumerate(_config(run).items())
+    shown = {key: {"value": value, "desc": "", "sort": place} for place, (key, value) in entries}
+    return OmegaConf.to_yaml(OmegaConf.create(shown))
+
+
+def _stamp(seconds: float) -> dict[str, int]:
+    return {"seconds": int(seconds), "nanos": int(seconds % 1 * 1e9)}

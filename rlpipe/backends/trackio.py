@@ -1,0 +1,120 @@
+"""Trackio: a local dashboard on one SQLite file a project."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.plugins import require
+
+__all__ = ["Trackio"]
+
+RESERVED = ("project", "run", "timestamp", "step", "time", "metrics")
+"""Names that Trackio keeps for itself."""
+_LEVELS = {"warn": "warn", "critical": "error"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of the Trackio backend."""
+
+    folder: str = ""
+    """Folder of the databases, relative to ``log_path``; empty for Trackio's own, where ``trackio show`` looks:
+    ``$TRACKIO_DIR``, else ``~/.cache/huggingface/trackio``."""
+
+
+class Trackio(Backend):
+    """Numbers and distributions over iterations; alerts and other events as Trackio's alerts.
+
+    Written through Trackio's storage instead of ``trackio.log``, whose thread writes later, stamps that time, and
+    only warns when it fails. So a row is on the disk when ``write`` returns, and nothing else is started.
+    """
+
+    Config = Options
+
+    @classmethod
+    def check(cls) -> None:
+        require("trackio", "trackio", "runner.logger.logger_backends=[trackio]")
+
+    @classmethod
+    def how_to_look(cls, options: Options, run: Path, project: str) -> str:
+        folder = f"TRACKIO_DIR={run.parents[1] / options.folder} " if options.folder else ""
+        return f"{folder}trackio show --project {project}"
+
+    @classmethod
+    def reached(cls, run: RunInfo) -> int:
+        with _database(run) as database:
+            return database.execute("SELECT MAX(step) FROM metrics WHERE run_id = ?", (run.run_id,)).fetchone()[0] or 0
+
+    def __init__(self, run: RunInfo) -> None:
+        """Deletes what the run holds from its first iteration on."""
+        self._storage = _storage(run)
+        self._run = {"project": run.project, "run": run.run_id, "run_id": run.run_id}
+        config = OmegaConf.to_container(OmegaConf.create(run.config_yaml))
+        self._config: dict[object, object] | None = {**config, "_Group": run.experiment}  # type: ignore[dict-item]
+        with _database(run) as database:
+            database.execute("DELETE FROM metrics WHERE run_id = ? AND step >= ?", (run.run_id, run.first_iteration))
+
+    def write(self, row: Row) -> None:
+        shown = {
+            name: {"_type": "trackio.histogram", "bins": view.edges, "values": view.counts}
+            for name, view in row.histograms.items()
+        }
+        self._storage.bulk_log(
+            **self._run,
+            metrics_list=[{_name(name): value for name, value in {**shown, **row.series}.items()}],
+            steps=[row.iteration],
+            timestamps=[_time(row.time)],
+            log_ids=[f"{self._run['run_id']}/{row.iteration}"],  # unique in the database, and by it in a Space
+            config=self._config,
+        )
+        self._config = None
+
+    def event(self, event: Event) -> None:
+        cleared = event.data.get("cleared", False)
+        title = f"{event.data['metric']}{' cleared' * cleared}" if event.kind == "alert" else event.kind
+        self._storage.bulk_alert(
+            **self._run,
+            titles=[title],
+            texts=[event.message],
+            levels=["info" if cleared else _LEVELS.get(event.data.get("level", ""), "info")],
+            steps=[max(event.iteration, 0)],
+            timestamps=[_time(event.time)],
+            alert_ids=[f"{self._run['run_id']}/{event.time}/{title}"],
+        )
+
+    def close(self, status: str) -> None:
+        """Everything is written already; Trackio has no word for how a run ended."""
+
+
+def _storage(run: RunInfo) -> Any:
+    if run.options.folder:
+        os.environ["TRACKIO_DIR"] = str(run.log_path / run.options.folder)
+    from trackio.sqlite_storage import SQLiteStorage  # it reads the variable now, and only now
+
+    return SQLiteStorage
+
+
+@contextmanager
+def _database(run: RunInfo) -> Iterator[sqlite3.Connection]:
+    """A transaction in the database of the run's project."""
+    with closing(sqlite3.connect(_storage(run).init_db(run.project), timeout=30.0)) as database, database:
+        yield database
+
+
+def _name(metric: str) -> str:
+    """As Trackio renames one that it reserves; taking two underscores from the front undoes it."""
+    return f"__{metric}" if metric in RESERVED or metric.startswith("__") else metric
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

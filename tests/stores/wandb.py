@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from rlpipe.backends.base import unescaped
+
+OPTIONS = ("runner.logger.options.wandb.mode=offline",)
+TOLERANCE = 0.0
+STATUS_COMPLETED = 0
+
+
+def inspect(file):
+    """What W&B itself reads from one of its files: a line a record; a torn end is an error message."""
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def records(run, kind):
+    """What all files of the run hold, in the order in which `wandb sync` uploads them: that of their start."""
+    files = []
+    for file in (run.path / "wandb").glob("offline-run-*/*.wandb"):
+        found = [json.loads(line) for line in inspect(file).stdout.splitlines()]
+        started = next(record["run"]["start_time"] for record in found if record["type"] == "run")
+        files.append((started, [record[kind] for record in found if record["type"] == kind]))
+    return [record for _, found in sorted(files, key=lambda file: file[0]) for record in found]
+
+
+def metrics(item):
+    """The numbers of a row that are a metric's."""
+    ours = ("iteration", "total_timesteps", "_", "histograms/")
+    return {unescaped(name): value for name, value in item.items() if not name.startswith(ours)}
+
+
+def numbers(run):
+    found: dict[int, dict[str, float]] = {}
+    for record in records(run, "history"):
+        step = record["step"]["num"]
+        assert step == len(found) + 1 == record["item"]["iteration"], f"iteration {step} stands out of turn"
+        found[step] = metrics(record["item"])
+    return found
+
+
+def status(run):
+    return records(run, "exit")[-1]["exit_code"]
