@@ -100,3 +100,8 @@ def newest(run: Path) -> Checkpoint:
             continue
     state = f"none of its {len(files)} checkpoints is whole" if files else "it has no checkpoint"
     raise ConfigError(f"{run}: {state}. A run writes its first after runner.save_interval iterations.")
+
+
+def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Arrays whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from rlpipe import demonstrations
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import DIALECTS
@@ -170,6 +171,8 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     stages: tuple[StageConfig, ...] = ()
+    demos: str | None = None
+    """Demonstrations: ManiSkill's trajectory file (HDF5, with its JSON beside it)."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -217,6 +220,22 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     return config
 
 
+def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of ``rlpipe pretrain``: the task and the policy of a training run, learnt by cloning.
+
+    Options of the run's own algorithm are left out; ``algorithm.*`` overrides are those of behaviour cloning.
+
+    Raises:
+        ConfigError: it is unusable.
+    """
+    tree = _read(source, [])
+    tree.algorithm = {"name": "behaviour_cloning"}
+    tree.pop("stages", None)
+    name = OmegaConf.select(tree, "runner.logger.experiment_name") or "experiment"
+    OmegaConf.update(tree, "runner.logger.experiment_name", f"{name}_cloning", force_add=True)
+    return load_config(from_yaml(OmegaConf.to_yaml(tree)), overrides)
+
+
 def to_yaml(config: Config) -> str:
     """The whole configuration, defaults included; ``load_config`` reads it back."""
     return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
@@ -234,7 +253,7 @@ def stages(config: Config) -> list[Stage]:
     Raises:
         ConfigError: a stage is impossible.
     """
-    total = -(-config.runner.total_timesteps // config.steps_per_iteration)
+    total = getattr(config.algorithm, "epochs", None) or -(-config.runner.total_timesteps // config.steps_per_iteration)
     if not config.stages:
         return [Stage("training", total, config)]
     found: list[Stage] = []
@@ -286,6 +305,7 @@ def protocol(config: Config) -> dict[str, Any]:
         "evaluation_episodes": config.evaluation.episodes,
         "deterministic_actions": config.evaluation.deterministic,
         "stages": [dataclasses.asdict(stage) for stage in config.stages],
+        "demonstrations": config.demos,
     }
 
 
@@ -353,6 +373,7 @@ def _build(tree: DictConfig) -> Config:
         env=EnvConfig(_plugin("env.train", train), _plugin("env.eval", OmegaConf.merge(train, env.get("eval") or {}))),
         policy=_plugin("policy", tree.get("policy") or OmegaConf.create({"name": "mlp"})),
         algorithm=_plugin("algorithm", tree.get("algorithm") or OmegaConf.create({"name": "ppo"})),
+        demos=None if tree.get("demos") is None else str(Path(str(tree.demos)).expanduser().resolve()),
         stages=tuple(
             _typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(tree.get("stages") or ())
         ),
@@ -459,9 +480,10 @@ _CHOICES = {
 
 
 def _part(config: Config, key: str) -> Any:
+    """What a key holds; None where a plug-in has no such option."""
     found: Any = config
     for name in key.split("."):
-        found = getattr(found, name)
+        found = getattr(found, name, None)
     return found
 
 
@@ -517,13 +539,16 @@ def _check_split(config: Config) -> None:
             f"{config.env.train.total_num_envs} environments (env.train.total_num_envs) cannot be shared evenly by "
             f"{workers} workers (rollout.num_workers)."
         )
-    if config.steps_per_iteration % config.algorithm.num_minibatches:
+    minibatches = getattr(config.algorithm, "num_minibatches", None)
+    if minibatches is None:
+        return
+    if config.steps_per_iteration % minibatches:
         raise ConfigError(
             f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {rollout.horizon} x "
             f"env.train.total_num_envs {config.env.train.total_num_envs}), which cannot be cut into "
-            f"{config.algorithm.num_minibatches} equal minibatches (algorithm.num_minibatches)."
+            f"{minibatches} equal minibatches (algorithm.num_minibatches)."
         )
-    if config.steps_per_iteration // config.algorithm.num_minibatches < 2:
+    if config.steps_per_iteration // minibatches < 2:
         raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
 
 
@@ -540,6 +565,11 @@ def _check_plugins(config: Config) -> None:
                 f"runner.logger.options.{name} is given, but {name} is not among runner.logger.logger_backends"
                 f"{nearest(name, logger.logger_backends)}"
             )
+    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    if config.demos is not None:
+        demonstrations.check(config.demos, config.env.train)
+    elif algorithm.needs_demonstrations:
+        raise ConfigError(f"algorithm.name is {config.algorithm.name}, which needs demonstrations: demos=FILE.h5")
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)

@@ -6,9 +6,11 @@ is over and comes back in one copy.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -19,12 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms, Trajectories
-from rlpipe.config import AUTO, Stage, declared_metrics
+from rlpipe.checkpoint import under
+from rlpipe.config import AUTO, Config, Stage, declared_metrics
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.observations import Observations
 from rlpipe.plugins import resolve
+from rlpipe.policies.base import Weights
 from rlpipe.rollout import Snapshot, build_policy
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
@@ -53,11 +57,11 @@ def join(batches: Sequence[TrajectoryBatch], device: torch.device) -> Trajectori
     )
 
 
-class Learner:
-    """Policy, optimiser and algorithm; one update an iteration."""
+class LearnerBase(ABC):
+    """What every learner has: the policy, its weights' version, the device, and the settings of the stage."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
-        """Makes the policy with its first weights.
+        """Makes the policy with its first weights, which follow from the seed or from ``policy.warm_start``.
 
         Args:
             stages: of the run.  spec: of the simulator.
@@ -72,27 +76,26 @@ class Learner:
         device = config.learner.device
         self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
         self._policy = build_policy(config, spec).to(self._device)
-        self._actor = list(self._policy.actor_parameters())
-        self._critic = list(self._policy.critic_parameters())
-        self._optimizer = torch.optim.Adam(
-            [{"params": self._actor}, {"params": self._critic}], lr=0.0, eps=config.learner.adam_eps, fused=True
-        )
         self._generator = torch.Generator().manual_seed(config.runner.seed)
         self._version = 0
-        self._stage = -1
-        self._enter(0)
+        self._stage = 0
+        self._config = config
 
-    def _enter(self, stage: int) -> None:
-        if stage != self._stage:
-            self._stage = stage
-            self._config = self._stages[stage].config
-            algorithm = self._config.algorithm
-            self._algorithm: OnPolicyAlgorithm = resolve("algorithms", algorithm.name, "algorithm.name")(algorithm)
+    def _enter(self, stage: int) -> bool:
+        """Takes over the settings of a stage; returns whether it is another than before."""
+        changed, self._stage = stage != self._stage, stage
+        self._config = self._stages[stage].config
+        return changed
+
+    def _make_algorithm(self) -> Any:
+        algorithm = self._config.algorithm
+        return resolve("algorithms", algorithm.name, "algorithm.name")(algorithm)
 
     def snapshot(self) -> Snapshot:
         """The weights that act, as they are now."""
         return Snapshot(self._version, self._policy.acting_weights())
 
+    @abstractmethod
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         """Learns from the fragments of one iteration.
 
@@ -102,8 +105,78 @@ class Learner:
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
+
+    def begin_with(self, weights: Weights) -> Snapshot:
+        """Takes over the weights of another policy, and returns what acts now.
+
+        Raises:
+            ConfigError: they belong to a policy of another shape.
+        """
+        self._policy.load_weights(weights)
+        return self.snapshot()
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
+
+    @abstractmethod
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Takes over what ``state`` gave, also on another device."""
+
+    def _common_state(self) -> Arrays:
+        arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
+        arrays["generator"] = self._generator.get_state().numpy().copy()
+        arrays["version"] = np.array(self._version)
+        return arrays
+
+    def _load_common_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._policy.load_weights(under("policy/", arrays))
+        self._generator.set_state(torch.tensor(arrays["generator"]))
+        self._version = int(arrays["version"])
+
+    def _learning_rates(self, iteration: int, window: MetricWindow) -> tuple[float, float]:
+        """Of actor and critic in this iteration."""
+        learner = self._config.learner
+        scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
+        actor, critic = learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr
+        window.observe(m.ACTOR_LR, actor * scale)
+        window.observe(m.CRITIC_LR, critic * scale)
+        return actor * scale, critic * scale
+
+    def _observe_versions(self, window: MetricWindow, stage: int, batches: Sequence[TrajectoryBatch]) -> None:
+        """Whose actions were learnt from."""
+        window.observe(m.STAGE, stage)
+        window.observe(m.VERSION, self._version)
+        versions = [batch.policy_version for batch in batches]
+        decisions = [np.count_nonzero(batch.valid) for batch in batches]
+        window.observe(m.POLICY_VERSION, versions, weights=decisions)
+        lags = [self._version - 1 - version for version in versions]
+        window.observe(m.POLICY_LAG, lags, weights=decisions)
+        window.observe(m.POLICY_LAG_MAX, lags)
+
+    def _now(self) -> float:
+        """Seconds, once the device has done what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+class Learner(LearnerBase):
+    """Policy, optimiser and algorithm; one update an iteration."""
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        super().__init__(stages, spec)
+        self._actor = list(self._policy.actor_parameters())
+        self._critic = list(self._policy.critic_parameters())
+        self._optimizer = torch.optim.Adam(
+            [{"params": self._actor}, {"params": self._critic}], lr=0.0, eps=self._config.learner.adam_eps, fused=True
+        )
+        self._algorithm: OnPolicyAlgorithm = self._make_algorithm()
+
+    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         torch.set_num_threads(self._threads)
-        self._enter(stage)
+        if self._enter(stage):
+            self._algorithm = self._make_algorithm()
         window, observations = MetricWindow(), Observations(self._metrics)
         marks = [self._now()]
         with torch.no_grad():
@@ -112,7 +185,8 @@ class Learner:
             samples, observed = self._algorithm.prepare(trajectories, self._policy)
             observations.add(observed)
         marks.append(self._now())
-        self._set_learning_rates(iteration, window)
+        for group, rate in zip(self._optimizer.param_groups, self._learning_rates(iteration, window), strict=True):
+            group["lr"] = rate
         self._run_epochs(samples, observations, window)
         with torch.no_grad():
             self._policy.observe(samples.observations)
@@ -123,14 +197,7 @@ class Learner:
         self._version += 1
         snapshot = self.snapshot()
         marks.append(self._now())
-        window.observe(m.STAGE, stage)
-        window.observe(m.VERSION, self._version)
-        versions = [batch.policy_version for batch in batches]
-        decisions = [np.count_nonzero(batch.valid) for batch in batches]
-        window.observe(m.POLICY_VERSION, versions, weights=decisions)
-        lags = [self._version - 1 - version for version in versions]
-        window.observe(m.POLICY_LAG, lags, weights=decisions)
-        window.observe(m.POLICY_LAG_MAX, lags)
+        self._observe_versions(window, stage, batches)
         received, prepared, trained, published = np.diff(marks).tolist()
         window.observe(m.RECV_TRAJ_TIME, received)
         window.observe(m.COMPUTE_ADV_TIME, prepared)
@@ -139,20 +206,6 @@ class Learner:
         window.observe(m.SYNC_WEIGHTS, published)
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
         return snapshot, window
-
-    def _now(self) -> float:
-        """Seconds, once the device has done what it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
-    def _set_learning_rates(self, iteration: int, window: MetricWindow) -> None:
-        learner = self._config.learner
-        scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
-        rates = (learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr)
-        for group, rate, metric in zip(self._optimizer.param_groups, rates, (m.ACTOR_LR, m.CRITIC_LR), strict=True):
-            group["lr"] = rate * scale
-            window.observe(metric, rate * scale)
 
     def _run_epochs(self, samples: Samples, observations: Observations, window: MetricWindow) -> None:
         config = self._config.algorithm
@@ -207,28 +260,26 @@ class Learner:
         return {m.ACTOR_GRAD_NORM: actor, m.CRITIC_GRAD_NORM: critic, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
 
     def state(self) -> Arrays:
-        """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
-        arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
+        arrays = self._common_state()
         for index, parameter in enumerate((*self._actor, *self._critic)):
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 arrays[f"optimizer/{index}/{key}"] = value.detach().cpu().numpy().copy()
-        arrays["generator"] = self._generator.get_state().numpy().copy()
-        arrays["version"] = np.array(self._version)
         return arrays
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Takes over what ``state`` gave, also on another device."""
-        self._policy.load_weights(_under("policy/", arrays))
+        self._load_common_state(arrays)
         for index, parameter in enumerate((*self._actor, *self._critic)):
-            kept = _under(f"optimizer/{index}/", arrays)
+            kept = under(f"optimizer/{index}/", arrays)
             if kept:
                 self._optimizer.state[parameter] = {
                     key: torch.tensor(value).to("cpu" if key == "step" and self._device.type == "cpu" else self._device)
                     for key, value in kept.items()
                 }
-        self._generator.set_state(torch.tensor(arrays["generator"]))
-        self._version = int(arrays["version"])
 
 
-def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def learner_class(config: Config) -> type[LearnerBase]:
+    """Where the configured algorithm learns."""
+    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    module, _, name = algorithm.learner.partition(":")
+    found: type[LearnerBase] = getattr(importlib.import_module(module), name)
+    return found

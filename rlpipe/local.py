@@ -10,9 +10,10 @@ from typing import Any
 from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
-from rlpipe.learner import Learner
+from rlpipe.learner import LearnerBase, learner_class
 from rlpipe.metric_logger import Closing, MetricLogger
 from rlpipe.plugins import ConfigError
+from rlpipe.policies.base import Weights
 from rlpipe.rollout import Ready, RolloutWorker
 from rlpipe.run_directory import RunDirectory
 
@@ -31,12 +32,13 @@ class LocalEngine:
     """Implements ``rlpipe.training.Engine``; a reference is the object itself."""
 
     places = frozenset(Place) - {Place.RAY}
-    _learner: Learner
+    _learner: LearnerBase
     _logger: MetricLogger
     _opened = False
 
     def __init__(self, config: Config) -> None:
         """Notes how many ranks of collection to run, one after the other."""
+        self._config = config
         self._num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
 
@@ -45,11 +47,19 @@ class LocalEngine:
         self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
         return self._workers[0].ready()
 
-    def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Any:
-        self._learner = Learner(plan, ready.spec)
+    def start_learner(
+        self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
+    ) -> Any:
+        options = self._config.algorithm
+        if getattr(options, "update_to_data", 1.0) is None:
+            raise ConfigError(
+                "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+                "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+            )
+        self._learner = learner_class(self._config)(plan, ready.spec)
         if state is not None:
             self._learner.load_state(state.arrays)
-        return self._learner.snapshot()
+        return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})

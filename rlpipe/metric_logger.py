@@ -197,10 +197,11 @@ class MetricLogger:
         stage = int(row.metrics.get(m.STAGE.name, 0))
         config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
-        if config.target_kl is not None and epochs is not None and epochs < config.update_epochs:
+        target_kl = getattr(config, "target_kl", None)
+        if target_kl is not None and epochs is not None and epochs < config.update_epochs:
             message = (
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
-                f"{m.APPROX_KL.name} passed {config.target_kl:g} (algorithm.target_kl)."
+                f"{m.APPROX_KL.name} passed {target_kl:g} (algorithm.target_kl)."
             )
             found.append(Event("target_kl", message, row.iteration, now(), {"epochs": epochs}))
         if skipped:
@@ -287,14 +288,24 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
         "eps_hi": getattr(algorithm, "clip_ratio_high", None),
         "vf_coef": getattr(algorithm, "value_coef", None),
         "ent_coef": getattr(algorithm, "entropy_coef", None),
-        "n_epochs": algorithm.update_epochs,
-        "minibatches_per_epoch": algorithm.num_minibatches,
+        "n_epochs": getattr(algorithm, "update_epochs", None),
+        "minibatches_per_epoch": getattr(algorithm, "num_minibatches", None),
+        "largest_return": _largest_return(config),
         "n_eval_episodes": config.evaluation.episodes,
         "ignore_terminations": config.env.train.ignore_terminations,
         "n_actions": info.num_actions,
         "action_dims": info.action_dims,
     }
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _largest_return(config: Config) -> float | None:
+    """Largest discounted return there can be, for ManiSkill's rewards of at most 1 a step; None for others."""
+    task, discount = config.env.train, config.algorithm.discount
+    mode = getattr(task, "reward_mode", None)
+    if mode == "sparse" and not task.ignore_terminations:
+        return 1.0  # success ends the episode
+    return 1.0 / (1.0 - discount) if mode in ("sparse", "normalized_dense") and discount < 1.0 else None
 
 
 def run_tags(config: Config, info: RunInfo) -> frozenset[str]:

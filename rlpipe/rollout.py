@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -255,7 +255,7 @@ class RolloutWorker:
         if discarded:
             window.observe(m.DISCARDED_TRAJECTORIES, discarded)
         window.worker = self._rank
-        return batch, window
+        return replace(batch, seconds=time.perf_counter() - began), window
 
     def _enter(self, stage: int) -> int:
         """Rebuilds the simulator if a new stage wants another; returns the unfinished episodes that were dropped."""

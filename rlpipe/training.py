@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
-from rlpipe.checkpoint import Checkpoint
+from rlpipe.checkpoint import Checkpoint, under
 from rlpipe.config import Config, Stage, protocol, stages
 from rlpipe.evaluation import EvaluationReport, evaluation_metrics
 from rlpipe.metric_logger import Closing, run_info
@@ -26,6 +26,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
+from rlpipe.policies.base import Weights
 from rlpipe.rollout import Ready
 from rlpipe.run_directory import Cut, RunDirectory, now
 
@@ -44,8 +45,10 @@ class Engine(Protocol):
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until all have their simulators."""
 
-    def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Ref:
-        """Starts the learner, from a checkpoint if there is one; returns its snapshot."""
+    def start_learner(
+        self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
+    ) -> Ref:
+        """Starts the learner, from a checkpoint or else from the weights of another policy; returns its snapshot."""
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         """Starts the metric logger."""
@@ -181,8 +184,13 @@ def train(
     incarnation = 0 if directory is None else directory.read_json()["incarnation"] + 1
     try:
         _check_places(config, engine)
+        warm = None
+        if config.policy.warm_start is not None and state is None:
+            warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
         ready = engine.start_workers(plan, incarnation)
-        snapshot = engine.start_learner(plan, ready, state)
+        snapshot = engine.start_learner(plan, ready, state, warm)
+        if warm is not None:
+            engine.get(snapshot)  # weights that do not fit are an error before anything is written
         cut = Cut(0, ())
         if directory is None or state is None:
             directory, done = RunDirectory.create(config, engine.cluster()), 0
@@ -269,15 +277,21 @@ class _Loop:
         self._interruption.heeded = True
         engine, clock, runner = self._engine, self._clock, self._config.runner
         total = self._plan[-1].until
+        algorithm = resolve("algorithms", self._config.algorithm.name, "algorithm.name")
+        collected = None
         while self._done < total and self._interruption.reason is None and self._alarm is None:
             iteration = self._done + 1
             stage = self._enter_stage(iteration)
             with clock(m.GENERATE_ROLLOUTS):
-                batches, windows = engine.collect(snapshot, stage)
+                batches, windows = collected or (engine.collect(snapshot, stage) if algorithm.collects else ([], []))
                 engine.wait(windows)
+            following = next((index for index, part in enumerate(self._plan) if iteration < part.until), None)
+            collected = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
                 engine.wait([learnt])
+            if not algorithm.collects and self._is_finished(learnt):
+                total = iteration
             due = runner.val_check_interval and iteration % runner.val_check_interval == 0
             if due or iteration == total:
                 with clock(m.EVAL_TIME):
@@ -303,6 +317,11 @@ class _Loop:
         self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._engine.wait(self._written)
         return status
+
+    def _is_finished(self, learnt: Ref) -> bool:
+        """Whether the learner, which learns from what it has, has learnt all it can."""
+        state = self._engine.get(learnt).states.get(m.CLONING_FINISHED.name)
+        return state is not None and state.read()["value"] > 0
 
     def _enter_stage(self, iteration: int) -> int:
         stage = next(index for index, stage in enumerate(self._plan) if iteration <= stage.until)

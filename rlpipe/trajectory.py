@@ -63,6 +63,7 @@ class TrajectoryBatch:
         final_observations: [K, D] float32, true successor of each step that ended an episode, before any reset.
         final_index: [K] int64, t * N + n of that step.
         policy_version: number of updates behind the weights that acted.
+        seconds: it took to collect.
     """
 
     observations: Float32
@@ -75,6 +76,7 @@ class TrajectoryBatch:
     final_observations: Float32
     final_index: NDArray[np.int64]
     policy_version: int
+    seconds: float = 0.0
 
     def successors(self) -> Float32:
         """[T, N, D] the true successor of every step: before any reset, unlike ``observations[1:]``."""

@@ -12,11 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rlpipe"
 FLOORS = {
     0: ["plugins", "trajectory"],
-    1: ["functional", "metrics", "config", "secrets"],
+    1: ["functional", "metrics", "config", "secrets", "demonstrations"],
     2: ["envs", "policies", "algorithms", "backends"],
     3: [
         "episodes",
         "rollout",
+        "replay",
+        "off_policy",
         "evaluation",
         "observations",
         "follower",

@@ -21,6 +21,12 @@ class AlgorithmConfig:
 
     name: str
     """File in ``rlpipe/algorithms/``, or ``package.module:Class``."""
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(AlgorithmConfig):
+    """What the configuration of an algorithm that learns from fresh trajectories begins with."""
+
     update_epochs: int = 8
     """Passes over each batch."""
     num_minibatches: int = 8
@@ -97,7 +103,14 @@ class Loss(NamedTuple):
 class OnPolicyAlgorithm(ABC):
     """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone."""
 
-    Config: ClassVar[type[Any]] = AlgorithmConfig
+    learner: ClassVar[str] = "rlpipe.learner:Learner"
+    """Where it learns."""
+    ahead: ClassVar[bool] = False
+    """Whether workers collect while it learns, with weights that are one update older."""
+    collects: ClassVar[bool] = True
+    """Whether it learns from what workers collect."""
+    needs_demonstrations: ClassVar[bool] = False
+    Config: ClassVar[type[Any]] = OnPolicyConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Declarations of its own, beside its code."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import AlgorithmConfig, Loss, Observed, OnPolicyAlgorithm, Samples, Terms, Trajectories
+from rlpipe.algorithms.base import Loss, Observed, OnPolicyAlgorithm, OnPolicyConfig, Samples, Terms, Trajectories
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
 from rlpipe.functional.losses import clipped_value_loss, ppo_policy_loss
@@ -20,7 +20,7 @@ __all__ = ["PPO"]
 
 
 @dataclass(frozen=True)
-class PPOConfig(AlgorithmConfig):
+class PPOConfig(OnPolicyConfig):
     """Options of PPO."""
 
     discount: float = 0.99

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import diagnose, evaluate, export, metrics, sync, train
+from rlpipe.cli import diagnose, evaluate, export, metrics, pretrain, sync, train
 from rlpipe.plugins import ConfigError
 from rlpipe.secrets import redacted
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 train.add_to(app)
+pretrain.add_to(app)
 evaluate.add_to(app)
 diagnose.add_to(app)
 metrics.add_to(app)

@@ -35,7 +35,6 @@ def train(
 ) -> None:
     """Train a policy. Ctrl-C stops after the current iteration and saves; a second Ctrl-C stops at once."""
     import rlpipe
-    from rlpipe.training import Interruption
 
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     if resume is not None:
@@ -44,7 +43,14 @@ def train(
             raise ConfigError(f"--resume {resume}: not a run directory, because run.json is missing.")
     elif config is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or --resume a run directory.")
-    loaded = rlpipe.load_config(config, changes)
+    run(rlpipe.load_config(config, changes), local=local, ray_address=ray_address, resume=resume)
+
+
+def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
+    """Trains, prints how it went, and exits with the code that says so."""
+    import rlpipe
+    from rlpipe.training import Interruption
+
     interruption = Interruption()
     _listen(interruption)
     result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)

@@ -21,7 +21,8 @@ from rlpipe.config import Config, Stage
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.local import check_fits, number_of_workers
 from rlpipe.metric_logger import Closing
-from rlpipe.plugins import ConfigError
+from rlpipe.plugins import ConfigError, resolve
+from rlpipe.policies.base import Weights
 from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import RunDirectory
 
@@ -103,11 +104,16 @@ class RayEngine:
             raise _cause(error) from None
         return ready[0]
 
-    def start_learner(self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None) -> Any:
+    def start_learner(
+        self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
+    ) -> Any:
         gpu = self._config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
         where: dict[str, Any] = {"num_gpus": 1} if gpu else {"scheduling_strategy": self._here()}
-        self._learner = self._start("learner", "rlpipe.learner:Learner", {}, num_cpus=0, **where)
+        algorithm = resolve("algorithms", self._config.algorithm.name, "algorithm.name")
+        self._learner = self._start("learner", algorithm.learner, {}, num_cpus=0, **where)
         self._learner.make.remote(plan, ready.spec)
+        if warm is not None:
+            return self._learner.call.remote("begin_with", warm)
         if state is None:  # the first weights follow from the seed, so nobody need wait for the learner to begin
             return ray.put(Snapshot(0, {}))
         self._learner.call.remote("load_state", state.arrays)

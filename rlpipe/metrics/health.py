@@ -22,6 +22,7 @@ VARIABLES = (
     "n_epochs", "minibatches_per_epoch",  # as configured
     "n_eval_episodes",  # whole episodes of an evaluation
     "n_actions", "action_dims",  # choices of a discrete action; dimensions of an action
+    "largest_return",  # that an episode can have, where the reward says
     "ignore_terminations",  # 1 where episodes only end at the time limit, else 0
 )  # fmt: skip
 """What rules may know about a run beside its metrics. A rule that needs one that is not given does not apply."""

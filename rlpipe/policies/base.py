@@ -6,8 +6,10 @@ whichever process it runs in.
 
 from __future__ import annotations
 
+import itertools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,12 +31,16 @@ class PolicyConfig:
 
     name: str
     """File in ``rlpipe/policies/``, or ``package.module:Class``."""
+    warm_start: str | None = None
+    """Run directory or checkpoint whose policy a new run begins with."""
 
 
 class Policy(ABC, nn.Module):
     """A policy with a value function. A plug-in is made as ``Policy(config, spec)`` and offers ``Config``."""
 
     Config: ClassVar[type[Any]] = PolicyConfig
+    bounded: ClassVar[bool] = False
+    """Whether sampled actions keep to the bounds of the simulator, and carry gradients."""
 
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
@@ -98,3 +104,70 @@ class Policy(ABC, nn.Module):
                         "with another policy or on another task."
                     )
                 own[name].copy_(torch.tensor(array))
+
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of each dimension over everything observed.
+
+    Parts merge by Chan's formula in float64, so that observing a batch at once, in pieces, or on several workers and
+    then merging gives the same moments.  Chan, Golub, LeVeque 1983, The American Statistician 37:242-247.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self, width: int) -> None:
+        """Nothing observed: normalising changes nothing."""
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+
+    def observe(self, values: Tensor) -> None:
+        """Takes [B, width] values in."""
+        if len(values):
+            part = RunningMoments(self.mean.numel()).to(values.device)
+            values = values.double()
+            part.count.fill_(len(values))
+            part.mean.copy_(values.mean(0))
+            part.squares.copy_((values - part.mean).square().sum(0))
+            self.merge(part)
+
+    def merge(self, other: RunningMoments) -> None:
+        """Takes in everything the other has observed."""
+        if not other.count:
+            return
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        self.mean += delta * (other.count / total)
+        self.squares += other.squares + delta.square() * (self.count * other.count / total)
+        self.count.copy_(total)
+
+    def normalize(self, values: Tensor) -> Tensor:
+        """Values with mean 0 and deviation 1, clamped to 10 deviations; unchanged before anything was observed."""
+        if not self.count:
+            return values
+        deviation = (self.squares / self.count + 1e-8).sqrt()
+        return ((values - self.mean.float()) / deviation.float()).clamp(-10.0, 10.0)
+
+
+def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> nn.Sequential:
+    """Linear layers, orthogonal as in Andrychowicz et al. 2021 (arXiv:2006.05990), the last scaled by ``last_gain``."""
+    layers: list[nn.Module] = []
+    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        last = index == len(sizes) - 2
+        layer = nn.Linear(fan_in, fan_out)
+        nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
+        nn.init.zeros_(layer.bias)
+        layers += [layer] if last else [layer, activation()]
+    return nn.Sequential(*layers)
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+    """[B] log-density of independent Gaussians, ``-sum_d ((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
+    scaled = (actions - mean) * (-log_std).exp()
+    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,12 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.plugins import ConfigError
-from rlpipe.policies.base import Policy, PolicyConfig, Weights
+from rlpipe.policies.base import (
+    ACTIVATIONS,
+    Policy,
+    PolicyConfig,
+    RunningMoments,
+    Weights,
+    gaussian_log_prob,
+    perceptron,
+)
 from rlpipe.trajectory import Float32, SpaceSpec
 
 __all__ = ["MLPPolicy"]
-
-_ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
 
 @dataclass(frozen=True)
@@ -36,68 +42,10 @@ class MLPConfig(PolicyConfig):
     """Shift and scale observations by their running mean and deviation, which are part of the weights."""
 
     def __post_init__(self) -> None:
-        if self.activation not in _ACTIVATIONS:
-            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(_ACTIVATIONS)}.")
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
-
-
-class RunningMoments(nn.Module):
-    """Mean and variance of each dimension over everything observed.
-
-    Parts merge by Chan's formula in float64, so that observing a batch at once, in pieces, or on several workers and
-    then merging gives the same moments.  Chan, Golub, LeVeque 1983, The American Statistician 37:242-247.
-    """
-
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-
-    def __init__(self, width: int) -> None:
-        """Nothing observed: normalising changes nothing."""
-        super().__init__()
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
-
-    def observe(self, values: Tensor) -> None:
-        """Takes [B, width] values in."""
-        if len(values):
-            part = RunningMoments(self.mean.numel()).to(values.device)
-            values = values.double()
-            part.count.fill_(len(values))
-            part.mean.copy_(values.mean(0))
-            part.squares.copy_((values - part.mean).square().sum(0))
-            self.merge(part)
-
-    def merge(self, other: RunningMoments) -> None:
-        """Takes in everything the other has observed."""
-        if not other.count:
-            return
-        total = self.count + other.count
-        delta = other.mean - self.mean
-        self.mean += delta * (other.count / total)
-        self.squares += other.squares + delta.square() * (self.count * other.count / total)
-        self.count.copy_(total)
-
-    def normalize(self, values: Tensor) -> Tensor:
-        """Values with mean 0 and deviation 1, clamped to 10 deviations; unchanged before anything was observed."""
-        if not self.count:
-            return values
-        deviation = (self.squares / self.count + 1e-8).sqrt()
-        return ((values - self.mean.float()) / deviation.float()).clamp(-10.0, 10.0)
-
-
-def _perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> nn.Sequential:
-    """Linear layers, orthogonal as in Andrychowicz et al. 2021 (arXiv:2006.05990), the last scaled by ``last_gain``."""
-    layers: list[nn.Module] = []
-    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        last = index == len(sizes) - 2
-        layer = nn.Linear(fan_in, fan_out)
-        nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
-        nn.init.zeros_(layer.bias)
-        layers += [layer] if last else [layer, activation()]
-    return nn.Sequential(*layers)
 
 
 class MLPPolicy(Policy):
@@ -109,10 +57,10 @@ class MLPPolicy(Policy):
         """Draws the first weights from torch's global generator."""
         super().__init__()
         self.spec = spec
-        activation = _ACTIVATIONS[config.activation]
+        activation = ACTIVATIONS[config.activation]
         outputs = spec.num_actions or spec.action_dim
-        self.actor = _perceptron([spec.observation_dim, *config.hidden_sizes, outputs], activation, 0.01)
-        self.critic = _perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
+        self.actor = perceptron([spec.observation_dim, *config.hidden_sizes, outputs], activation, 0.01)
+        self.critic = perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
         self.log_std = (
             None if spec.num_actions else nn.Parameter(torch.full((spec.action_dim,), config.initial_log_std))
         )
@@ -132,7 +80,7 @@ class MLPPolicy(Policy):
             chosen = (output if noise is None else output + noise).argmax(-1)  # Gumbel noise makes argmax a sample
             return chosen, _categorical_log_prob(output, chosen)
         actions = output if noise is None else output + self.log_std.exp() * noise
-        return actions, _gaussian_log_prob(output, self.log_std, actions)
+        return actions, gaussian_log_prob(output, self.log_std, actions)
 
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         output = self.actor(self._normalized(observations))
@@ -141,7 +89,7 @@ class MLPPolicy(Policy):
             entropy = -(log_probs.exp() * log_probs).sum(-1)
             return _categorical_log_prob(output, actions), entropy
         entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(output))
-        return _gaussian_log_prob(output, self.log_std, actions), entropy
+        return gaussian_log_prob(output, self.log_std, actions), entropy
 
     def value(self, observations: Tensor) -> Tensor:
         values: Tensor = self.critic(self._normalized(observations)).squeeze(-1)
@@ -162,12 +110,6 @@ class MLPPolicy(Policy):
 
     def acting_weights(self) -> Weights:
         return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}
-
-
-def _gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
-    """[B] log-density of independent Gaussians, ``-sum_d ((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
-    scaled = (actions - mean) * (-log_std).exp()
-    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def _categorical_log_prob(logits: Tensor, actions: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ now, V_old the value at collection, R = A_raw + V_old the return target; e a fin
 including the first end, G_e the undiscounted sum of its rewards; j a trajectory, g a group of them.
 """
 
-from rlpipe.metrics.catalogue import env, rollout, time, train
+from rlpipe.metrics.catalogue import env, off_policy, rollout, time, train
 from rlpipe.metrics.catalogue.env import *
+from rlpipe.metrics.catalogue.off_policy import *
 from rlpipe.metrics.catalogue.rollout import *
 from rlpipe.metrics.catalogue.time import *
 from rlpipe.metrics.catalogue.train import *
@@ -17,7 +18,13 @@ from rlpipe.metrics.declaration import Metric
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric
-    for module, namespaces in ((train, "train/"), (rollout, "rollout/"), (env, ("env/", "eval/")), (time, "time/"))
+    for module, namespaces in (
+        (train, "train/"),
+        (off_policy, "train/"),
+        (rollout, "rollout/"),
+        (env, ("env/", "eval/")),
+        (time, "time/"),
+    )
     for metric in vars(module).values()
     if isinstance(metric, Metric) and metric.name.startswith(namespaces)
 }

@@ -1,0 +1,328 @@
+"""What an off-policy algorithm offers to the learner, and soft actor-critic, which ``sac`` and ``rlpd`` share.
+
+Haarnoja et al. 2018, arXiv:1812.05905; Ball et al. 2023 (RLPD), arXiv:2302.02948. Formulas: ``rlpipe.functional``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlpipe.algorithms.base import AlgorithmConfig, Observed
+from rlpipe.functional.soft_actor_critic import (
+    actor_loss,
+    cloning_loss,
+    critic_loss,
+    follow,
+    soft_target,
+    temperature_loss,
+)
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import ConfigError
+from rlpipe.policies.base import Policy
+from rlpipe.trajectory import SpaceSpec
+
+
+class Transitions(NamedTuple):
+    """Steps to learn from.
+
+    Attributes:
+        observations, next_observations: [B, D]; the successor is the true one, before any reset.  actions: [B, A].
+        rewards: [B].  terminated, truncated: [B], 1 or 0; the task ended, or a time limit cut it off.
+        demonstrations: how many of them, at the end, are demonstrated.
+    """
+
+    observations: Tensor
+    next_observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    demonstrations: int = 0
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(AlgorithmConfig):
+    """What the configuration of an algorithm that learns from a replay buffer begins with."""
+
+    discount: float = 0.99
+    """Weight of a reward one step later, gamma."""
+    batch_size: int = 256
+    """Transitions of a gradient step, demonstrations included."""
+    replay_capacity: int = 1_000_000
+    """Transitions that the replay buffer holds; then each new one takes the place of the oldest."""
+    learning_starts: int = 1000
+    """Environment steps before the first gradient step."""
+    update_to_data: float | None = None
+    """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
+    for the other; how many those were depends on the machine."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.discount <= 1.0:
+            raise ConfigError(f"algorithm.discount is {self.discount}; it must lie between 0 and 1.")
+        for name in ("batch_size", "replay_capacity"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"algorithm.{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.update_to_data is not None and self.update_to_data <= 0:
+            raise ConfigError(f"algorithm.update_to_data is {self.update_to_data}; it must be greater than 0, or null.")
+
+
+class OffPolicyAlgorithm(ABC):
+    """An algorithm that learns from remembered transitions. A plug-in is made from its ``Config`` alone."""
+
+    learner: ClassVar[str] = "rlpipe.off_policy:OffPolicyLearner"
+    """Where it learns."""
+    ahead: ClassVar[bool] = True
+    """Whether workers collect while it learns, with weights that are one update older."""
+    collects: ClassVar[bool] = True
+    """Whether it learns from what workers collect."""
+    needs_demonstrations: ClassVar[bool] = False
+    Config: ClassVar[type[Any]] = OffPolicyConfig
+    metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Declarations of its own, beside its code."""
+    demo_share: float = 0.0
+    """Share of each batch that is demonstrated."""
+
+    @abstractmethod
+    def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
+        """Makes what it learns beside the policy.
+
+        Raises:
+            ConfigError: it cannot learn this kind of policy.
+        """
+
+    @abstractmethod
+    def step(self, batch: Transitions) -> Observed:
+        """One gradient step; returns what there is to log about it."""
+
+    @abstractmethod
+    def set_learning_rates(self, actor: float, critic: float) -> None:
+        """Sets the learning rates of the steps to come."""
+
+    @abstractmethod
+    def state(self) -> Mapping[str, Tensor]:
+        """What a later process needs to go on, beside the policy."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what ``state`` gave."""
+
+
+@dataclass(frozen=True)
+class SoftActorCriticConfig(OffPolicyConfig):
+    """Options of soft actor-critic."""
+
+    num_critics: int = 2
+    """Q networks (E)."""
+    critics_in_target: int = 2
+    """How many of them, drawn anew for each step, the target takes the minimum of."""
+    critic_hidden_sizes: list[int] = field(default_factory=lambda: [128, 128])
+    """Units of each hidden layer of a Q network; each layer is normalised (arXiv:2302.02948, section 4.2)."""
+    target_rate: float = 0.005
+    """How far the target networks move towards the critics in each step."""
+    initial_temperature: float = 0.1
+    """Weight of the entropy, before it is learnt."""
+    target_entropy: float | None = None
+    """Entropy that the temperature aims at, in nats; None takes minus half the width of the action."""
+    entropy_backup: bool = True
+    """Whether targets count the entropy of later actions."""
+    actor_interval: int = 2
+    """Critic steps for each step of the policy and of the temperature."""
+    cloning_coef: float = 0.0
+    """Weight of the squared error to demonstrated actions in the policy's loss."""
+    max_grad_norm: float | None = None
+    """L2 norm to which the gradients of actor and critics are cut, each; None never cuts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.critics_in_target <= self.num_critics:
+            raise ConfigError(
+                f"algorithm.critics_in_target is {self.critics_in_target}; it must lie between 1 and "
+                f"algorithm.num_critics, {self.num_critics}."
+            )
+        if not 0.0 < self.target_rate <= 1.0:
+            raise ConfigError(f"algorithm.target_rate is {self.target_rate}; it must lie above 0 and not above 1.")
+        if self.initial_temperature <= 0.0 or self.actor_interval < 1 or self.cloning_coef < 0.0:
+            raise ConfigError(
+                "algorithm.initial_temperature must be greater than 0, algorithm.actor_interval at least 1, and "
+                "algorithm.cloning_coef not negative."
+            )
+
+
+class Ensemble(nn.Module):
+    """E Q networks in one: every layer is one product of stacked matrices."""
+
+    def __init__(self, members: int, inputs: int, hidden_sizes: Iterable[int]) -> None:
+        """Draws the first weights from torch's global generator."""
+        super().__init__()
+        sizes = [inputs, *hidden_sizes, 1]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in itertools.pairwise(sizes):
+            bound = 1.0 / math.sqrt(fan_in)
+            self.weights.append(nn.Parameter(torch.empty(members, fan_in, fan_out).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.empty(members, 1, fan_out).uniform_(-bound, bound)))
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """[E, B] values of [B, D] observations and [B, A] actions."""
+        members, last = self.weights[0].shape[0], len(self.weights) - 1
+        x = torch.cat([observations, actions], -1).expand(members, -1, -1)
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if index < last:
+                x = functional.relu(functional.layer_norm(x, x.shape[-1:]))
+        return x.squeeze(-1)
+
+
+class SoftActorCritic(OffPolicyAlgorithm):
+    """Critics, a policy that maximises them and its entropy, and a temperature between the two."""
+
+    Config = SoftActorCriticConfig
+
+    def __init__(self, config: SoftActorCriticConfig) -> None:
+        """Keeps the options."""
+        self.config = config
+
+    def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
+        if not policy.bounded:
+            raise ConfigError(
+                f"algorithm.name is {self.config.name}, which needs a policy whose actions keep to their bounds, such "
+                "as policy.name=squashed_gaussian."
+            )
+        config = self.config
+        self._policy, self._device, self._generator = policy, device, generator
+        self._dim = spec.action_dim
+        inputs = spec.observation_dim + spec.action_dim
+        self._critics = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
+        self._targets = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
+        self._targets.load_state_dict(self._critics.state_dict())
+        self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device, requires_grad=True)
+        self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy
+        self._actor = list(policy.actor_parameters())
+        self._critic = list(self._critics.parameters())
+        self._optimizers = {
+            "critic": torch.optim.Adam(self._critic, fused=True),
+            "actor": torch.optim.Adam(self._actor, fused=True),
+            "temperature": torch.optim.Adam([self._log_temperature], fused=True),
+        }
+        self._steps = 0
+
+    def set_learning_rates(self, actor: float, critic: float) -> None:
+        for name, optimizer in self._optimizers.items():
+            optimizer.param_groups[0]["lr"] = critic if name == "critic" else actor
+
+    def _noise(self, count: int) -> Tensor:
+        return torch.randn(count, self._dim, generator=self._generator).to(self._device)
+
+    def step(self, batch: Transitions) -> Observed:
+        observed = self._step_critics(batch)
+        self._steps += 1
+        if self._steps % self.config.actor_interval == 0:
+            observed |= self._step_actor(batch)
+        return observed
+
+    def _step_critics(self, batch: Transitions) -> dict[Metric, Tensor | float]:
+        config = self.config
+        temperature = self._log_temperature.detach().exp()
+        with torch.no_grad():
+            actions, log_probs = self._policy.act(batch.next_observations, self._noise(len(batch.rewards)))
+            following = self._targets(batch.next_observations, actions)
+            if config.critics_in_target < config.num_critics:
+                drawn = torch.randperm(config.num_critics, generator=self._generator)[: config.critics_in_target]
+                following = following[drawn.to(self._device)]
+        targets = soft_target(
+            batch.rewards,
+            batch.terminated,
+            following,
+            log_probs,
+            discount=config.discount,
+            temperature=temperature,
+            entropy_backup=config.entropy_backup,
+        )
+        values = self._critics(batch.observations, batch.actions)
+        errors = critic_loss(values, targets)
+        loss = errors.mean(1).sum()  # each network for itself
+        norm = self._descend("critic", loss, self._critic)
+        follow(list(self._targets.parameters()), self._critic, config.target_rate)
+        values = values.detach()
+        return {
+            m.SAC_CRITIC_LOSS: errors.detach(),
+            m.Q_DATA: values,
+            m.Q_TARGET: targets,
+            m.Q_SPREAD: values.std(0) if len(values) > 1 else torch.zeros_like(targets),
+            m.CRITIC_GRAD_NORM: norm,
+        }
+
+    def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
+        config = self.config
+        actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
+        for parameter in self._critic:  # their gradients are not wanted here, and cost a third of this step
+            parameter.requires_grad_(False)
+        values = self._critics(batch.observations, actions)
+        per_step = actor_loss(values, log_probs, self._log_temperature.detach().exp())
+        loss = per_step.mean()
+        observed: dict[Metric, Tensor | float] = {
+            m.SAC_ACTOR_LOSS: per_step.detach(),
+            m.Q_PI: values.detach(),
+            m.ENTROPY_ESTIMATE: -log_probs.detach(),
+        }
+        if config.cloning_coef and batch.demonstrations:
+            shown = slice(-batch.demonstrations, None)
+            cloned, _ = self._policy.act(batch.observations[shown], None)
+            distance = cloning_loss(cloned, batch.actions[shown])
+            loss = loss + config.cloning_coef * distance.mean()
+            observed[m.CLONING_LOSS] = distance.detach()
+        observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss, self._actor)
+        for parameter in self._critic:
+            parameter.requires_grad_(True)
+        adjusting = temperature_loss(self._log_temperature, log_probs, self._target_entropy)
+        self._descend("temperature", adjusting.mean(), [self._log_temperature])
+        observed[m.SAC_ALPHA_LOSS] = adjusting.detach()
+        observed[m.SAC_ALPHA] = self._log_temperature.detach().exp()
+        return observed
+
+    def _descend(self, name: str, loss: Tensor, parameters: list[nn.Parameter] | list[Tensor]) -> Tensor:
+        """One optimiser step, unless a gradient is not finite; returns the norm of the gradient."""
+        optimizer = self._optimizers[name]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = self.config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+        if bool(torch.isfinite(norm)):
+            optimizer.step()
+        return norm.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        state = {f"critics/{name}": tensor for name, tensor in self._critics.state_dict().items()}
+        state |= {f"targets/{name}": tensor for name, tensor in self._targets.state_dict().items()}
+        state["log_temperature"] = self._log_temperature.detach()
+        state["steps"] = torch.tensor(self._steps)
+        for name, optimizer in self._optimizers.items():
+            for index, kept in optimizer.state_dict()["state"].items():
+                state |= {f"optimizer/{name}/{index}/{key}": value for key, value in kept.items()}
+        return state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name, module in (("critics", self._critics), ("targets", self._targets)):
+            module.load_state_dict(
+                {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+            )
+        with torch.no_grad():
+            self._log_temperature.copy_(state["log_temperature"])
+        self._steps = int(state["steps"])
+        for name, optimizer in self._optimizers.items():
+            kept: dict[int, dict[str, Tensor]] = {}
+            for key, value in state.items():
+                if key.startswith(f"optimizer/{name}/"):
+                    index, entry = key.split("/")[2:]
+                    kept.setdefault(int(index), {})[entry] = value
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})

@@ -1,0 +1,48 @@
+"""Behaviour cloning: a policy fitted to demonstrations alone, by ``rlpipe pretrain``.
+
+Pomerleau 1988, "ALVINN"; the error is squared, as for a Gaussian of fixed deviation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rlpipe.algorithms.base import AlgorithmConfig
+from rlpipe.plugins import ConfigError
+
+__all__ = ["BehaviourCloning"]
+
+
+@dataclass(frozen=True)
+class BehaviourCloningConfig(AlgorithmConfig):
+    """Options of behaviour cloning; needs ``demos``."""
+
+    epochs: int = 200
+    """Passes over the demonstrations at most; each is an iteration of the run."""
+    batch_size: int = 256
+    """Demonstrated steps of a gradient step."""
+    held_out: float = 0.1
+    """Share of the demonstrations, whole ones, that is not learnt from and says when to stop."""
+    patience: int = 20
+    """Passes without a smaller held-out loss after which learning ends; the weights of the best pass are kept."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.held_out < 1.0:
+            raise ConfigError(f"algorithm.held_out is {self.held_out}; it must lie between 0 and 1.")
+        if min(self.epochs, self.batch_size, self.patience) < 1:
+            raise ConfigError("algorithm.epochs, algorithm.batch_size and algorithm.patience must be at least 1.")
+
+
+class BehaviourCloning:
+    """Marks where and how cloning learns; the formula is ``functional.soft_actor_critic.cloning_loss``."""
+
+    Config: ClassVar[type[Any]] = BehaviourCloningConfig
+    learner: ClassVar[str] = "rlpipe.cloning:CloningLearner"
+    collects: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
+    needs_demonstrations: ClassVar[bool] = True
+
+    def __init__(self, config: BehaviourCloningConfig) -> None:
+        """Keeps the options."""
+        self.config = config

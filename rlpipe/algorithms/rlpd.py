@@ -1,0 +1,44 @@
+"""Reinforcement learning with prior data, Ball et al. 2023, arXiv:2302.02948: half of each batch is demonstrated.
+
+Beside the paper's own (layer normalisation, an ensemble, symmetric sampling) the policy may also be drawn towards the
+demonstrated actions, as in Rajeswaran et al. 2018, arXiv:1709.10087.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlpipe.algorithms.base_off_policy import SoftActorCritic, SoftActorCriticConfig
+from rlpipe.plugins import ConfigError
+
+__all__ = ["RLPD"]
+
+
+@dataclass(frozen=True)
+class RLPDConfig(SoftActorCriticConfig):
+    """Options of RLPD; needs ``demos``."""
+
+    demo_share: float = 0.5
+    """Share of each batch that is demonstrated."""
+    entropy_backup: bool = False
+    """Whether targets count the entropy of later actions; the paper leaves it out where rewards are sparse."""
+    cloning_coef: float = 0.5
+    """Weight of the squared error to demonstrated actions in the policy's loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.demo_share < 1.0:
+            raise ConfigError(f"algorithm.demo_share is {self.demo_share}; it must lie between 0 and 1.")
+
+
+class RLPD(SoftActorCritic):
+    """Soft actor-critic on experience and demonstrations."""
+
+    Config = RLPDConfig
+    needs_demonstrations: ClassVar[bool] = True
+
+    def __init__(self, config: RLPDConfig) -> None:
+        """Keeps the options."""
+        super().__init__(config)
+        self.demo_share = config.demo_share

@@ -1,0 +1,66 @@
+"""Soft actor-critic, and its use of demonstrations: pure functions of tensors.
+
+E critics, B transitions. Haarnoja et al. 2018, arXiv:1812.05905; Ball et al. 2023 (RLPD), arXiv:2302.02948.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def soft_target(
+    rewards: Tensor,
+    terminated: Tensor,
+    next_values: Tensor,
+    next_log_probs: Tensor,
+    *,
+    discount: float,
+    temperature: Tensor | float,
+    entropy_backup: bool,
+) -> Tensor:
+    """Targets of the critics, ``y = r + discount (1 - terminated) (min_e Q_e(s', a') - temperature log pi(a' | s'))``.
+
+    arXiv:1812.05905, eq. 5. A time limit is no end of the task, so a truncated transition bootstraps like any other.
+
+    Args:
+        rewards, terminated, next_log_probs: [B].  next_values: [E', B] of the critics the minimum is taken over.
+        entropy_backup: whether the last term is part of it; RLPD leaves it out where rewards are sparse (section 4.3).
+    Returns:
+        [B], without gradients.
+    """
+    future = next_values.amin(0)
+    if entropy_backup:
+        future = future - temperature * next_log_probs
+    return (rewards + discount * (1.0 - terminated.to(rewards.dtype)) * future).detach()
+
+
+def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
+    """[E, B] squared errors ``(Q_e - y)^2`` of [E, B] values and [B] targets."""
+    return (values - targets).square()
+
+
+def actor_loss(values: Tensor, log_probs: Tensor, temperature: Tensor | float) -> Tensor:
+    """[B] ``temperature log pi(a | s) - mean_e Q_e(s, a)``, of arXiv:1812.05905, eq. 7, over the whole ensemble."""
+    return temperature * log_probs - values.mean(0)
+
+
+def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
+    """[B] ``-log_temperature (log pi(a | s) + target_entropy)``: rises while the entropy is under its target.
+
+    In the logarithm, as the authors' code has it, instead of the temperature itself (arXiv:1812.05905, eq. 18).
+    """
+    return -log_temperature * (log_probs + target_entropy).detach()
+
+
+def cloning_loss(actions: Tensor, demonstrated: Tensor) -> Tensor:
+    """[B] mean over the action's parts of the squared difference between [B, A] actions and demonstrated ones."""
+    return (actions - demonstrated).square().mean(-1)
+
+
+@torch.no_grad()
+def follow(targets: Sequence[Tensor], sources: Sequence[Tensor], rate: float) -> None:
+    """Moves target parameters towards their sources: ``target += rate (source - target)``."""
+    torch._foreach_lerp_(list(targets), list(sources), rate)

@@ -1,0 +1,147 @@
+"""Learning from a replay buffer: fragments in, gradient steps on what is remembered, new weights out.
+
+The counterpart of ``learner`` for algorithms that learn from remembered transitions (``algorithms.base_off_policy``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe import demonstrations
+from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
+from rlpipe.checkpoint import under
+from rlpipe.config import Stage
+from rlpipe.learner import Arrays, LearnerBase
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.observations import Observations
+from rlpipe.replay import ReplayBuffer
+from rlpipe.rollout import Snapshot
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+LEAST_STEPS = 1
+"""Gradient steps of an iteration in which there was no time for more."""
+
+
+class OffPolicyLearner(LearnerBase):
+    """Policy, algorithm, replay buffer and demonstrations."""
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        """Makes the policy with its first weights, and reads the demonstrations.
+
+        Args:
+            stages: of the run; all have the same algorithm.  spec: of the simulator.
+        Raises:
+            ConfigError: the algorithm cannot learn this policy, or the demonstrations do not fit.
+        """
+        super().__init__(stages, spec)
+        config = self._config
+        self._algorithm: OffPolicyAlgorithm = self._make_algorithm()
+        self._options: OffPolicyConfig = config.algorithm
+        self._algorithm.begin(self._policy, spec, self._device, self._generator)
+        self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device)
+        self._shown: ReplayBuffer | None = None
+        self._demonstrations = 0
+        if config.demos:
+            shown = demonstrations.load(config.demos, config.env.train, spec)
+            self._shown = ReplayBuffer(len(shown), spec, self._device)
+            self._shown.add_demonstrations(shown)
+            self._demonstrations = shown.num_trajectories
+        self._debt = 0.0
+
+    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+        """Remembers the fragments of one iteration and takes gradient steps.
+
+        Args:
+            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
+            batches: of all workers, in the order of their ranks.
+        Returns:
+            New weights, and the ``train/`` metrics.
+        """
+        torch.set_num_threads(self._threads)
+        self._enter(stage)
+        began = self._now()
+        window, observations = MetricWindow(), Observations(self._metrics)
+        for batch in batches:
+            self._replay.add(batch)
+        collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
+        received = self._now()
+        self._algorithm.set_learning_rates(*self._learning_rates(iteration, window))
+        steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, observations)
+        with torch.no_grad():
+            observations.reduce(window)
+        trained = self._now()
+        self._version += 1
+        snapshot = self.snapshot()
+        published = self._now()
+        window.observe(m.GRADIENT_STEPS, steps)
+        window.observe(m.LEARNT_FROM, collected)
+        window.observe(m.NUM_UPDATES, steps)
+        window.observe(m.REPLAY_SAMPLES, len(self._replay))
+        window.observe(m.REPLAY_ADDED, self._replay.added)
+        window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
+        if self._shown is not None:
+            window.observe(m.DEMO_SAMPLES, len(self._shown))
+            window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
+        self._observe_versions(window, stage, batches)
+        window.observe(m.RECV_TRAJ_TIME, received - began)
+        window.observe(m.RUN_TRAINING_TIME, trained - received)
+        window.observe(m.SYNC_WEIGHTS, published - trained)
+        window.observe(m.PUBLISH_WEIGHTS_TIME, published - trained)
+        return snapshot, window
+
+    def _take_steps(self, collected: int, seconds: float, began: float, observations: Observations) -> int:
+        """Takes the gradient steps that are due; without a ratio, as many as fit into the time collection took."""
+        options = self._options
+        if self._replay.added < options.learning_starts:
+            return 0
+        if options.update_to_data is not None:
+            self._debt += options.update_to_data * collected
+            due = int(self._debt)
+            self._debt -= due
+            for _ in range(due):
+                observations.add(self._step())
+            return due
+        steps = 0
+        while steps < LEAST_STEPS or time.perf_counter() - began < seconds:
+            observations.add(self._step())
+            steps += 1
+        return steps
+
+    def _step(self) -> dict[Metric, Tensor | float]:
+        count = self._options.batch_size
+        shown = round(count * self._algorithm.demo_share) if self._shown is not None else 0
+        rows = self._replay.draw(count - shown, self._generator)
+        staleness = self._version - self._replay.versions(rows)
+        experience = self._replay.transitions(rows)
+        batch: Transitions = experience
+        if self._shown is not None and shown:
+            batch = self._replay.transitions(torch.cat([rows, self._shown.draw(shown, self._generator)]), shown)
+        observed = dict(self._algorithm.step(batch))
+        observed[m.STALENESS] = staleness
+        observed[m.REPLAY_REWARD] = experience.rewards
+        return observed
+
+    def state(self) -> Arrays:
+        arrays = self._common_state()
+        for name, tensor in self._algorithm.state().items():
+            arrays[f"algorithm/{name}"] = tensor.detach().cpu().numpy().copy()
+        for name, tensor in self._replay.state().items():
+            arrays[f"replay/{name}"] = tensor.cpu().numpy()
+        arrays["debt"] = np.array(self._debt)
+        return arrays
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._load_common_state(arrays)
+        kept = {name: torch.from_numpy(array).to(self._device) for name, array in under("algorithm/", arrays).items()}
+        self._algorithm.load_state(kept)
+        self._replay.load_state(torch.from_numpy(arrays["replay/rows"]), int(arrays["replay/added"]))
+        self._debt = float(arrays["debt"])

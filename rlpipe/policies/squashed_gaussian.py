@@ -1,0 +1,114 @@
+"""A Gaussian squashed into the bounds of the action by tanh, with a deviation that depends on the state.
+
+Haarnoja et al. 2018, arXiv:1812.05905, appendix C. What soft actor-critic needs: a sampled action carries gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlpipe.plugins import ConfigError
+from rlpipe.policies.base import ACTIVATIONS, Policy, PolicyConfig, Weights, perceptron
+from rlpipe.trajectory import Float32, SpaceSpec
+
+__all__ = ["SquashedGaussianPolicy"]
+
+_EDGE = 1.0 - 1e-6
+"""How near to its bounds an action is taken for one that was sampled: at the bound itself the density is infinite."""
+
+
+@dataclass(frozen=True)
+class SquashedGaussianConfig(PolicyConfig):
+    """Options of the perceptrons."""
+
+    hidden_sizes: list[int] = field(default_factory=lambda: [128, 128, 128])
+    """Units of each hidden layer, of actor and value function alike."""
+    activation: str = "relu"
+    """``tanh``, ``relu`` or ``silu``."""
+    log_std_min: float = -5.0
+    """Smallest natural logarithm of a standard deviation, before squashing."""
+    log_std_max: float = 2.0
+    """Largest one."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
+        if self.log_std_min >= self.log_std_max:
+            raise ConfigError(f"policy.log_std_min is {self.log_std_min}; it must be below policy.log_std_max.")
+
+
+class SquashedGaussianPolicy(Policy):
+    """``a = middle + half_range tanh(m(s) + exp(l(s)) noise)``."""
+
+    Config = SquashedGaussianConfig
+    bounded: ClassVar[bool] = True
+    middle: Tensor
+    half_range: Tensor
+
+    def __init__(self, config: SquashedGaussianConfig, spec: SpaceSpec) -> None:
+        """Draws the first weights from torch's global generator.
+
+        Raises:
+            ConfigError: actions are discrete, or have no finite bounds.
+        """
+        super().__init__()
+        low, high = spec.action_low, spec.action_high
+        if low is None or high is None or not np.isfinite(high - low).all():
+            raise ConfigError("policy.name is squashed_gaussian, which needs continuous actions with finite bounds.")
+        self.spec = spec
+        self._limits = (config.log_std_min, config.log_std_max)
+        activation = ACTIVATIONS[config.activation]
+        self.actor = perceptron([spec.observation_dim, *config.hidden_sizes, 2 * spec.action_dim], activation, 0.01)
+        self.critic = perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
+        self.register_buffer("middle", torch.tensor(0.5 * (high + low)), persistent=False)
+        self.register_buffer("half_range", torch.tensor(0.5 * (high - low)), persistent=False)
+
+    def _moments(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, A] mean, and logarithm of the standard deviation, before squashing."""
+        mean, log_std = self.actor(observations).chunk(2, -1)
+        low, high = self._limits
+        return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
+
+    def _log_prob(self, mean: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
+        """[B] log-density of the squashed action, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
+        scaled = (unsquashed - mean) * (-log_std).exp()
+        gaussian = -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))
+        slope = 2.0 * (math.log(2.0) - unsquashed - functional.softplus(-2.0 * unsquashed)) + self.half_range.log()
+        return (gaussian - slope).sum(-1)
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
+
+    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        mean, log_std = self._moments(observations)
+        unsquashed = mean if noise is None else mean + log_std.exp() * noise
+        return self.middle + self.half_range * unsquashed.tanh(), self._log_prob(mean, log_std, unsquashed)
+
+    def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self._moments(observations)
+        squashed = ((actions - self.middle) / self.half_range).clamp(-_EDGE, _EDGE)
+        log_prob = self._log_prob(mean, log_std, squashed.atanh())
+        return log_prob, -log_prob  # the entropy has no closed form; this estimates it from the action taken
+
+    def value(self, observations: Tensor) -> Tensor:
+        values: Tensor = self.critic(observations).squeeze(-1)
+        return values
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        return self.actor.parameters()
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        return self.critic.parameters()
+
+    def acting_weights(self) -> Weights:
+        return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}
