@@ -65,6 +65,8 @@ def evaluate(
 ) -> EvaluationReport:
     """Evaluates a checkpoint, or the newest one of a run, on held-out seeds.
 
+    Leaves a record in the run directory the checkpoint lies in (``evaluations/<n>.json``), and changes nothing else.
+
     Args:
         checkpoint: file or run directory.
         episodes: how many; None takes the configuration's.
@@ -79,7 +81,7 @@ def evaluate(
     state, trained_with = training.find_checkpoint(Path(checkpoint))
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
-    return training.evaluate(config, state, _engine(config, local, ray_address))[0]
+    return training.evaluate(config, state, _engine(config, local, ray_address)).recorded()
 
 
 def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:

@@ -309,6 +309,20 @@ def protocol(config: Config) -> dict[str, Any]:
     }
 
 
+def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a protocol that must be equal for two success rates to be compared, by configuration key.
+
+    How a policy was trained may differ: that is what one compares. So may the number of slots and of workers, on which
+    no episode of an evaluation depends.
+    """
+    played = {f"env.eval.{key}": value for key, value in protocol["eval_env"].items() if key != "total_num_envs"}
+    return played | {
+        "evaluation.episodes": protocol["evaluation_episodes"],
+        "evaluation.first_seed": protocol["evaluation_first_seed"],
+        "evaluation.deterministic": protocol["deterministic_actions"],
+    }
+
+
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of a nested mapping under dotted keys; keys may be dotted themselves."""
     for name, value in tree.items():
@@ -539,6 +553,15 @@ def _check_split(config: Config) -> None:
             f"{config.env.train.total_num_envs} environments (env.train.total_num_envs) cannot be shared evenly by "
             f"{workers} workers (rollout.num_workers)."
         )
+    group_size = getattr(config.algorithm, "group_size", None)
+    if group_size is not None:
+        share = config.env.train.total_num_envs // (workers if isinstance(workers, int) else 1)
+        if share % group_size:
+            raise ConfigError(
+                f"{share} environments of a worker (env.train.total_num_envs over rollout.num_workers) cannot be cut "
+                f"into groups of {group_size} (algorithm.group_size)."
+            )
+        return  # how many decisions there will be is not known beforehand
     minibatches = getattr(config.algorithm, "num_minibatches", None)
     if minibatches is None:
         return
@@ -568,8 +591,11 @@ def _check_plugins(config: Config) -> None:
     algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
     if config.demos is not None:
         demonstrations.check(config.demos, config.env.train)
-    elif algorithm.needs_demonstrations:
-        raise ConfigError(f"algorithm.name is {config.algorithm.name}, which needs demonstrations: demos=FILE.h5")
+    elif algorithm.needs_demonstrations or getattr(config.algorithm, "cloning_coef", 0.0):
+        raise ConfigError(
+            f"algorithm.name is {config.algorithm.name}, which needs demonstrations"
+            f"{'' if algorithm.needs_demonstrations else ' for its cloning_coef'}: demos=FILE.h5"
+        )
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)

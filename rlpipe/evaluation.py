@@ -6,20 +6,27 @@ which under a task that ends at success are the successful ones.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from rlpipe.config import Config
+from rlpipe.checkpoint import Checkpoint
+from rlpipe.comparison import Estimate, estimates, write_record
+from rlpipe.config import Config, protocol
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Policy
-from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory import Episode, Float32, SpaceSpec
+
+log = logging.getLogger("rlpipe")
 
 
 def episode_seeds(episodes: int, first_seed: int, slots: int) -> list[list[int]]:
@@ -55,15 +62,15 @@ class Evaluator:
         Raises:
             ConfigError: the simulator cannot be made, or has other spaces.
         """
-        protocol = config.evaluation
-        self._protocol = protocol
+        self._protocol = quota = config.evaluation
         self._rank = rank
-        slots = min(config.env.eval.total_num_envs, protocol.episodes)
+        slots = min(config.env.eval.total_num_envs, quota.episodes)
         share = share_of_slots(slots, rank, num_workers)
         self._first_slot = share.start
-        self._seeds = episode_seeds(protocol.episodes, protocol.first_seed, slots)[share.start : share.stop]
+        self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots)[share.start : share.stop]
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
+        self._generators: dict[int, np.random.Generator] = {}  # of the episodes being played, by slot
         self._simulator: Any = None
         if len(share):
             self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
@@ -72,7 +79,26 @@ class Evaluator:
             check_same_spaces("env.eval", self._simulator.spec, spec)
 
     def _next_seed(self, n: int) -> int | None:
-        return self._queues[n].popleft() if self._queues[n] else None
+        if not self._queues[n]:
+            self._generators.pop(n, None)
+            return None
+        seed = self._queues[n].popleft()
+        self._generators[n] = np.random.default_rng([self._noise_seed, seed])
+        return seed
+
+    def _actions(self, policy: Policy, observations: Float32) -> NDArray[Any]:
+        """One action for each slot that has an episode to play.
+
+        Each is computed by itself, from noise of its episode: the size of a matrix product can change the rounding of
+        its rows, and what one episode does may not depend on how many others are played beside it.
+        """
+        spec = self._simulator.spec
+        shape = () if spec.num_actions else (spec.action_dim,)
+        actions = np.zeros((len(observations), *shape), dtype=np.int64 if spec.num_actions else np.float32)
+        for n, generator in self._generators.items():
+            noise = None if self._protocol.deterministic else torch.from_numpy(policy.noise(generator, 1))
+            actions[n] = policy.act(torch.from_numpy(observations[n : n + 1]), noise)[0].numpy()[0]
+        return actions if spec.num_actions else spec.clip(actions)
 
     @torch.inference_mode()
     def evaluate(self, policy: Policy, policy_version: int) -> MetricWindow:
@@ -85,22 +111,13 @@ class Evaluator:
         if self._simulator is not None:
             simulator = self._simulator
             self._queues = [deque(seeds) for seeds in self._seeds]
+            self._generators = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
-            spec = simulator.spec
-            generators = [  # one a slot, so that sampled actions do not depend on the number of workers
-                np.random.default_rng([self._noise_seed, self._first_slot + n]) for n in range(simulator.num_envs)
-            ]
             remaining = sum(map(len, self._seeds))
             observations, beginnings = simulator.reset()
             tracker.begin(beginnings)
             while remaining:
-                noise = None
-                if not self._protocol.deterministic:
-                    noise = torch.from_numpy(np.concatenate([policy.noise(g, 1) for g in generators]))
-                actions = policy.act(torch.from_numpy(observations), noise)[0].numpy()
-                if not spec.num_actions:
-                    actions = spec.clip(actions)
-                step = simulator.step(actions)
+                step = simulator.step(self._actions(policy, observations))
                 ended = tracker.step(step, policy_version)
                 window.eval_episodes += ended
                 remaining -= len(ended)
@@ -115,15 +132,44 @@ class EvaluationReport:
 
     Attributes:
         metrics: the ``eval/`` metrics.
-        checkpoint: that was evaluated.
+        estimates: success, return and length, each with its number of episodes and its 95 % interval.
+        checkpoint: that was evaluated.  iteration: after which it was written.
         protocol: what makes two success rates comparable.
+        episodes: all of them, in the order of their seeds.
+        record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere.
     """
 
     metrics: dict[str, float]
+    estimates: list[Estimate]
     checkpoint: str
+    iteration: int
     protocol: dict[str, Any]
+    episodes: list[Episode]
+    record: str | None = None
 
+    @classmethod
+    def of(cls, window: MetricWindow, config: Config, state: Checkpoint) -> EvaluationReport:
+        """What the merged window of an evaluation says of a checkpoint."""
+        episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
+        metrics = window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
+        return cls(metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), episodes)
 
-def evaluation_metrics(window: MetricWindow) -> dict[str, float]:
-    """The ``eval/`` metrics of a merged window."""
-    return window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as ``rlpipe evaluate --json`` prints it and as the record holds it."""
+        fields = {name: value for name, value in vars(self).items() if name != "record"}
+        return {
+            **fields,
+            "estimates": [asdict(one) for one in self.estimates],
+            "episodes": [episode.as_row(self.iteration) for episode in self.episodes],
+        }
+
+    def recorded(self) -> EvaluationReport:
+        """The same, written down in the run directory the checkpoint lies in; as it is where there is none."""
+        run = Path(self.checkpoint).resolve().parent.parent
+        if Path(self.checkpoint).resolve().parent.name != "checkpoints" or not (run / "run.json").is_file():
+            return self
+        try:
+            return replace(self, record=str(write_record(run, self.as_json())))
+        except OSError as error:
+            log.warning("The evaluation could not be recorded in %s: %s", run, error)
+            return self

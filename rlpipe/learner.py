@@ -6,6 +6,7 @@ is over and comes back in one copy.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import itertools
 import os
@@ -20,15 +21,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlpipe import demonstrations
 from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms, Trajectories
 from rlpipe.checkpoint import under
 from rlpipe.config import AUTO, Config, Stage, declared_metrics
+from rlpipe.functional.losses import cloning_weight
+from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.observations import Observations
-from rlpipe.plugins import resolve
-from rlpipe.policies.base import Weights
+from rlpipe.plugins import ConfigError, resolve
+from rlpipe.policies.base import Policy, Weights
 from rlpipe.rollout import Snapshot, build_policy
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
@@ -59,6 +63,8 @@ def join(batches: Sequence[TrajectoryBatch], device: torch.device) -> Trajectori
 
 class LearnerBase(ABC):
     """What every learner has: the policy, its weights' version, the device, and the settings of the stage."""
+
+    _learns_critic = True
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
         """Makes the policy with its first weights, which follow from the seed or from ``policy.warm_start``.
@@ -140,7 +146,8 @@ class LearnerBase(ABC):
         scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
         actor, critic = learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr
         window.observe(m.ACTOR_LR, actor * scale)
-        window.observe(m.CRITIC_LR, critic * scale)
+        if self._learns_critic:
+            window.observe(m.CRITIC_LR, critic * scale)
         return actor * scale, critic * scale
 
     def _observe_versions(self, window: MetricWindow, stage: int, batches: Sequence[TrajectoryBatch]) -> None:
@@ -165,18 +172,58 @@ class Learner(LearnerBase):
     """Policy, optimiser and algorithm; one update an iteration."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        """Makes the policy with its first weights, and reads the demonstrations if a stage clones them.
+
+        Args:
+            stages: of the run.  spec: of the simulator.
+        Raises:
+            ConfigError: the demonstrations are missing, or do not fit.
+        """
         super().__init__(stages, spec)
+        self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
+        self._learns_critic = self._algorithm.learns_critic
         self._actor = list(self._policy.actor_parameters())
-        self._critic = list(self._policy.critic_parameters())
-        self._optimizer = torch.optim.Adam(
-            [{"params": self._actor}, {"params": self._critic}], lr=0.0, eps=self._config.learner.adam_eps, fused=True
-        )
-        self._algorithm: OnPolicyAlgorithm = self._make_algorithm()
+        self._critic = list(self._policy.critic_parameters()) if self._learns_critic else []
+        groups = [{"params": parameters} for parameters in (self._actor, self._critic) if parameters]
+        self._optimizer = torch.optim.Adam(groups, lr=0.0, eps=self._config.learner.adam_eps, fused=True)
+        self._shown = self._demonstrated(spec)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Freezes the policy as it is now as the reference, if a stage compares with it."""
+        options = [stage.config.algorithm for stage in self._stages]
+        self._reference: Policy | None = None
+        if any(resolve("algorithms", each.name, "algorithm.name")(each).keeps_reference for each in options):
+            self._reference = copy.deepcopy(self._policy).requires_grad_(False)
+        self._algorithm.begin(self._reference)
+
+    def begin_with(self, weights: Weights) -> Snapshot:
+        snapshot = super().begin_with(weights)
+        self._begin()
+        return snapshot
+
+    def _enter(self, stage: int) -> bool:
+        changed = super()._enter(stage)
+        if changed:
+            before, self._algorithm = self._algorithm, self._make_algorithm()
+            self._algorithm.begin(self._reference)
+            self._algorithm.load_state(before.state())
+        return changed
+
+    def _demonstrated(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
+        """Observations and actions to clone; None if no stage does."""
+        coefs = [stage.config.algorithm.cloning_coef for stage in self._stages]
+        if not any(coefs):
+            return None
+        config = self._config
+        if config.demos is None:
+            raise ConfigError(f"algorithm.cloning_coef is {max(coefs)}, which needs demonstrations: demos=FILE.h5")
+        shown = demonstrations.load(config.demos, config.env.train, spec)
+        return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         torch.set_num_threads(self._threads)
-        if self._enter(stage):
-            self._algorithm = self._make_algorithm()
+        self._enter(stage)
         window, observations = MetricWindow(), Observations(self._metrics)
         marks = [self._now()]
         with torch.no_grad():
@@ -185,9 +232,10 @@ class Learner(LearnerBase):
             samples, observed = self._algorithm.prepare(trajectories, self._policy)
             observations.add(observed)
         marks.append(self._now())
-        for group, rate in zip(self._optimizer.param_groups, self._learning_rates(iteration, window), strict=True):
+        rates = self._learning_rates(iteration, window)
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=self._learns_critic):
             group["lr"] = rate
-        self._run_epochs(samples, observations, window)
+        self._run_epochs(samples, iteration, observations, window)
         with torch.no_grad():
             self._policy.observe(samples.observations)
             if (deviation := self._policy.action_std()) is not None:
@@ -207,26 +255,33 @@ class Learner(LearnerBase):
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
         return snapshot, window
 
-    def _run_epochs(self, samples: Samples, observations: Observations, window: MetricWindow) -> None:
+    def _run_epochs(self, samples: Samples, iteration: int, observations: Observations, window: MetricWindow) -> None:
         config = self._config.algorithm
+        cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
+        minibatches = min(config.num_minibatches, len(samples))  # an algorithm may leave out decisions, or all
         terms: list[Terms] = []
         orders: list[Tensor] = []
         sizes: list[int] = []
         skipped = 0
         learning = stepping = 0.0
-        for _ in range(config.update_epochs):
+        for _ in range(config.update_epochs if minibatches else 0):
             orders.append(torch.randperm(len(samples), generator=self._generator).to(self._device))
             shuffled = samples.select(orders[-1])
-            bounds = np.linspace(0, len(samples), config.num_minibatches + 1).astype(int)
+            bounds = np.linspace(0, len(samples), minibatches + 1).astype(int)
             for begin, end in itertools.pairwise(bounds.tolist()):
                 began = time.perf_counter()
                 loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
+                total = loss.total
+                if config.cloning_coef:
+                    distance = self._cloning_loss(config.cloning_batch_size)
+                    total = total + cloning * distance.mean()
+                    observations.add({m.CLONING_LOSS: distance.detach()})
                 self._optimizer.zero_grad(set_to_none=True)
-                loss.total.backward()  # type: ignore[no-untyped-call]
+                total.backward()  # type: ignore[no-untyped-call]
                 learnt = time.perf_counter()
                 norms = self._clip_gradients()
                 observations.add(norms)
-                finite = bool(torch.isfinite(torch.stack([loss.total.detach(), *norms.values()])).all())
+                finite = bool(torch.isfinite(torch.stack([total.detach(), *norms.values()])).all())
                 if finite:
                     self._optimizer.step()
                 skipped += not finite
@@ -234,40 +289,61 @@ class Learner(LearnerBase):
                 sizes.append(end - begin)
                 learning, stepping = learning + learnt - began, stepping + time.perf_counter() - learnt
             if config.target_kl is not None:
-                moved = [self._algorithm.divergence(part) for part in terms[-config.num_minibatches :]]
+                moved = [self._algorithm.divergence(part) for part in terms[-minibatches:]]
                 if float(torch.cat(moved).double().mean()) > config.target_kl:
                     break
-        taken, epochs = torch.cat(orders), len(orders)
-        with torch.no_grad():
-            joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
-            observed = self._algorithm.observe(samples, taken, joined)
-            observations.add_update(observed, samples.trajectory[taken], sizes, config.num_minibatches)
+        if terms:
+            taken = torch.cat(orders)
+            with torch.no_grad():
+                joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
+                observed = self._algorithm.observe(samples, taken, joined)
+                observations.add_update(observed, samples.trajectory[taken], sizes, minibatches)
+        if config.cloning_coef:
+            window.observe(m.CLONING_WEIGHT, cloning)
+        epochs = len(orders)
         window.observe(m.EPOCHS_RUN, epochs)
         window.observe(m.NUM_UPDATE_EPOCHS, epochs)
-        window.observe(m.NUM_SAMPLES, len(taken))
+        window.observe(m.NUM_SAMPLES, sum(sizes))
         window.observe(m.NUM_UPDATES, len(sizes) - skipped)
         window.observe(m.NONFINITE_STEPS, skipped)
         if self._device.type == "cpu":  # elsewhere a clock on the host only sees work being queued
             window.observe(m.FORWARD_BACKWARD_TIME, learning)
             window.observe(m.OPTIMIZER_STEP_TIME, stepping)
 
+    def _cloning_loss(self, count: int) -> Tensor:
+        """[count] of demonstrated steps, drawn anew."""
+        assert self._shown is not None
+        observations, actions = self._shown
+        drawn = torch.randint(len(actions), (count,), generator=self._generator).to(self._device)
+        return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
+
     def _clip_gradients(self) -> dict[Metric, Tensor]:
         """Cuts the gradients to the largest norm; returns the norms before, and whether they were cut."""
         limit = self._config.learner.max_grad_norm
         limit = float("inf") if limit is None else limit
         actor = nn.utils.clip_grad_norm_(self._actor, limit)
-        critic = nn.utils.clip_grad_norm_(self._critic, limit)
-        return {m.ACTOR_GRAD_NORM: actor, m.CRITIC_GRAD_NORM: critic, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
+        norms = {m.ACTOR_GRAD_NORM: actor, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
+        if self._learns_critic:
+            norms[m.CRITIC_GRAD_NORM] = nn.utils.clip_grad_norm_(self._critic, limit)
+        return norms
 
     def state(self) -> Arrays:
         arrays = self._common_state()
         for index, parameter in enumerate((*self._actor, *self._critic)):
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 arrays[f"optimizer/{index}/{key}"] = value.detach().cpu().numpy().copy()
+        if self._reference is not None:
+            arrays |= {f"reference/{name}": array for name, array in self._reference.acting_weights().items()}
+        arrays |= {f"algorithm/{name}": np.array(value) for name, value in self._algorithm.state().items()}
+        arrays["stage"] = np.array(self._stage)
         return arrays
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
+        if self._reference is not None:  # a run that kept none until now begins to with the policy it goes on from
+            self._reference.load_weights(under("reference/", arrays) or self._policy.weights())
+        self._enter(int(arrays.get("stage", 0)))
+        self._algorithm.load_state({name: float(value) for name, value in under("algorithm/", arrays).items()})
         for index, parameter in enumerate((*self._actor, *self._critic)):
             kept = under(f"optimizer/{index}/", arrays)
             if kept:

@@ -24,8 +24,9 @@ def number_of_workers(config: Config, cpus: float) -> int:
     if isinstance(wanted, int):
         return wanted
     environments = config.env.train.total_num_envs
+    shared = environments // getattr(config.algorithm, "group_size", 1)  # a group stays together
     fit = max(1, int(cpus / config.cluster.cpus_per_worker))
-    return max(count for count in range(1, environments + 1) if environments % count == 0 and count <= fit)
+    return max(count for count in range(1, shared + 1) if shared % count == 0 and count <= fit)
 
 
 class LocalEngine:

@@ -198,7 +198,7 @@ class MetricLogger:
         config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
         target_kl = getattr(config, "target_kl", None)
-        if target_kl is not None and epochs is not None and epochs < config.update_epochs:
+        if target_kl is not None and epochs and epochs < config.update_epochs:
             message = (
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
                 f"{m.APPROX_KL.name} passed {target_kl:g} (algorithm.target_kl)."
@@ -282,12 +282,15 @@ def run_info(
 def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
     """Numbers of a run that health rules speak of; those that its algorithm does not have are left out."""
     algorithm = config.algorithm
+    penalised = getattr(algorithm, "kl_control", None) is not None
     found = {
         "target": config.runner.health.target,
         "eps_lo": getattr(algorithm, "clip_ratio_low", None),
         "eps_hi": getattr(algorithm, "clip_ratio_high", None),
         "vf_coef": getattr(algorithm, "value_coef", None),
         "ent_coef": getattr(algorithm, "entropy_coef", None),
+        "kl_coef": algorithm.kl_coef if penalised else getattr(algorithm, "kl_beta", None),
+        "kl_target": algorithm.kl_target if penalised else None,
         "n_epochs": getattr(algorithm, "update_epochs", None),
         "minibatches_per_epoch": getattr(algorithm, "num_minibatches", None),
         "largest_return": _largest_return(config),
@@ -301,7 +304,7 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
 
 def _largest_return(config: Config) -> float | None:
     """Largest discounted return there can be, for ManiSkill's rewards of at most 1 a step; None for others."""
-    task, discount = config.env.train, config.algorithm.discount
+    task, discount = config.env.train, getattr(config.algorithm, "discount", 1.0)
     mode = getattr(task, "reward_mode", None)
     if mode == "sparse" and not task.ignore_terminations:
         return 1.0  # success ends the episode
@@ -313,4 +316,6 @@ def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
     tags = {"no_clip_schedule", "gaussian_policy" if info.num_actions is None else "discrete_policy"}
     if getattr(config.algorithm, "normalize_advantages", False):
         tags.add("whitening")
+    if getattr(config.algorithm, "kl_control", None) == "adaptive":
+        tags.add("adaptive_kl")
     return frozenset([*tags, *config.runner.health.tags])

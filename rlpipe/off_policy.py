@@ -84,7 +84,8 @@ class OffPolicyLearner(LearnerBase):
         published = self._now()
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
-        window.observe(m.NUM_UPDATES, steps)
+        if steps:
+            window.observe(m.NUM_UPDATES, steps)
         window.observe(m.REPLAY_SAMPLES, len(self._replay))
         window.observe(m.REPLAY_ADDED, self._replay.added)
         window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)

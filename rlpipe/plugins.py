@@ -39,7 +39,7 @@ def _modules(kind: str) -> dict[str, str]:
         found.name: f"{package}.{found.name}"
         for package, folder in folders.items()
         for found in pkgutil.iter_modules([str(folder)])
-        if found.name != "base"
+        if not found.name.startswith("base")
     }
 
 

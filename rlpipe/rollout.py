@@ -68,14 +68,16 @@ class Collector:
         *,
         incarnation: int = 0,
         first_step: int = 0,
+        whole_episodes: bool = False,
     ) -> None:
-        """Resets the simulator.
+        """Resets the simulator, unless each collection does.
 
         Args:
             simulator, policy: that fit each other.  horizon: T.  worker: rank.
             first_slot: number of this worker's first environment, over all workers.
             noise_seed: origin of the action noise, which each slot draws for itself.
             incarnation: how often the run was resumed.  first_step: steps each environment has taken since then.
+            whole_episodes: begin new episodes in each collection; the simulator leaves an environment idle after it.
         """
         self._simulator = simulator
         self._policy = policy
@@ -86,7 +88,12 @@ class Collector:
             worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
         )
         self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
-        self._observations, beginnings = simulator.reset()
+        self._whole_episodes = whole_episodes
+        if not whole_episodes:
+            self._reset()
+
+    def _reset(self) -> None:
+        self._observations, beginnings = self._simulator.reset()
         self._tracker.begin(beginnings)
 
     @property
@@ -101,7 +108,8 @@ class Collector:
 
     @torch.inference_mode()
     def collect(self, policy_version: int) -> tuple[TrajectoryBatch, MetricWindow]:
-        """Advances every environment by T steps.
+        """Advances every environment by T steps; with whole episodes until all have ended, if that is earlier, and
+        the steps that are left are not valid.
 
         Args:
             policy_version: of the weights the policy holds now.
@@ -111,12 +119,15 @@ class Collector:
         entered = time.perf_counter()
         simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
         steps, envs = self._horizon, simulator.num_envs
+        if self._whole_episodes:
+            self._reset()
+        first_step, running = self._tracker.steps, np.ones(envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, steps) for g in self._generators], axis=1))
-        observations = np.empty((steps + 1, envs, spec.observation_dim), dtype=np.float32)
+        observations = np.zeros((steps + 1, envs, spec.observation_dim), dtype=np.float32)
         shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
-        actions = np.empty(shape, dtype=np.int64 if spec.num_actions else np.float32)
-        log_probs, rewards = (np.empty((steps, envs), dtype=np.float32) for _ in range(2))
-        terminated, truncated, valid = (np.empty((steps, envs), dtype=bool) for _ in range(3))
+        actions = np.zeros(shape, dtype=np.int64 if spec.num_actions else np.float32)
+        log_probs, rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
+        terminated, truncated, valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
         finals: list[np.ndarray] = []
         final_index: list[np.ndarray] = []
         episodes: list[Episode] = []
@@ -142,6 +153,10 @@ class Collector:
             episodes += self._tracker.step(step, policy_version, log_probs[t])
             observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
             self._observations = step.observations
+            running[ended] = False
+            if self._whole_episodes and not running.any():
+                break
+        self._tracker.steps = first_step + steps  # idle or not, so that workers keep step
         observations[steps] = self._observations
         batch = TrajectoryBatch(
             observations, actions, log_probs, rewards, terminated, truncated, valid,
@@ -211,15 +226,25 @@ class RolloutWorker:
     def _config(self) -> Config:
         return self._stages[self._stage].config
 
+    @property
+    def _group_size(self) -> int | None:
+        """Environments that share their initial states and play whole episodes; None where each is for itself."""
+        return getattr(self._config.algorithm, "group_size", None)
+
     def _make_simulator(self) -> Simulator:
-        config, stage = self._config, self._stage
+        config, stage, group_size = self._config, self._stage, self._group_size
         share = config.env.train.total_num_envs // self._num_workers
         first_slot = self._rank * share
         counts = [0] * share
 
-        def next_seed(n: int) -> int:
-            counts[n] += 1
-            return training_seed(config.runner.seed, self._incarnation, stage, first_slot + n, counts[n] - 1)
+        def next_seed(n: int) -> int | None:
+            asked, counts[n] = counts[n], counts[n] + 1
+            if group_size is None:
+                return training_seed(config.runner.seed, self._incarnation, stage, first_slot + n, asked)
+            if asked % 2:  # asked when a collection begins and when its one episode ends
+                return None
+            group, episode = (first_slot + n) // group_size, asked // 2
+            return training_seed(config.runner.seed, self._incarnation, stage, group, episode)
 
         made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
             config.env.train, share, next_seed
@@ -243,7 +268,7 @@ class RolloutWorker:
             self._collector = Collector(
                 self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
                 [self._config.runner.seed, self._incarnation, self._stage],
-                incarnation=self._incarnation, first_step=self._steps,
+                incarnation=self._incarnation, first_step=self._steps, whole_episodes=self._group_size is not None,
             )  # fmt: skip
         collecting = time.perf_counter()
         batch, window = self._collector.collect(snapshot.version)
@@ -261,8 +286,9 @@ class RolloutWorker:
         """Rebuilds the simulator if a new stage wants another; returns the unfinished episodes that were dropped."""
         if stage == self._stage:
             return 0
-        before, self._stage = self._config.env.train, stage
-        if self._config.env.train == before:
+        before = (self._config.env.train, self._group_size)
+        self._stage = stage
+        if (self._config.env.train, self._group_size) == before:
             return 0
         discarded = self._collector.unfinished if self._collector else 0
         spec = self._simulator.spec

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint, under
-from rlpipe.config import Config, Stage, protocol, stages
-from rlpipe.evaluation import EvaluationReport, evaluation_metrics
+from rlpipe.config import Config, Stage, stages
+from rlpipe.evaluation import EvaluationReport
 from rlpipe.metric_logger import Closing, run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -391,14 +391,12 @@ class _Loop:
         )
 
 
-def evaluate(config: Config, state: Checkpoint, engine: Engine) -> tuple[EvaluationReport, MetricWindow]:
+def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationReport:
     """Evaluates a checkpoint under a configuration's protocol.
 
     Args:
         config: the checkpoint's, perhaps with another ``evaluation``.  state: the checkpoint.
         engine: where the workers live; it is closed before this returns.
-    Returns:
-        The report, and the window with the episodes.
     """
     plan = stages(config)
     try:
@@ -409,7 +407,7 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> tuple[Evaluat
         window = merged([engine.get(ref) for ref in windows])
     finally:
         engine.close()
-    return EvaluationReport(evaluation_metrics(window), str(state.path), protocol(config)), window
+    return EvaluationReport.of(window, config, state)
 
 
 def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:

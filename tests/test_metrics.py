@@ -847,7 +847,7 @@ def test_merging_leaves_the_other_window_as_it_was():
 # --- the catalogue
 
 
-PARTS = (m.train, m.rollout, m.env, m.time)
+PARTS = (m.train, m.off_policy, m.rollout, m.env, m.time)
 NAMESPACES = ("train/", "rollout/", "env/", "eval/", "time/")
 METRICS = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=list(CATALOGUE))
 
@@ -908,7 +908,7 @@ def test_a_metric_shows_a_reading_that_its_reduction_has(metric):
 @METRICS
 def test_a_metric_is_of_a_known_tier_and_for_known_algorithms(metric):
     assert metric.tier in ("core", "standard", "extension", "language_only")
-    assert set(metric.algorithms) <= {"ppo", "grpo", "sac"}
+    assert set(metric.algorithms) <= {"ppo", "grpo", "sac", "rlpd"}
     assert metric.tier != "language_only" or metric.needs
 
 

@@ -11,8 +11,8 @@ that were learnt from. Its kind says how far in the inputs enter:
 - observations: raw observations by metric, by worker;
 - minibatches: by metric, the epochs of an update, their minibatches as [value, decisions]; by learner;
 - policy: a distribution over actions;
-- groups: scores of episodes and the numbers of their groups, by worker;
-- reference: log-probabilities of episodes under the policy and under a frozen reference, and their scores.
+- groups: scores of episodes and the numbers of their groups, by worker, through GRPO;
+- reference: log-probabilities of episodes under the policy and under a frozen reference, and their scores, through PPO.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Samples
-from rlpipe.algorithms.ppo import PPO
+from rlpipe.algorithms.grpo import GRPO
+from rlpipe.algorithms.ppo import PPO, PPOSamples
 from rlpipe.envs.base import Beginning, Step
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.functional.diagnostics import explained_variance
-from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
-from rlpipe.functional.reference import kl_rewards, reference_kl, reference_kl_k1
 from rlpipe.learner import join
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -64,16 +63,23 @@ class Table(Policy):
         return observations[:, 2 + int(self.learning)], observations[:, 4]
 
     def noise(self, generator, steps):
-        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
+        raise NotImplementedError  # required by the interface; no algorithm's prepare or loss may call it
 
     def act(self, observations, noise):
-        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
+        raise NotImplementedError  # required by the interface; no algorithm's prepare or loss may call it
 
     def actor_parameters(self):
-        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
+        raise NotImplementedError  # required by the interface; no algorithm's prepare or loss may call it
 
     def critic_parameters(self):
-        raise NotImplementedError  # required by the interface; neither PPO.prepare nor PPO.loss may call it
+        raise NotImplementedError  # required by the interface; no algorithm's prepare or loss may call it
+
+
+class Reference(Table):
+    """Answers with the log-probability of the reference, which stands in the observation too."""
+
+    def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        return observations[:, 5], observations[:, 4]
 
 
 def ppo(**options: Any) -> PPO:
@@ -103,7 +109,7 @@ def fragment(worker: int, envs: list[dict[str, Any]], dtype: type) -> tuple[Traj
     """What one worker collected from environments whose steps are written out."""
     columns = (
         "rewards", "log_probs", "ratio", "valid", "terminated", "truncated", "success", "values", "values_now",
-        "entropy",
+        "entropy", "ref_log_probs",
     )  # fmt: skip
     defaults = {"ratio": 1.0, "valid": 1.0}
     length = max(len(env[name]) for env in envs for name in columns if name in env)
@@ -116,11 +122,12 @@ def fragment(worker: int, envs: list[dict[str, Any]], dtype: type) -> tuple[Traj
     values_now = column("values_now") if "values_now" in envs[0] else values
     terminated, truncated, valid = (column(name).astype(bool) for name in ("terminated", "truncated", "valid"))
     log_probs = column("log_probs")
-    rows = np.stack([values, values_now, log_probs, log_probs + np.log(column("ratio")), column("entropy")], axis=-1)
-    last = np.array([[[env.get("last_value", 0.0), 0, 0, 0, 0] for env in envs]])
+    now = log_probs + np.log(column("ratio"))
+    rows = np.stack([values, values_now, log_probs, now, column("entropy"), column("ref_log_probs")], axis=-1)
+    last = np.array([[[env.get("last_value", 0.0), 0, 0, 0, 0, 0] for env in envs]])
     final_index = np.flatnonzero(terminated | truncated)
     final_values = np.array([env.get("final_values", [99.0] * length) for env in envs], dtype=np.float64).T
-    final_observations = np.zeros((len(final_index), 5))
+    final_observations = np.zeros((len(final_index), 6))
     final_observations[:, 0] = final_values.reshape(-1)[final_index]
     batch = TrajectoryBatch(
         observations=np.concatenate([rows, last]).astype(dtype),
@@ -163,6 +170,7 @@ def finished_episodes(worker: int, batch: TrajectoryBatch, success: np.ndarray |
 
 def update(inputs: dict[str, Any], dtype: type) -> Observed:
     algorithm, policy, observations = ppo(**inputs["algorithm"]), Table(), Observations(ALL)
+    algorithm.begin(Reference())
     collected = [fragment(worker, envs, dtype) for worker, envs in enumerate(inputs["workers"])]
     trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
     samples, observed = algorithm.prepare(trajectories, policy)
@@ -255,7 +263,7 @@ def policy(inputs: dict[str, Any], dtype: type) -> Observed:
     observations = Observations(ALL)
     if (deviation := acting.action_std()) is not None:
         observations.add({m.ACTION_STD: deviation.detach()})
-    samples = Samples(numbers.unsqueeze(-1), actions, numbers, numbers, numbers, numbers, numbers.long())
+    samples = PPOSamples(numbers.unsqueeze(-1), actions, numbers, numbers, numbers.long(), numbers, numbers)
     return [learn(ppo(), acting, samples, observations)], None
 
 
@@ -265,37 +273,34 @@ def set_parameter(parameter: Tensor, values: Any) -> None:
 
 
 def groups(inputs: dict[str, Any], dtype: type) -> Observed:
-    windows = []
-    for worker in inputs["workers"]:
-        windows.append(MetricWindow())
-        windows[-1].observe(m.ENV_EPISODE_RETURN, np.array(worker["scores"], dtype))
-    scores = torch.from_numpy(np.concatenate([np.array(worker["scores"], dtype) for worker in inputs["workers"]]))
-    numbers = torch.tensor([number for worker in inputs["workers"] for number in worker["groups"]])
-    advantages = group_advantages(scores, numbers)
-    windows.append(MetricWindow())
-    windows[-1].observe(m.ADVANTAGES, advantages)
-    windows[-1].observe(m.GROUP_SCORE_STD, group_deviations(scores, numbers))
-    windows[-1].observe(m.FRAC_REWARD_ZERO_STD, equal_groups(scores, numbers))
-    return windows, Samples(*[advantages] * 7)
+    collected = [
+        fragment(rank, [{"rewards": [score], "terminated": [1]} for score in worker["scores"]], dtype)
+        for rank, worker in enumerate(inputs["workers"])
+    ]
+    numbers = [number for worker in inputs["workers"] for number in worker["groups"]]
+    size = len(numbers) // len(set(numbers))
+    assert all(len(set(numbers[first : first + size])) == 1 for first in range(0, len(numbers), size))
+    observations = Observations(ALL)
+    trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
+    samples, observed = GRPO(GRPO.Config(name="grpo", group_size=size)).prepare(trajectories, Table())
+    observations.add(observed)
+    return [*(episodes for _, episodes in collected), reduced(observations)], samples
 
 
 def reference(inputs: dict[str, Any], dtype: type) -> Observed:
-    window = MetricWindow()
-    log_probs, ref_log_probs, scores = (
-        torch.from_numpy(np.array(inputs[name], dtype)) for name in ("log_probs", "ref_log_probs", "scores")
-    )
-    valid = torch.ones_like(log_probs, dtype=torch.bool)
-    penalties = kl_rewards(log_probs, ref_log_probs, valid, kl_coef=inputs["kl_coef"])
-    window.observe(m.ENV_EPISODE_RETURN, scores)
-    window.observe(m.LOG_PROBS, log_probs)
-    window.observe(m.REF_LOG_PROBS, ref_log_probs)
-    window.observe(m.KL_COEF, inputs["kl_coef"])
-    window.observe(m.KL_REF, reference_kl(log_probs, ref_log_probs))
-    window.observe(m.KL_REF_EPISODE, reference_kl_k1(log_probs, ref_log_probs).sum(1))
-    window.observe(m.NON_SCORE_REWARD_STEP, penalties)
-    window.observe(m.NON_SCORE_REWARD, penalties.sum(1))
-    window.observe(m.SHAPED_RETURN, scores + penalties.sum(1))
-    return [window], None
+    envs = [
+        {
+            "log_probs": log_probs,
+            "ref_log_probs": ref_log_probs,
+            "rewards": [0.0] * (len(log_probs) - 1) + [score],
+            "terminated": [0] * (len(log_probs) - 1) + [1],
+        }
+        for log_probs, ref_log_probs, score in zip(
+            inputs["log_probs"], inputs["ref_log_probs"], inputs["scores"], strict=True
+        )
+    ]
+    penalty = {"kl_control": "fixed", "kl_coef": inputs["kl_coef"]}
+    return update({"workers": [envs], "algorithm": penalty}, dtype)
 
 
 KINDS: dict[str, Callable[[dict[str, Any], type], Observed]] = {

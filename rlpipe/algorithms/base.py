@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,20 @@ class OnPolicyConfig(AlgorithmConfig):
     """Parts each pass is cut into, drawn anew each time; one optimiser step each."""
     target_kl: float | None = None
     """End the update after a pass whose mean approx_kl exceeds this, in nats; None never does."""
+    cloning_coef: float = 0.0
+    """Weight, in the first iteration, of the squared error to demonstrated actions; 0 for none, else needs demos."""
+    cloning_decay: float = 0.99
+    """Share of that weight which each iteration keeps."""
+    cloning_batch_size: int = 256
+    """Demonstrated steps that each minibatch is joined by."""
+
+    def __post_init__(self) -> None:
+        if self.cloning_coef < 0.0 or not 0.0 <= self.cloning_decay <= 1.0 or self.cloning_batch_size < 1:
+            raise ConfigError(
+                f"algorithm.cloning_coef is {self.cloning_coef}, cloning_decay {self.cloning_decay} and "
+                f"cloning_batch_size {self.cloning_batch_size}; the first may not be negative, the second must lie "
+                "between 0 and 1, and the third must be at least 1."
+            )
 
 
 Terms = Mapping[str, Tensor]
@@ -64,10 +78,10 @@ class Trajectories:
 
 @dataclass(frozen=True)
 class Samples:
-    """Decisions to learn from, flattened; only valid ones.
+    """Decisions to learn from, flattened; only valid ones. A subclass adds what an algorithm needs besides.
 
     Attributes:
-        observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages, returns, old_values: [B].
+        observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages: [B].
         trajectory: [B] int64, number of the trajectory that a decision belongs to; an episode that spans iterations is
             one in each.
     """
@@ -76,16 +90,31 @@ class Samples:
     actions: Tensor
     old_log_probs: Tensor
     advantages: Tensor
-    returns: Tensor
-    old_values: Tensor
     trajectory: Tensor
 
     def select(self, index: Tensor | slice) -> Self:
         """The decisions at an index."""
-        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
+        columns = (getattr(self, field.name) for field in fields(self))
+        chosen: list[Any] = [None if column is None else column[index] for column in columns]
+        return type(self)(*chosen)
 
     def __len__(self) -> int:
         return len(self.observations)
+
+
+@dataclass(frozen=True)
+class ValueSamples(Samples):
+    """Decisions of an algorithm that learns a value function.
+
+    Attributes:
+        returns: [B] value targets.  old_values: [B] V at collection.
+    """
+
+    returns: Tensor
+    old_values: Tensor
+
+
+SamplesT = TypeVar("SamplesT", bound=Samples)
 
 
 class Loss(NamedTuple):
@@ -100,8 +129,12 @@ class Loss(NamedTuple):
     terms: Terms
 
 
-class OnPolicyAlgorithm(ABC):
-    """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone."""
+class OnPolicyAlgorithm(ABC, Generic[SamplesT]):
+    """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone.
+
+    One whose ``Config`` has ``group_size`` gets whole episodes: in each iteration every environment begins a new one,
+    each group of so many in the same state, and is idle after its end.
+    """
 
     learner: ClassVar[str] = "rlpipe.learner:Learner"
     """Where it learns."""
@@ -110,20 +143,41 @@ class OnPolicyAlgorithm(ABC):
     collects: ClassVar[bool] = True
     """Whether it learns from what workers collect."""
     needs_demonstrations: ClassVar[bool] = False
+    learns_critic: ClassVar[bool] = True
+    """Whether its loss reaches the policy's critic."""
     Config: ClassVar[type[Any]] = OnPolicyConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Declarations of its own, beside its code."""
 
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether it compares the policy with what it was when the run began."""
+        return False
+
+    def begin(self, reference: Policy | None) -> None:
+        """Called once, before anything else, and again with new options when a stage begins.
+
+        Args:
+            reference: frozen copy of the policy as it was when the run began; None if no stage keeps one.
+        """
+
+    def state(self) -> Mapping[str, float]:
+        """Numbers that a later process, or the next stage, goes on from; the default has none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Takes over what ``state`` gave."""
+
     @abstractmethod
-    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[Samples, Observed]:
+    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[SamplesT, Observed]:
         """Turns trajectories into samples, with what there is to log about them; runs without gradients."""
 
     @abstractmethod
-    def loss(self, policy: Policy, samples: Samples) -> Loss:
+    def loss(self, policy: Policy, samples: SamplesT) -> Loss:
         """Loss of a minibatch."""
 
     @abstractmethod
-    def observe(self, samples: Samples, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
+    def observe(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
         """What there is to log about an update, at once for all minibatches; runs without gradients.
 
         Args:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import diagnose, evaluate, export, metrics, pretrain, sync, train
+from rlpipe.cli import compare, demos, diagnose, evaluate, export, metrics, pretrain, sync, train
 from rlpipe.plugins import ConfigError
 from rlpipe.secrets import redacted
 
@@ -28,7 +28,9 @@ app = typer.Typer(
 )
 train.add_to(app)
 pretrain.add_to(app)
+demos.add_to(app)
 evaluate.add_to(app)
+compare.add_to(app)
 diagnose.add_to(app)
 metrics.add_to(app)
 sync.add_to(app)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -31,20 +31,65 @@ def evaluate(
         str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
     ] = None,
 ) -> None:
-    """Evaluate a policy on whole episodes with held-out seeds."""
+    """Evaluate a policy on whole episodes with held-out seeds.
+
+    Leaves evaluations/<n>.json in the run directory, for rlpipe compare.
+    """
     import rlpipe
 
     report = rlpipe.evaluate(path, episodes=episodes, overrides=overrides or [], local=local, ray_address=ray_address)
     if as_json:
-        print(json.dumps(asdict(report), indent=2))
+        print(json.dumps(report.as_json(), indent=2))
         return
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold green]{headline(report.metrics)}[/]")
-    table = Table.grid(padding=(0, 2))
-    for name, value in report.metrics.items():
-        table.add_row(name, f"{value:,.0f}" if name.endswith("num_trajectories") else f"{value:.4g}")
-    table.add_row("checkpoint", report.checkpoint)
-    console.print(table)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in ("", "mean", "95 % interval", "episodes"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for index, one in enumerate(report.estimates):
+        name = one.metric.partition("/")[2]
+        style = "bold green" if index == 0 else ""
+        table.add_row(name, number(one.value), interval(one.low, one.high), f"{one.episodes:,}", style=style)
+    console.print(table, "", sep="\n")
+    facts = {"protocol": protocol_lines(report.protocol), "checkpoint": [str(relative(Path(report.checkpoint)))]}
+    if report.record:
+        facts["record"] = [str(relative(Path(report.record)))]
+    for label, lines in facts.items():
+        for index, line in enumerate(lines):
+            console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
+
+
+def number(value: float) -> str:
+    """A share, a return or a length, with as many digits as say something."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    """Bounds in brackets; a dash where there are none."""
+    if low is None or high is None:
+        return "-"
+    low_sign, high_sign = ("+" if signed and bound > 0 else "" for bound in (low, high))
+    return f"[{low_sign}{number(low)}, {high_sign}{number(high)}]"
+
+
+def protocol_lines(protocol: Mapping[str, Any]) -> list[str]:
+    """What makes two evaluations comparable, in two or three lines."""
+    options = dict(protocol["eval_env"])
+    task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
+    options.pop("total_num_envs")
+    given = ", ".join(f"{key}={value}" for key, value in options.items() if value)  # the rest is as registered
+    first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
+    actions = "most likely" if protocol["deterministic_actions"] else "sampled"
+    played = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions} actions"
+    shown = given if len(given) < 200 else f"{given[:200]} ..."
+    return [task, *([shown] if shown else []), played]
+
+
+def relative(path: Path) -> Path:
+    """The path from here, where it lies below."""
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
 
 
 def headline(metrics: Mapping[str, float]) -> str:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
+from rlpipe.cli.evaluate import headline, relative
 from rlpipe.plugins import ConfigError
 
 if TYPE_CHECKING:
     from rlpipe.config import Config
     from rlpipe.training import Interruption, TrainResult
+
+EXIT_CODES = {"completed": 0, "stopped": 3, "failed": 1, "interrupted": 130}
+"""Of each way a run can end, from the best to the worst."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,6 +37,9 @@ def train(
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Run directory to go on with; takes the place of CONFIG.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="One run for each of these, one after the other, such as 0,1,2.")
+    ] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
     ] = None,
@@ -43,11 +54,20 @@ def train(
             raise ConfigError(f"--resume {resume}: not a run directory, because run.json is missing.")
     elif config is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or --resume a run directory.")
+    if seeds is not None:
+        _run_seeds(config, changes, _seeds(seeds, changes, resume), local=local, ray_address=ray_address)
+        return
     run(rlpipe.load_config(config, changes), local=local, ray_address=ray_address, resume=resume)
 
 
 def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
     """Trains, prints how it went, and exits with the code that says so."""
+    if code := EXIT_CODES[_run(loaded, local, ray_address, resume).status]:
+        raise typer.Exit(code)
+
+
+def _run(loaded: Config, local: bool, ray_address: str | None, resume: Path | None = None) -> TrainResult:
+    """Trains, and prints how it went."""
     import rlpipe
     from rlpipe.training import Interruption
 
@@ -55,10 +75,77 @@ def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, 
     _listen(interruption)
     result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
     _summarize(result, loaded)
-    if result.status == "interrupted":
-        raise typer.Exit(130)
-    if result.status == "stopped":
-        raise typer.Exit(3)
+    return result
+
+
+def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
+    """The seeds of ``--seeds``.
+
+    Raises:
+        ConfigError: it names none, or one twice, or something else says the seed too.
+    """
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(
+            f"--seeds is {text!r}; write whole numbers with commas between them, such as 0,1,2."
+        ) from error
+    if len({*seeds}) < len(seeds):
+        raise ConfigError(f"--seeds is {text!r}, which holds a seed twice; the two runs would be the same.")
+    if resume is not None:
+        raise ConfigError("--seeds begins new runs; resume the runs of its seeds one by one, each with --resume.")
+    if any(change.startswith("runner.seed=") for change in changes):
+        raise ConfigError("--seeds and runner.seed=... both say the seed: leave one out.")
+    return seeds
+
+
+def _run_seeds(
+    source: str, changes: Sequence[str], seeds: Sequence[int], *, local: bool, ray_address: str | None
+) -> None:
+    """One run for each seed, then the table of all that reached their end; exits with the worst of their codes."""
+    import rlpipe
+    from rlpipe.secrets import redacted
+
+    plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
+    stderr = Console(stderr=True, highlight=False)
+    outcomes: dict[int, tuple[str, Path | None]] = {}
+    for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
+        stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
+        try:
+            result = _run(loaded, local, ray_address)
+            outcomes[seed] = result.status, result.directory
+        except KeyboardInterrupt:
+            outcomes[seed] = "interrupted", None
+        except Exception as error:
+            if isinstance(error, ConfigError) and number == 1:
+                raise  # what cannot be done for the first seed cannot be done for the others
+            stderr.print_exception()
+            stderr.print(f"[bold red]failed:[/] {escape(redacted(f'{type(error).__name__}: {error}', os.environ))}")
+            outcomes[seed] = "failed", None
+        if outcomes[seed][0] == "interrupted":
+            break
+    _tell_seeds(seeds, outcomes)
+    if code := EXIT_CODES[max((status for status, _ in outcomes.values()), key=list(EXIT_CODES).index)]:
+        raise typer.Exit(code)
+
+
+def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | None]]) -> None:
+    """How each run ended, and what those that reached their end say together."""
+    from rlpipe.cli.compare import screen
+    from rlpipe.comparison import compare
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console.rule(f"{len(seeds)} seeds", align="left", style="dim")
+    lines = [Text(f"seed  {'ended':<11}  exit code  run", style="dim")]
+    for seed in seeds:
+        status, path = outcomes.get(seed, ("not begun", None))
+        colour = "green" if status == "completed" else "yellow"
+        code = str(EXIT_CODES[status]) if status in EXIT_CODES else "-"
+        run = "-" if path is None else str(relative(path))
+        lines.append(Text.assemble(f"{seed:>4}  ", (f"{status:<11}", colour), f"  {code:>9}  {run}"))
+    console.print(*lines, sep="\n", soft_wrap=True)  # a path stays whole
+    if ended := [path for status, path in outcomes.values() if status == "completed" and path is not None]:
+        console.print("", screen(compare(ended)), sep="\n")
 
 
 def _listen(interruption: Interruption) -> None:
@@ -74,15 +161,14 @@ def _listen(interruption: Interruption) -> None:
 
 
 def _summarize(result: TrainResult, config: Config) -> None:
-    from rlpipe.cli.evaluate import headline
     from rlpipe.config import options_of
     from rlpipe.plugins import resolve
 
     console = Console(highlight=False, soft_wrap=True)
-    run = _relative(result.directory)
+    run = relative(result.directory)
     lines = {"evaluation": headline(result.metrics), "run": run, "checkpoint": "", "go on": "", "evaluate": ""}
     if result.checkpoint is not None:
-        lines["checkpoint"] = _relative(result.checkpoint)
+        lines["checkpoint"] = relative(result.checkpoint)
         lines["evaluate"] = f"rlpipe evaluate {run} --episodes 400"
         if result.status != "completed":
             lines["go on"] = f"rlpipe train --resume {run}"
@@ -97,10 +183,3 @@ def _summarize(result: TrainResult, config: Config) -> None:
         if text:
             style = "[bold green]" if label == "evaluation" else "[default]"
             console.print(f"  [dim]{label:<11}[/]{style}{escape(str(text))}[/]")
-
-
-def _relative(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path

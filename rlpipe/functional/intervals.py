@@ -1,8 +1,14 @@
-"""Intervals around measured rates. Needs no torch, so that whoever only reads metrics does not load it."""
+"""Intervals around measured rates and means, and comparisons of two. Needs no torch, so that whoever only reads metrics
+does not load it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 def wilson_interval(successes: int, episodes: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -22,3 +28,115 @@ def wilson_interval(successes: int, episodes: int, *, z: float = 1.9599639845400
     low = (center - spread) / scale if successes else 0.0  # exact there, where rounding would miss the rate itself
     high = (center + spread) / scale if successes < episodes else 1.0
     return low, high
+
+
+def newcombe_interval(
+    first: tuple[int, int], second: tuple[int, int], *, z: float = 1.959963984540054
+) -> tuple[float, float]:
+    """Bounds of the difference p_1 - p_2 of two success rates, 95 % by default, from the Wilson bounds (l, u) of each:
+    ``d - sqrt((p_1 - l_1)^2 + (u_2 - p_2)^2)``, ``d + sqrt((u_1 - p_1)^2 + (p_2 - l_2)^2)``.
+    Newcombe 1998, Statistics in Medicine 17:873-890, method 10.
+
+    Args:
+        first, second: successes and episodes of each.
+    """
+    (low_1, high_1), (low_2, high_2) = wilson_interval(*first, z=z), wilson_interval(*second, z=z)
+    rate_1, rate_2 = first[0] / first[1], second[0] / second[1]
+    difference = rate_1 - rate_2
+    return (
+        difference - math.hypot(rate_1 - low_1, high_2 - rate_2),
+        difference + math.hypot(high_1 - rate_1, rate_2 - low_2),
+    )
+
+
+RESAMPLES = 9_999
+"""Of a bootstrap. Its generator always begins alike, so that the same values give the same interval."""
+_AT_ONCE = 2_000_000
+
+
+def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float, float]:
+    """Bounds of a mean: bias-corrected and accelerated bootstrap (BCa).  Efron 1987, JASA 82:171-185.
+
+    The order of the values does not matter. Equal values give an interval of width 0.
+
+    Args:
+        values: [n] independent observations, n at least 2.
+    Raises:
+        ValueError: fewer than 2 values, or one that is not finite.
+    """
+    sample = np.sort(np.asarray(values, dtype=np.float64).ravel())
+    if sample.size < 2 or not np.isfinite(sample).all():
+        raise ValueError(f"an interval needs at least 2 finite values; got {sample}.")
+    if sample[0] == sample[-1]:
+        return float(sample[0]), float(sample[0])
+    mean = sample.mean()
+    scale = np.abs(sample - mean).max()
+    offsets = (sample - mean) / scale  # whose squares and cubes neither vanish nor overflow
+    means = np.sort(_resampled_means(offsets, RESAMPLES, np.random.default_rng(0)))
+    tie = 1e-9  # rounding decides nothing
+    below = (np.count_nonzero(means < -tie) + np.count_nonzero(means <= tie)) / (2 * RESAMPLES)
+    normal = NormalDist()
+    bias = normal.inv_cdf(min(max(below, 1 / RESAMPLES), 1 - 1 / RESAMPLES))
+    acceleration = float((offsets**3).sum() / (6 * (offsets**2).sum() ** 1.5))  # of the jackknifed mean
+
+    def bound(share: float) -> float:
+        shifted = bias + normal.inv_cdf(share)
+        return float(mean + scale * np.quantile(means, normal.cdf(bias + shifted / (1 - acceleration * shifted))))
+
+    return bound((1 - level) / 2), bound((1 + level) / 2)
+
+
+def bootstrap_difference(
+    first: Sequence[ArrayLike], second: Sequence[ArrayLike], *, level: float = 0.95
+) -> tuple[float, float]:
+    """Bounds of the difference of two pooled means, each over the episodes of several runs: percentile bootstrap that
+    draws runs with replacement, and in each drawn run its episodes.  Davison and Hinkley 1997, section 3.8.
+
+    Args:
+        first, second: for each run its [n] values, one an episode.
+    """
+    generator = np.random.default_rng(0)
+    drawn = _pooled_means(first, generator) - _pooled_means(second, generator)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def probability_of_improvement(
+    first: Sequence[float], second: Sequence[float], *, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Probability that a run of the first kind beats one of the second, and its bounds from a bootstrap that draws runs
+    with replacement within each kind.  Agarwal et al. 2021, arXiv:2108.13264, section 4.3:
+    ``P(X > Y) = mean_ij S(x_i, y_j)`` with S 1 where x_i > y_j, 1/2 where they are equal, else 0.
+
+    Args:
+        first, second: one score a run.
+    """
+    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    beats = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    generator = np.random.default_rng(0)
+    rows = generator.integers(x.size, size=(RESAMPLES, x.size, 1))
+    columns = generator.integers(y.size, size=(RESAMPLES, 1, y.size))
+    low, high = np.quantile(beats[rows, columns].mean((1, 2)), [(1 - level) / 2, (1 + level) / 2])
+    return float(beats.mean()), float(low), float(high)
+
+
+def _resampled_means(sample: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """[count] means of as many values as there are, drawn with replacement."""
+    means = [
+        sample[generator.integers(sample.size, size=(min(step, count - begin), sample.size))].mean(1)
+        for step in [max(1, _AT_ONCE // sample.size)]
+        for begin in range(0, count, step)
+    ]
+    return np.concatenate(means) if means else np.empty(0)
+
+
+def _pooled_means(runs: Sequence[ArrayLike], generator: np.random.Generator) -> NDArray[np.float64]:
+    """[RESAMPLES] means over all episodes of drawn runs; runs weigh by their episodes."""
+    samples = [np.sort(np.asarray(run, dtype=np.float64)) for run in runs]
+    drawn = generator.integers(len(samples), size=(RESAMPLES, len(samples)))
+    means, sizes = np.empty(drawn.shape), np.array([sample.size for sample in samples])[drawn]
+    for index, sample in enumerate(samples):
+        here = drawn == index
+        means[here] = _resampled_means(sample, int(here.sum()), generator)
+    pooled: NDArray[np.float64] = (means * sizes).sum(1) / sizes.sum(1)
+    return pooled

@@ -117,3 +117,14 @@ def clipped_value_loss(
     moved = ((values - old_values).abs() > value_clip).float()
     # Inside the clip both are the same but for the last bit, which says nothing.
     return ValueLoss(torch.maximum(plain, clipped), moved, (clipped > plain).float() * moved)
+
+
+def cloning_weight(cloning_coef: float, cloning_decay: float, iteration: int) -> float:
+    """Weight of an auxiliary cloning loss, ``cloning_coef * cloning_decay^(iteration - 1)``: demonstrations lead at
+    first and experience later.  Rajeswaran et al. 2018, arXiv:1709.10087, equation 5.
+
+    Args:
+        cloning_coef: weight in the first iteration.  cloning_decay: share of it that each iteration keeps.
+        iteration: from 1.
+    """
+    return cloning_coef * cloning_decay ** (iteration - 1)

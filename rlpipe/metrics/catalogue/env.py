@@ -13,6 +13,24 @@ from rlpipe.metrics.rules import Avoid, Band, Drop, Exceeds, Expect, Finite, Hol
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import Episode
 
+
+def bounds_of(share: Metric) -> tuple[Metric, Metric]:
+    """Lower and upper 95 % bound of a share of episodes."""
+    low, high = (
+        derived(
+            f"{share.name}_ci_{end}",
+            (share,),
+            compute,
+            tier="extension",
+            unit="fraction",
+            meaning=f"{word} 95 % bound of {share.name}.",
+            formula="Wilson interval of successes and episodes",
+        )
+        for end, word, compute in (("low", "Lower", wilson_low), ("high", "Upper", wilson_high))
+    )
+    return low, high
+
+
 ENV_SUCCESS_ONCE = observed(
     "env/success_once",
     Mean,
@@ -604,24 +622,7 @@ EVAL_SUCCESS_ONCE = observed(
         Name("sb3", "eval/success_rate", "differs", "success at the end: see eval/success_at_end", secondary=True),
     ),
 )
-EVAL_CI_LOW = derived(
-    "eval/success_once_ci_low",
-    (EVAL_SUCCESS_ONCE,),
-    wilson_low,
-    tier="extension",
-    unit="fraction",
-    meaning="Lower 95 % bound of eval/success_once.",
-    formula="Wilson interval of successes and episodes",
-)
-EVAL_CI_HIGH = derived(
-    "eval/success_once_ci_high",
-    (EVAL_SUCCESS_ONCE,),
-    wilson_high,
-    tier="extension",
-    unit="fraction",
-    meaning="Upper 95 % bound of eval/success_once.",
-    formula="Wilson interval of successes and episodes",
-)
+EVAL_CI_LOW, EVAL_CI_HIGH = bounds_of(EVAL_SUCCESS_ONCE)
 EVAL_SUCCESS_AT_END = observed(
     "eval/success_at_end",
     Mean,
@@ -633,6 +634,7 @@ EVAL_SUCCESS_AT_END = observed(
         Name("sb3", "eval/success_rate", "exact", "of its EvalCallback"),
     ),
 )
+EVAL_SUCCESS_AT_END_CI_LOW, EVAL_SUCCESS_AT_END_CI_HIGH = bounds_of(EVAL_SUCCESS_AT_END)
 EVAL_SUCCESS_AT_RESET = observed(
     "eval/success_at_reset",
     Mean,
@@ -640,6 +642,7 @@ EVAL_SUCCESS_AT_RESET = observed(
     meaning="Share of finished episodes that were solved before the first step.",
     formula="mean_e success_e0",
 )
+EVAL_SUCCESS_AT_RESET_CI_LOW, EVAL_SUCCESS_AT_RESET_CI_HIGH = bounds_of(EVAL_SUCCESS_AT_RESET)
 EVAL_FAIL_ONCE = observed(
     "eval/fail_once",
     Mean,

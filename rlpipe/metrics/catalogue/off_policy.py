@@ -50,7 +50,7 @@ SAC_ALPHA_LOSS = observed(
     "train/sac/alpha_loss",
     Mean,
     unit="nats",
-    meaning="Objective of the temperature; its sign says whether the entropy is over (+) or under (-) its target.",
+    meaning="Objective of the temperature, which rises while the entropy is under its target.",
     formula="mean_i -ln alpha (ln pi(a_i | s_i) + target entropy)",
     algorithms=_SAC,
     needs=_NEEDS,
@@ -263,7 +263,7 @@ CLONING_FINISHED = observed(
     "train/actor/cloning_finished",
     Last,
     unit="1",
-    meaning="1 once the held-out loss has not fallen for a while, so that cloning ends.",
+    meaning="Whether the held-out loss has not fallen for a while, so that cloning ends: 1 or 0.",
     formula="1 if this pass - best pass >= patience, else 0",
     needs="behaviour cloning (rlpipe pretrain)",
 )

@@ -421,8 +421,8 @@ GROUP_FILTERED_FRACTION = observed(
     Mean,
     tier="extension",
     unit="fraction",
-    meaning="Share of groups that the reward filter takes out of the loss.",
-    formula="mean_g [mean G outside the filter's bounds]",
+    meaning="Share of groups left out of the loss, because all of a group scored alike; absent without the filter.",
+    formula="mean_g [max G - min G <= 1e-6 max(1, max |G|)], where filter_groups is set",
     algorithms=("grpo",),
     needs="a group-relative algorithm",
     rules=(Rule("most", "warn", Band(high=0.8), sustained=5),),
@@ -433,8 +433,8 @@ NON_SCORE_REWARD = observed(
     unit="reward",
     meaning="What the penalty for leaving the reference policy adds to the score of a trajectory; negative.",
     formula="mean_j sum_{i in j} -beta kl_i",
-    algorithms=("ppo", "grpo"),
-    needs="a frozen reference policy",
+    algorithms=("ppo",),
+    needs="a penalty in the reward (algorithm.kl_control)",
     rules=(
         Rule("dominates", "warn", Holds("abs({rollout/non_score_reward}) <= abs({rollout/score_mean})"), sustained=5),
     ),
@@ -454,8 +454,8 @@ NON_SCORE_REWARD_STEP = observed(
     unit="reward per decision",
     meaning="What the penalty for leaving the reference policy adds to the reward of a decision; negative.",
     formula="mean_i -beta kl_i",
-    algorithms=("ppo", "grpo"),
-    needs="a frozen reference policy",
+    algorithms=("ppo",),
+    needs="a penalty in the reward (algorithm.kl_control)",
     rules=(
         Rule("dominates", "warn", Holds("abs({rollout/non_score_reward}) <= abs({rollout/score_mean})"), sustained=5),
     ),
@@ -476,9 +476,9 @@ SHAPED_RETURN = observed(
         "Mean score of a trajectory with the KL penalty added: what is really made larger where there is "
         "a reference policy."
     ),
-    formula="score_mean + non_score_reward",
-    algorithms=("ppo", "grpo"),
-    needs="a frozen reference policy",
+    formula="mean_j sum_{i in j} reward_i - beta kl_i; score_mean + non_score_reward where trajectories are episodes",
+    algorithms=("ppo",),
+    needs="a penalty in the reward (algorithm.kl_control)",
     rules=(Rule("rising", "ok", Expect("up", 100)),),
     signs=(
         Sign(
@@ -526,6 +526,7 @@ KL_REF_DIST = observed(
     unit="count",
     meaning="Distribution of the divergence from the reference policy, one value for each trajectory.",
     formula="histogram of sum_{i in j} ln pi_old(a_i) - ln pi_ref(a_i)",
+    of=KL_REF_EPISODE,
     algorithms=("ppo", "grpo"),
     needs="a frozen reference policy",
     names=(Name("trl_legacy", "objective/kl_dist"),),
@@ -617,6 +618,7 @@ REF_LOG_PROBS = observed(
 REF_LOG_PROBS_DIST = observed(
     "rollout/ref_logprobs_dist",
     Histogram,
+    of=REF_LOG_PROBS,
     unit="count",
     meaning="Distribution of the log-probabilities of the actions taken.",
     formula="histogram of ln pi_ref(a_i)",

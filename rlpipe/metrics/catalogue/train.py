@@ -28,7 +28,10 @@ LOSS = observed(
     tier="core",
     unit="loss",
     meaning="Value of the whole objective that the optimiser minimises.",
-    formula="policy_loss + value_coef * value_loss - entropy_coef * entropy_loss",
+    formula=(
+        "policy_loss + value_coef * value_loss - entropy_coef * entropy_loss + kl_beta * kl_ref; the terms that the "
+        "algorithm has, without cloning"
+    ),
     rules=(
         Rule("finite", "critical", Finite(), quiet=20, sign=1),
         Rule("spike", "warn", Spike(8.0, 20), sustained=3, quiet=10),
@@ -787,8 +790,8 @@ POLICY_LOSS = observed(
     Mean,
     tier="core",
     unit="loss",
-    meaning="Clipped surrogate loss, without entropy.",
-    formula="mean_i max(-A_i r_i, -A_i clip(r_i))",
+    meaning="Clipped surrogate loss, without entropy and divergence, weighted as it is minimised.",
+    formula="mean_i w_i max(-A_i r_i, -A_i clip(r_i)); w_i = 1, unless loss_aggregation weighs trajectories alike",
     algorithms=("ppo", "grpo"),
     rules=(
         Rule("typical", "ok", Band(-0.02, -0.01)),
@@ -848,7 +851,7 @@ POLICY_LOSS_ABS = observed(
     tier="extension",
     unit="loss",
     meaning="Mean magnitude of the policy loss of a decision, without regard to sign.",
-    formula="mean_i |max(-A_i r_i, -A_i clip(r_i))|",
+    formula="mean_i w_i |max(-A_i r_i, -A_i clip(r_i))|, w_i as for policy_loss",
     algorithms=("ppo", "grpo"),
     names=(Name("rlinf", "train/actor/policy_loss_abs"),),
 )
@@ -1034,14 +1037,17 @@ KL_COEF = observed(
     Last,
     unit="1",
     meaning="Weight of the reference-KL penalty in force.",
-    formula="beta",
+    formula="beta: kl_coef of PPO, kl_beta of GRPO",
     algorithms=("ppo", "grpo"),
     needs="a frozen reference policy",
     rules=(
         Rule(
             "follows_kl",
             "ok",
-            Holds("sign(delta({train/actor/kl_coef})) == sign({rollout/kl_ref_episode} - kl_target)"),
+            Holds(  # it follows the report before
+                "sign(delta({train/actor/kl_coef})) == "
+                "sign({rollout/kl_ref_episode} - delta({rollout/kl_ref_episode}) - kl_target)"
+            ),
             when="tag:adaptive_kl",
         ),
     ),
@@ -1053,6 +1059,15 @@ KL_COEF = observed(
         ),
     ),
     names=(Name("trl_legacy", "objective/kl_coef"),),
+)
+CLONING_WEIGHT = observed(
+    "train/actor/cloning_weight",
+    Last,
+    unit="1",
+    meaning="Weight of the cloning loss in force.",
+    formula="cloning_coef * cloning_decay^(iteration - 1)",
+    algorithms=("ppo", "grpo"),
+    needs="demonstrations to clone (demos, algorithm.cloning_coef)",
 )
 ADVANTAGES_NORM = observed(
     "train/actor/advantages_norm_mean",

@@ -1,0 +1,135 @@
+"""What PPO and GRPO share: the clipped surrogate with its diagnostics, and the distance from a reference policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms, Trajectories
+from rlpipe.functional.aggregation import trajectory_sums
+from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
+from rlpipe.functional.losses import PolicyLoss, ppo_policy_loss
+from rlpipe.functional.reference import reference_kl, reference_kl_k1
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import ConfigError
+from rlpipe.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class ClippedConfig(OnPolicyConfig):
+    """Options of the clipped surrogate."""
+
+    clip_ratio_low: float = 0.2
+    """How far the probability ratio may fall below 1 before the gradient is cut."""
+    clip_ratio_high: float = 0.2
+    """How far it may rise above 1."""
+    dual_clip: float | None = None
+    """Bounds the loss of a negative advantage at this multiple of it; greater than 1, None for none."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.clip_ratio_low < 1.0 or self.clip_ratio_high <= 0.0:
+            raise ConfigError(
+                f"algorithm.clip_ratio_low is {self.clip_ratio_low} and clip_ratio_high {self.clip_ratio_high}; the "
+                "first must lie between 0 and 1, the second above 0."
+            )
+        if self.dual_clip is not None and self.dual_clip <= 1.0:
+            raise ConfigError(f"algorithm.dual_clip is {self.dual_clip}; it must be greater than 1.")
+
+
+class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
+    """An algorithm that lowers ``ppo_policy_loss``."""
+
+    config: ClippedConfig
+    _reference: Policy | None = None
+
+    def begin(self, reference: Policy | None) -> None:
+        self._reference = reference if self.keeps_reference else None
+
+    def divergence(self, terms: Terms) -> Tensor:
+        return approx_kl(terms["log_ratio"], torch.zeros_like(terms["log_ratio"]))
+
+    def _surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
+        config = self.config
+        return ppo_policy_loss(
+            log_probs,
+            old_log_probs,
+            advantages,
+            clip_ratio_low=config.clip_ratio_low,
+            clip_ratio_high=config.clip_ratio_high,
+            dual_clip=config.dual_clip,
+        )
+
+    def _reference_log_probs(self, trajectories: Trajectories) -> Tensor | None:
+        """[B] of the valid decisions; None without a reference."""
+        t = trajectories
+        if self._reference is None:
+            return None
+        return self._reference.evaluate_actions(t.observations[:-1][t.valid], t.actions[t.valid])[0]
+
+    def _describe_batch(
+        self, trajectories: Trajectories, policy: Policy, ref_log_probs: Tensor | None
+    ) -> dict[Metric, Tensor | float]:
+        """The collected decisions, each once.
+
+        Args:
+            trajectories, policy: as in ``prepare``.  ref_log_probs: [B] of the valid decisions.
+        """
+        t, config = trajectories, self.config
+        valid = t.valid
+        log_probs = t.log_probs[valid]
+        again, _ = policy.evaluate_actions(t.observations[:-1][valid], t.actions[valid])
+        log_ratio = again - log_probs
+        observed: dict[Metric, Tensor | float] = {
+            m.REWARDS: t.rewards[valid],
+            m.LOG_PROBS: log_probs,
+            m.ROLLOUT_TRAIN_KL: approx_kl(again, log_probs),
+            m.LOGP_DIFF: log_ratio.abs(),
+            m.IS_RATIO: log_ratio.exp(),
+            m.CLIP_RANGE_LOW: config.clip_ratio_low,
+            m.CLIP_RANGE_HIGH: config.clip_ratio_high,
+            m.ENTROPY_COEF: config.entropy_coef,
+        }
+        if config.clip_ratio_low == config.clip_ratio_high:
+            observed[m.CLIP_RANGE] = config.clip_ratio_low
+        if ref_log_probs is not None:
+            observed[m.REF_LOG_PROBS] = ref_log_probs
+            observed[m.KL_REF_EPISODE] = trajectory_sums(reference_kl_k1(log_probs, ref_log_probs), t.numbers()[valid])
+        return observed
+
+    def _describe_update(
+        self, samples: SamplesT, ref_log_probs: Tensor | None, taken: Tensor, terms: Mapping[str, Tensor]
+    ) -> dict[Metric, Tensor]:
+        """What became of the policy on the decisions that were learnt from; arguments as in ``observe``."""
+        log_ratio = terms["log_ratio"]
+        at_rest = torch.zeros_like(log_ratio)
+        surrogate = self._surrogate(log_ratio, at_rest, samples.advantages[taken])
+        observed = {
+            m.LOSS: terms["loss"],
+            m.ENTROPY: terms["entropy"],
+            m.APPROX_KL: approx_kl(log_ratio, at_rest),
+            m.APPROX_KL_K1: approx_kl_k1(log_ratio, at_rest),
+            m.APPROX_KL_K2: approx_kl_k2(log_ratio, at_rest),
+            m.RATIO: surrogate.ratio,
+            m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
+            m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
+            m.CLIPPED_RATIO: surrogate.clipped_ratio,
+            m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
+            m.CLIP_FRACTION_LOW: surrogate.clipped_low,
+            m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
+            m.POLICY_LOSS: surrogate.loss,
+            m.POLICY_LOSS_ABS: surrogate.loss.abs(),
+        }
+        if self.config.dual_clip is not None:
+            observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
+            observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
+        if ref_log_probs is not None:
+            log_probs = samples.old_log_probs[taken] + log_ratio
+            observed[m.KL_REF] = reference_kl(log_probs, ref_log_probs[taken])
+        return observed

@@ -1,0 +1,150 @@
+"""Group-relative policy optimisation, Shao et al. 2024, arXiv:2402.03300: an episode is judged by the others that began
+in the same state, instead of by a critic. The formulas are in ``rlpipe.functional``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
+from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
+from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
+from rlpipe.functional.reference import reference_kl
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import ConfigError, nearest
+from rlpipe.policies.base import Policy
+
+__all__ = ["GRPO"]
+
+
+@dataclass(frozen=True)
+class GRPOConfig(ClippedConfig):
+    """Options of GRPO. In each iteration every environment plays one episode, of at most ``rollout.horizon`` steps."""
+
+    clip_ratio_high: float = 0.28
+    """How far the probability ratio may rise above 1; further than it may fall, so that rare actions can become likely
+    (Yu et al. 2025, arXiv:2503.14476, section 3.1)."""
+    group_size: int = 8
+    """Environments (G) that begin each episode in the same state; divides those of a worker."""
+    kl_beta: float = 0.0
+    """Weight in the loss of the divergence from the policy that the run began with; 0 for none."""
+    loss_aggregation: str = "decision"
+    """What weighs alike in the loss: each ``decision``, or each ``trajectory``, whatever its length."""
+    filter_groups: bool = False
+    """Leave groups whose episodes all scored alike out of the loss, entropy bonus and divergence included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group_size < 2:
+            raise ConfigError(f"algorithm.group_size is {self.group_size}; to compare episodes, it must be at least 2.")
+        if self.kl_beta < 0.0:
+            raise ConfigError(f"algorithm.kl_beta is {self.kl_beta}; it may not be negative.")
+        if self.loss_aggregation not in AGGREGATIONS:
+            raise ConfigError(
+                f"algorithm.loss_aggregation is {self.loss_aggregation!r}{nearest(self.loss_aggregation, AGGREGATIONS)}"
+                f" Legal are {', '.join(AGGREGATIONS)}."
+            )
+
+
+@dataclass(frozen=True)
+class GRPOSamples(Samples):
+    """What GRPO learns from.
+
+    Attributes:
+        weights: [B] in the loss; their mean is 1.
+        ref_log_probs: [B] of the same actions under the reference; None without one.
+    """
+
+    weights: Tensor
+    ref_log_probs: Tensor | None
+
+
+class GRPO(ClippedAlgorithm[GRPOSamples]):
+    """Clipped surrogate with group-relative advantages, and a divergence from a reference in the loss."""
+
+    learns_critic = False
+    Config = GRPOConfig
+    config: GRPOConfig
+
+    def __init__(self, config: GRPOConfig) -> None:
+        """Keeps the options."""
+        self.config = config
+
+    @property
+    def keeps_reference(self) -> bool:
+        return self.config.kl_beta > 0.0
+
+    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[GRPOSamples, Observed]:
+        t, config = trajectories, self.config
+        self._check(t)
+        valid = t.valid
+        groups = torch.arange(valid.shape[1], device=valid.device) // config.group_size
+        scores = torch.where(valid, t.rewards, 0.0).double().sum(0)
+        equal = equal_groups(scores, groups)
+        advantages = group_advantages(scores, groups).to(t.rewards.dtype).expand(valid.shape)
+        ref_log_probs = self._reference_log_probs(t)
+        learnt = valid & ~equal[groups] if config.filter_groups else valid
+        trajectory = t.numbers()[learnt]
+        samples = GRPOSamples(
+            t.observations[:-1][learnt], t.actions[learnt], t.log_probs[learnt], advantages[learnt], trajectory,
+            loss_weights(trajectory, config.loss_aggregation).to(t.rewards.dtype),
+            None if ref_log_probs is None else ref_log_probs[learnt[valid]],
+        )  # fmt: skip
+        observed = self._describe_batch(t, policy, ref_log_probs)
+        observed |= {
+            m.ADVANTAGES: advantages[valid],
+            m.ADVANTAGES_NORM: samples.advantages,
+            m.GROUP_SCORE_STD: group_deviations(scores, groups),
+            m.FRAC_REWARD_ZERO_STD: equal,
+        }
+        if config.filter_groups:
+            observed[m.GROUP_FILTERED_FRACTION] = equal
+        if ref_log_probs is not None:
+            observed[m.KL_COEF] = config.kl_beta
+        return samples, observed
+
+    def _check(self, trajectories: Trajectories) -> None:
+        """Checks that the batch is what the formulas assume.
+
+        Raises:
+            ConfigError: an episode has not ended, or a group did not begin in one state.
+        """
+        t, size = trajectories, self.config.group_size
+        steps, envs = t.valid.shape
+        running = int((~(t.terminated | t.truncated).any(0)).sum())
+        if running:
+            raise ConfigError(
+                f"{running} of {envs} episodes did not end within rollout.horizon, which is {steps}; GRPO scores whole "
+                "episodes. Raise rollout.horizon to the time limit of the task, or lower the limit "
+                "(env.train.max_episode_steps)."
+            )
+        first = t.observations[0].view(envs // size, size, -1)
+        differing = int((first != first[:, :1]).flatten(1).any(1).sum())
+        if differing:
+            raise ConfigError(
+                f"{differing} of {envs // size} groups of {size} environments (algorithm.group_size) did not begin in "
+                "one state, although they were reset with one seed: their first observations differ. GRPO needs a "
+                "simulator whose state after a reset follows from the seed; env.train.vectorized=false may help."
+            )
+
+    def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
+        config = self.config
+        log_probs, entropy = policy.evaluate_actions(samples.observations, samples.actions)
+        surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
+        loss = surrogate.loss - config.entropy_coef * entropy
+        if samples.ref_log_probs is not None:
+            loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)
+        loss = samples.weights * loss
+        terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio}
+        return Loss(loss.mean(), {name: term.detach() for name, term in terms.items()})
+
+    def observe(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
+        observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)
+        for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # as it is minimised
+            observed[metric] = observed[metric] * samples.weights[taken]
+        return observed

@@ -1,0 +1,150 @@
+"""``rlpipe compare RUN RUN ...``"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rlpipe.cli.evaluate import interval, number, protocol_lines
+from rlpipe.comparison import Comparison, Reached
+from rlpipe.comparison import compare as compare_runs
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="compare")(compare)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; those that differ only in seed go together.")],
+    metric: Annotated[
+        str | None, typer.Option(help="Such as eval/success_at_end. Success once, or the return, if not given.")
+    ] = None,
+    level: Annotated[float | None, typer.Option(help="Of the metric that counts as reached; 0.9 for a share.")] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also where the protocols differ.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Put runs side by side: final value, difference, probability of improvement, and when a level was reached.
+
+    Takes the newest record of rlpipe evaluate of the last iteration, else the run's own last evaluation. Exit code 2
+    when runs have not ended, or were evaluated under protocols that cannot be compared.
+    """
+    comparison = compare_runs(runs, metric=metric, level=level, anyway=anyway)
+    if as_json:
+        print(json.dumps(comparison.as_json(), indent=2))
+        return
+    stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+    for warning in comparison.warnings:
+        stderr.print(f"[yellow]warning:[/] {escape(warning)}")
+    piped = not sys.stdout.isatty()  # a file or a pipe has no width of its own
+    Console(highlight=False, width=100 if piped else None).print(screen(comparison))
+
+
+def screen(comparison: Comparison) -> RenderableType:
+    """The comparison as it is shown; of one group alone, that group."""
+    name = comparison.metric.partition("/")[2]
+    parts: list[RenderableType] = [Text(name, style="bold"), _values(comparison)]
+    if comparison.differences:
+        first = Text(comparison.groups[0].label, style="bold cyan")
+        parts += ["", Text.assemble((f"{name}, minus that of ", "bold"), first), _differences(comparison)]
+    if comparison.level is not None:
+        parts += ["", Text(f"{name} of {comparison.level:g} or more", style="bold"), _levels(comparison)]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(style="dim")
+    facts.add_row("protocol", escape("\n".join(protocol_lines(comparison.protocol))))
+    facts.add_row("reading", "\n".join(_notes(comparison)))
+    return Group(*parts, "", facts)
+
+
+def _table(comparison: Comparison, *columns: str) -> Table:
+    """A table with a row for each group: its label, which is as wide in every table, and numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    widest = max(len(group.label) for group in comparison.groups)
+    table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _values(comparison: Comparison) -> Table:
+    table = _table(comparison, "mean", "95 % interval", "episodes", "seeds", "least", "most")
+    best = max(group.pooled.value for group in comparison.groups)
+    several = len(comparison.groups) > 1
+    for group in comparison.groups:
+        values = [value for _, value in group.by_seed]
+        table.add_row(
+            escape(group.label),
+            Text(number(group.pooled.value), style="bold green" if several and group.pooled.value == best else "bold"),
+            interval(group.pooled.low, group.pooled.high),
+            f"{group.pooled.episodes:,}",
+            str(len(values)),
+            *([number(min(values)), number(max(values))] if len(values) > 1 else ["-", "-"]),
+        )
+        if not several and len(values) > 1:
+            for seed, value in group.by_seed:
+                table.add_row(f"  seed {seed}", number(value), style="dim")
+    return table
+
+
+def _differences(comparison: Comparison) -> Table:
+    table = _table(comparison, "difference", "95 % interval", "P(better)", "95 % interval")
+    for one in comparison.differences:
+        chance = [Text("-"), Text("one seed", style="dim")]
+        if one.probability is not None:
+            value, low, high = one.probability
+            chance = [Text(f"{value:.2f}"), Text(f"[{low:.2f}, {high:.2f}]")]
+        style = "bold" if one.low > 0 or one.high < 0 else ""
+        plus = "+" if one.value > 0 else ""
+        table.add_row(
+            escape(one.label),
+            Text(f"{plus}{number(one.value)}", style=style),
+            interval(one.low, one.high, signed=True),
+            *chance,
+        )
+    return table
+
+
+def _levels(comparison: Comparison) -> Table:
+    table = _table(comparison, "seeds that got there", "environment steps", "wall clock")
+    for group in comparison.groups:
+        if (found := group.reached) is not None:
+            table.add_row(escape(group.label), f"{found.runs} of {found.of}", _steps(found), _clock(found))
+    return table
+
+
+def _steps(found: Reached) -> str:
+    bound = "<= " if found.at_the_latest else ""
+    return "-" if found.steps is None else f"{bound}{found.steps:,.0f}"
+
+
+def _clock(found: Reached) -> str:
+    bound = "<= " if found.at_the_latest else ""
+    return "-" if found.seconds is None else f"{bound}{timedelta(seconds=round(found.seconds))}"
+
+
+def _notes(comparison: Comparison) -> Sequence[str]:
+    """What a reader must know to read the numbers, each in a line."""
+    kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
+    notes = [f"mean, interval ({kind}): over the episodes of all seeds; least, most: of a seed"]
+    if any(one.over_seeds for one in comparison.differences):
+        notes.append("difference: seeds and episodes drawn anew; never narrower than over the episodes alone")
+        notes.append("P(better): that a run beats one of the other's; ties count half (Agarwal et al. 2021)")
+    if not all(one.over_seeds for one in comparison.differences):
+        notes.append("one seed: the interval of the difference does not know how much seeds differ")
+    reached = [group.reached for group in comparison.groups if group.reached is not None]
+    if any(found.runs for found in reached):
+        notes.append("steps, wall clock: median over seeds, up to the first evaluation at that level")
+    if any(found.at_the_latest for found in reached):
+        notes.append("<=: evaluated only at the end; runner.val_check_interval tells when it got there")
+    return notes

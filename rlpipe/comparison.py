@@ -1,0 +1,414 @@
+"""Evaluated runs side by side: what the episodes of one evaluation, of several seeds, and of two kinds of run say.
+
+Reads run directories and their ledgers; plays nothing, and knows nothing of simulators or of policies.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlpipe.config import comparable, from_yaml
+from rlpipe.functional.intervals import (
+    bootstrap_difference,
+    bootstrap_interval,
+    newcombe_interval,
+    probability_of_improvement,
+    wilson_interval,
+)
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.reductions import Mean
+from rlpipe.plugins import ConfigError, nearest
+from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.trajectory import Episode
+
+EVALUATIONS = "evaluations"
+"""Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
+EXPERIMENT = "runner.logger.experiment_name"
+_FIELDS = {
+    m.EVAL_SUCCESS_ONCE: "success_once",
+    m.EVAL_SUCCESS_AT_END: "success_at_end",
+    m.EVAL_SUCCESS_AT_RESET: "success_at_reset",
+    m.EVAL_EPISODE_RETURN: "episode_return",
+    m.EVAL_EPISODE_LEN: "length",
+}
+"""What an evaluation estimates, and the field of an episode that holds it."""
+ESTIMATED = [metric.name for metric in _FIELDS]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over episodes, with its 95 % interval.
+
+    Attributes:
+        metric: name.  value: share of episodes, or mean.  episodes: that it is over.
+        low, high: Wilson's bounds of a share, bootstrapped ones of a mean; None with a single episode's mean.
+    """
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    episodes: int
+
+
+def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
+    """What episodes say of a metric; None where none of them says anything. Their order does not matter."""
+    values = _values(metric, episodes)
+    if not values:
+        return None
+    window = MetricWindow()
+    window.observe(metric, values)
+    value, low, high = metric.read(window.states), None, None
+    if metric.reduction is Mean:
+        low, high = wilson_interval(round(math.fsum(values)), len(values))
+    elif len(values) > 1:
+        low, high = bootstrap_interval(values)
+    return None if value is None else Estimate(metric.name, value, low, high, len(values))
+
+
+def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
+    """What an evaluation reports: success once, at the end and at reset, return and length, where they are known."""
+    found = (estimate(metric, episodes) for metric in _FIELDS)
+    return [one for one in found if one is not None]
+
+
+def _values(metric: Metric, episodes: Sequence[Episode]) -> list[float]:
+    """The metric's value in each episode that has a finite one."""
+    values = (getattr(episode, _FIELDS[metric]) for episode in episodes)
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
+
+
+def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
+    """Adds ``evaluations/<n>.json`` to a run directory, whole or not at all, and touches nothing else in it."""
+    folder = run / EVALUATIONS
+    folder.mkdir(exist_ok=True)
+    partial = folder / f".{os.getpid()}.partial"
+    try:
+        partial.write_text(json.dumps(contents, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        number = max((int(file.stem) for file in _records(run)), default=0)
+        while True:
+            number += 1
+            try:
+                (folder / f"{number}.json").hardlink_to(partial)  # unlike a rename, never replaces another's record
+            except FileExistsError:
+                continue
+            return folder / f"{number}.json"
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _records(run: Path) -> list[Path]:
+    """Records of a run, the newest first."""
+    files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdigit()]
+    return sorted(files, key=lambda file: int(file.stem), reverse=True)
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """A run that has ended, and its evaluation after the last iteration.
+
+    Attributes:
+        path: of the run directory.  seed: ``runner.seed``.  config: full configuration by dotted key.
+        source: file the episodes stand in.  protocol: they were played under.  episodes: all of them.
+    """
+
+    path: Path
+    seed: int
+    config: dict[str, Any]
+    source: Path
+    protocol: dict[str, Any]
+    episodes: list[Episode] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> EvaluatedRun:
+        """Reads a run directory: the newest record of ``rlpipe evaluate``, else the evaluation the run itself ended
+        with.
+
+        Raises:
+            ConfigError: it is no run directory, the run has not ended, or it has no evaluation of its last iteration.
+        """
+        directory = RunDirectory.existing(path)
+        path, said = directory.path, directory.read_json()
+        if said["status"] != "completed":
+            raise ConfigError(
+                f"{path} has not reached its end: its status is {said['status']}. Go on with: "
+                f"rlpipe train --resume {path}"
+            )
+        last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
+        config = dict(_flat(from_yaml((path / "config.yaml").read_text(encoding="utf-8"))))
+        for file in _records(path):
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if record["iteration"] == last:  # that of an older checkpoint is not what the run arrived at
+                found = [Episode.from_row(row) for row in record["episodes"]]
+                return cls(path, config["runner.seed"], config, file, record["protocol"], found)
+        ledger = path / "eval_episodes.jsonl"
+        rows = [row for row in read_jsonl(ledger) if row["iteration"] == last] if ledger.is_file() else []
+        if not rows:
+            raise ConfigError(
+                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
+            )
+        found = [Episode.from_row(row) for row in rows]
+        return cls(path, config["runner.seed"], config, ledger, said["protocol"], found)
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """The configuration without what may differ between runs of one experiment, which is the seed and where it is
+        logged; how it was evaluated as the protocol has it."""
+        skip = ("runner.seed", "runner.logger.", "evaluation.", "env.eval.")
+        kept = {key: value for key, value in self.config.items() if not key.startswith(skip)}
+        return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
+
+    def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
+        """Environment steps and seconds of training after which an evaluation was first at a level."""
+        for row in read_jsonl(self.path / "metrics.jsonl"):
+            if row["metrics"].get(metric.name, -math.inf) >= level:
+                return row["total_timesteps"], row["metrics"]["time/time_elapsed"]
+        return None
+
+    def evaluations(self, metric: Metric) -> int:
+        """How often the metric was measured while the run went on."""
+        return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
+
+
+def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings under dotted keys."""
+    if isinstance(tree, Mapping) and tree:
+        for name, value in tree.items():
+            yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, tree
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When runs first reached a level.
+
+    Attributes:
+        runs: how many did.  of: how many there are.
+        steps, seconds: median over all of them; None where half of them or more did not reach it.
+        at_the_latest: some run was evaluated only at its end, so that it may have been there before.
+    """
+
+    runs: int
+    of: int
+    steps: float | None
+    seconds: float | None
+    at_the_latest: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed.
+
+    Attributes:
+        label: experiment, with the keys that tell it from others of that name.
+        pooled: the metric over the episodes of all its runs.
+        by_seed: the metric of each run, as (seed, value).
+        reached: when it first reached the level; None where no level was asked for.
+        runs: what they are.
+    """
+
+    label: str
+    pooled: Estimate
+    by_seed: list[tuple[int, float]]
+    reached: Reached | None
+    runs: list[EvaluatedRun] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A group against the first one.
+
+    Attributes:
+        label: of the group.  value: its pooled value minus that of the first.
+        low, high: 95 % bounds: seeds and episodes drawn with replacement, and for a share not inside Newcombe's.
+        over_seeds: both groups have several seeds; where one has a single seed, how much seeds differ is not in them.
+        probability: that a run of this group beats a run of the first, with bounds; None where a group has one seed.
+    """
+
+    label: str
+    value: float
+    low: float
+    high: float
+    over_seeds: bool
+    probability: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs side by side.
+
+    Attributes:
+        metric: name.  level: that counts as reached; None for none.
+        groups: in the order they were named; the others are compared with the first.
+        differences: one for each group but the first.
+        protocol: under which all were evaluated; of the first run where they differ.
+        warnings: sentences on what weakens the comparison.
+    """
+
+    metric: str
+    level: float | None
+    groups: list[Group]
+    differences: list[Difference]
+    protocol: dict[str, Any]
+    warnings: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the episodes."""
+        groups = [
+            {
+                "label": group.label,
+                "pooled": asdict(group.pooled),
+                "reached": group.reached and asdict(group.reached),
+                "runs": [
+                    {"path": str(run.path), "seed": seed, "value": value, "evaluation": str(run.source)}
+                    for run, (seed, value) in zip(group.runs, group.by_seed, strict=True)
+                ],
+            }
+            for group in self.groups
+        ]
+        return {
+            "metric": self.metric,
+            "level": self.level,
+            "groups": groups,
+            "differences": [asdict(difference) for difference in self.differences],
+            "protocol": self.protocol,
+            "warnings": self.warnings,
+        }
+
+
+def compare(
+    paths: Sequence[Path], *, metric: str | None = None, level: float | None = None, anyway: bool = False
+) -> Comparison:
+    """Puts runs side by side, those that differ only in their seed together.
+
+    Args:
+        paths: run directories.
+        metric: one of ``ESTIMATED``; None takes success once, or the return where there is no success.
+        level: of the metric that counts as reached; None takes 0.9 for a share, and none for a mean.
+        anyway: compare also what was evaluated under different protocols.
+    Raises:
+        ConfigError: a run has not ended, has no evaluation or not this metric, or the protocols differ.
+    """
+    if metric is not None and metric not in ESTIMATED:
+        raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Legal are {', '.join(ESTIMATED)}.")
+    runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
+    warnings = _check_protocols(runs, anyway)
+    if metric is None:
+        told = all(_values(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
+        metric = (m.EVAL_SUCCESS_ONCE if told else m.EVAL_EPISODE_RETURN).name
+    chosen = m.CATALOGUE[metric]
+    if level is None and chosen.reduction is Mean:
+        level = 0.9
+    groups = _groups(runs, chosen, level)
+    for group in groups:
+        seeds = [run.seed for run in group.runs]
+        if repeated := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            warnings.append(
+                f"{group.label} holds more than one run with seed {', '.join(map(str, repeated))}: such runs are not "
+                "independent, so the intervals are too narrow."
+            )
+    differences = [_difference(chosen, groups[0], group) for group in groups[1:]]
+    return Comparison(metric, level, groups, differences, groups[0].runs[0].protocol, warnings)
+
+
+def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
+    """Checks that all were evaluated alike; answers with what is to be said about it.
+
+    Raises:
+        ConfigError: they were not, and it matters.
+    """
+    first, *others = runs
+    mine = comparable(first.protocol)
+    for run in others:
+        theirs = comparable(run.protocol)
+        keys = [key for key in mine | theirs if mine.get(key) != theirs.get(key)]
+        if keys:
+            values = "; ".join(
+                f"{key} is {mine.get(key)!r} in {first.path.name} and {theirs.get(key)!r} in {run.path.name}"
+                for key in keys
+            )
+            found = f"These runs were evaluated under different protocols: {values}."
+            if not anyway:
+                change = "" if {"env.eval.name", "env.eval.id"} & {*keys} else (
+                    f"To evaluate the second like the first: rlpipe evaluate {run.path} "
+                    + " ".join(f"{key}={mine.get(key)}" for key in keys) + "  "
+                )  # fmt: skip
+                raise ConfigError(f"{found} {change}To compare them all the same: --anyway")
+            return [f"{found} Their numbers do not mean the same."]
+    return []
+
+
+def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -> list[Group]:
+    kinds: list[tuple[dict[str, Any], list[EvaluatedRun]]] = []
+    for run in runs:
+        held = next((members for kind, members in kinds if kind == run.kind), None)
+        if held is None:
+            kinds.append((run.kind, [run]))
+        else:
+            held.append(run)
+    groups = []
+    for kind, members in kinds:
+        members.sort(key=lambda run: run.seed)
+        pooled = estimate(metric, [episode for run in members for episode in run.episodes])
+        each = [estimate(metric, run.episodes) for run in members]
+        values = [one.value for one in each if one is not None]
+        if pooled is None or len(values) < len(members):
+            silent = members[0 if pooled is None else each.index(None)].path
+            raise ConfigError(f"{silent} says nothing of {metric.name}: choose another --metric.")
+        by_seed = [(run.seed, value) for run, value in zip(members, values, strict=True)]
+        reached = None if level is None else _reached(members, metric, level)
+        groups.append(Group(_label(kind, [kind for kind, _ in kinds]), pooled, by_seed, reached, members))
+    return groups
+
+
+def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
+    """The experiment's name, with the keys that tell it from others of that name."""
+    namesakes = [other for other in kinds if other[EXPERIMENT] == kind[EXPERIMENT]]
+    keys = [
+        key
+        for key in dict.fromkeys(key for other in namesakes for key in other)
+        if any(other.get(key) != namesakes[0].get(key) for other in namesakes)
+    ]
+    shown = [f"{key}={kind[key]}" for key in keys if key in kind]
+    more = [f"and {len(shown) - 3} more"] if len(shown) > 3 else []
+    return " ".join([str(kind[EXPERIMENT]), *shown[:3], *more])
+
+
+def _reached(runs: Sequence[EvaluatedRun], metric: Metric, level: float) -> Reached:
+    found = [run.first_reached(metric, level) for run in runs]
+    known = [one for one in found if one is not None]
+    steps, seconds = (statistics.median([math.inf if one is None else one[axis] for one in found]) for axis in (0, 1))
+    once = any(run.evaluations(metric) == 1 for run, one in zip(runs, found, strict=True) if one is not None)
+    return Reached(
+        len(known),
+        len(runs),
+        steps if math.isfinite(steps) else None,
+        seconds if math.isfinite(seconds) else None,
+        once,
+    )
+
+
+def _difference(metric: Metric, first: Group, group: Group) -> Difference:
+    ours, theirs = ([_values(metric, run.episodes) for run in one.runs] for one in (group, first))
+    over_seeds = min(len(ours), len(theirs)) > 1
+    bounds = [bootstrap_difference(ours, theirs)]
+    if metric.reduction is Mean:  # a bootstrap alone would be certain of 400 successes against 400
+        counts = [(round(sum(map(sum, values))), sum(map(len, values))) for values in (ours, theirs)]
+        bounds.append(newcombe_interval(counts[0], counts[1]))
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    probability = None
+    if over_seeds:
+        probability = probability_of_improvement(
+            [value for _, value in group.by_seed], [value for _, value in first.by_seed]
+        )
+    return Difference(group.label, group.pooled.value - first.pooled.value, low, high, over_seeds, probability)

@@ -1,0 +1,289 @@
+"""Learning from remembered and demonstrated steps: formulas, buffer, policy, whole runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
+
+import rlpipe
+from rlpipe.algorithms.base_off_policy import Ensemble
+from rlpipe.config import stages
+from rlpipe.functional.soft_actor_critic import (
+    actor_loss,
+    cloning_loss,
+    critic_loss,
+    follow,
+    soft_target,
+    temperature_loss,
+)
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.health import Monitor
+from rlpipe.off_policy import OffPolicyLearner
+from rlpipe.plugins import ConfigError
+from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
+from rlpipe.replay import ReplayBuffer
+from rlpipe.rollout import RolloutWorker
+from rlpipe.run_directory import read_jsonl
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from tests.conftest import scripted
+
+CPU = torch.device("cpu")
+SPEC = SpaceSpec(1, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
+
+
+def sac(tmp_path, *overrides, **tree):
+    """Soft actor-critic on the scripted simulator: 4 environments, 16 steps an iteration each."""
+    base = {
+        "algorithm": {
+            "name": "sac", "batch_size": 32, "critic_hidden_sizes": [16], "learning_starts": 64,
+            "update_to_data": 0.5, "replay_capacity": 500, "discount": 0.5,
+        },
+        "policy": {"name": "squashed_gaussian", "hidden_sizes": [16]},
+    }  # fmt: skip
+    return scripted(tmp_path, *overrides, **(base | tree))
+
+
+def metrics(run):
+    return [
+        {name: value for name, value in row["metrics"].items() if not name.startswith("time/")}
+        for row in read_jsonl(run / "metrics.jsonl")
+    ]
+
+
+# --- formulas
+
+
+def test_a_target_is_the_reward_and_the_discounted_least_value_that_follows():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([[4.0], [2.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=False,
+    )  # fmt: skip
+    assert target.tolist() == [2.0]  # 1 + 0.5 x 2
+
+
+def test_entropy_counts_in_the_target_where_it_is_wanted():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([[4.0], [2.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=True,
+    )  # fmt: skip
+    assert target.tolist() == pytest.approx([2.15])  # 1 + 0.5 (2 + 0.1 x 3)
+
+
+def test_nothing_follows_the_end_of_a_task():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=True,
+    )  # fmt: skip
+    assert target.tolist() == [1.0]
+
+
+def test_each_network_is_compared_with_the_same_target():
+    assert critic_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([2.0])).tolist() == [[1.0], [1.0]]
+
+
+def test_the_policy_wants_high_values_and_low_log_probabilities():
+    assert actor_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([-2.0]), 0.5).tolist() == [-3.0]  # -1 - 2
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_the_temperature_rises_exactly_where_the_entropy_is_under_its_target(entropy, target):
+    log_temperature = torch.tensor(0.0, requires_grad=True)
+    temperature_loss(log_temperature, torch.tensor([-entropy]), target).mean().backward()
+    rises = -float(log_temperature.grad)
+    assert np.sign(rises) == np.sign(np.float32(target) - np.float32(entropy))
+
+
+def test_cloning_compares_actions_part_by_part():
+    assert cloning_loss(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 3.0]])).tolist() == [2.5]  # (1 + 4) / 2
+
+
+def test_targets_follow_their_networks_by_the_rate():
+    target, source = torch.tensor([0.0]), torch.tensor([10.0])
+    follow([target], [source], 0.1)
+    assert target.tolist() == [1.0]
+
+
+def test_the_networks_of_an_ensemble_do_not_know_of_each_other():
+    torch.manual_seed(0)
+    both = Ensemble(2, 3, [8])
+    one = Ensemble(1, 3, [8])
+    with torch.no_grad():
+        for whole, part in zip(both.parameters(), one.parameters(), strict=True):
+            part.copy_(whole[1:])
+    observations, actions = torch.randn(5, 2), torch.randn(5, 1)
+    assert torch.allclose(both(observations, actions)[1], one(observations, actions)[0], atol=1e-6)
+
+
+# --- policy
+
+
+def test_the_density_of_a_squashed_action_is_that_of_the_transformed_gaussian():
+    torch.manual_seed(0)
+    spec = SpaceSpec(3, 2, None, np.array([-1.0, 0.0], np.float32), np.array([1.0, 4.0], np.float32))
+    policy = SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8]), spec)
+    observations, noise = torch.randn(6, 3), torch.randn(6, 2)
+    mean, log_std = policy._moments(observations)
+    transforms = [TanhTransform(), AffineTransform(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 2.0]))]
+    expected = TransformedDistribution(Normal(mean, log_std.exp()), transforms)
+    actions, log_probs = policy.act(observations, noise)
+    assert torch.allclose(log_probs, Independent(expected, 1).log_prob(actions), atol=1e-3)
+    assert torch.allclose(policy.evaluate_actions(observations, actions)[0], log_probs, atol=1e-3)
+    assert (actions >= torch.tensor([-1.0, 0.0])).all()
+    assert (actions <= torch.tensor([1.0, 4.0])).all()
+
+
+def test_a_squashed_policy_needs_bounds():
+    with pytest.raises(ConfigError, match="continuous actions with finite bounds"):
+        SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian"), SpaceSpec(3, 1, 2))
+
+
+# --- replay buffer
+
+
+def fragment(first, steps, *, ends=()):
+    """One environment that counts: observation t, reward t; episodes end after the steps given as {step: how}."""
+    numbers = np.arange(first, first + steps + 1, dtype=np.float32)
+    ends = dict(ends)
+    rows = np.arange(steps)
+    return TrajectoryBatch(
+        observations=numbers.reshape(-1, 1, 1),
+        actions=np.zeros((steps, 1, 1), np.float32),
+        log_probs=np.zeros((steps, 1), np.float32),
+        rewards=numbers[:-1].reshape(-1, 1),
+        terminated=np.array([[ends.get(t) == "terminated"] for t in rows]),
+        truncated=np.array([[ends.get(t) == "truncated"] for t in rows]),
+        valid=np.ones((steps, 1), bool),
+        final_observations=np.full((len(ends), 1), 99.0, np.float32),
+        final_index=np.array(sorted(ends), dtype=np.int64),
+        policy_version=7,
+    )
+
+
+def held(buffer):
+    return sorted(buffer.transitions(buffer.state()["rows"]).rewards.tolist())
+
+
+def test_a_full_buffer_forgets_the_oldest_steps():
+    buffer = ReplayBuffer(5, SPEC, CPU)
+    buffer.add(fragment(0, 4))
+    assert held(buffer) == [0, 1, 2, 3]
+    buffer.add(fragment(4, 3))
+    assert held(buffer) == [2, 3, 4, 5, 6]
+    assert (len(buffer), buffer.added) == (5, 7)
+
+
+def test_a_fragment_longer_than_the_buffer_leaves_its_newest_steps():
+    buffer = ReplayBuffer(3, SPEC, CPU)
+    buffer.add(fragment(0, 8))
+    assert held(buffer) == [5, 6, 7]
+    buffer.add(fragment(8, 1))
+    assert held(buffer) == [6, 7, 8]
+
+
+def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_ones():
+    buffer = ReplayBuffer(10, SPEC, CPU)
+    buffer.add(fragment(0, 4, ends={1: "truncated", 3: "terminated"}))
+    rows = buffer.transitions(buffer.state()["rows"])
+    assert rows.terminated.tolist() == [0, 0, 0, 1]
+    assert rows.truncated.tolist() == [0, 1, 0, 0]
+    assert rows.next_observations[:, 0].tolist() == [1, 99, 3, 99]
+    assert buffer.versions(buffer.state()["rows"]).tolist() == [7, 7, 7, 7]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
+def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacity(capacity, other, steps):
+    buffer = ReplayBuffer(capacity, SPEC, CPU)
+    buffer.add(fragment(0, steps))
+    restored = ReplayBuffer(other, SPEC, CPU)
+    restored.load_state(buffer.state()["rows"], buffer.added)
+    expected = ReplayBuffer(other, SPEC, CPU)
+    expected.add(fragment(max(0, steps - capacity), min(steps, capacity)))
+    assert held(restored) == held(expected)
+    for one in (restored, expected):
+        one.add(fragment(100, 2))
+    assert held(restored) == held(expected)
+
+
+def test_every_step_is_drawn_equally_often():
+    buffer = ReplayBuffer(4, SPEC, CPU)
+    buffer.add(fragment(0, 4))
+    drawn = buffer.draw(8000, torch.Generator().manual_seed(0))
+    counts = torch.bincount(buffer.transitions(drawn).rewards.long(), minlength=4)
+    assert counts.min() > 1800
+
+
+# --- whole runs
+
+
+def test_gradient_steps_keep_to_the_ratio_and_begin_when_there_is_enough(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path, "algorithm.learning_starts=128"), local=True).directory)
+    assert [row["train/sac/gradient_steps"] for row in rows] == [0, 32, 32, 32]
+    assert [row["train/sac/update_to_data"] for row in rows[1:]] == [0.5] * 3
+    assert [row["train/replay_buffer/total_samples"] for row in rows] == [64, 128, 192, 256]
+
+
+def test_collection_is_one_update_ahead_of_learning(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path), local=True).directory)
+    assert [row["rollout/policy_lag_max"] for row in rows if "rollout/policy_lag_max" in row] == [0, 1, 1, 1]
+
+
+@pytest.mark.slow
+def test_soft_actor_critic_learns_the_scripted_task(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path, "runner.total_timesteps=3200", "learner.lr=3e-3"), local=True).directory)
+    assert rows[0]["env/return"] < 7.0
+    assert rows[-1]["env/return"] > 9.0  # of 10
+    assert rows[-1]["train/critic/q_data"] < 2.0  # at most 1 / (1 - 0.5)
+
+
+def test_a_restored_learner_goes_on_as_if_nothing_had_happened(tmp_path):
+    plan = stages(sac(tmp_path))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    for iteration in (1, 2):
+        batch, _ = worker.collect(learner.snapshot(), 0)
+        learner.update(0, iteration, batch)
+    again = OffPolicyLearner(plan, worker.ready().spec)
+    again.load_state(learner.state())
+    batch, _ = worker.collect(learner.snapshot(), 0)
+    ways = [one.update(0, 3, batch)[0].weights for one in (learner, again)]
+    assert all(np.array_equal(ways[0][name], ways[1][name]) for name in ways[0])
+    assert all(np.array_equal(learner.state()[name], array) for name, array in again.state().items())
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
+    ways = [rlpipe.train(sac(tmp_path / str(local)), local=local).directory for local in (True, False)]
+    assert metrics(ways[0]) == metrics(ways[1])
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp_path, ray_cluster):
+    config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.005")
+    rows = metrics(rlpipe.train(config).directory)
+    assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 5
+
+
+def test_alone_it_needs_a_ratio(tmp_path):
+    with pytest.raises(ConfigError, match=r"With --local\s+nothing runs side by side"):
+        rlpipe.train(sac(tmp_path, "algorithm.update_to_data=null"), local=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_refuses_a_policy_without_bounds(tmp_path):
+    with pytest.raises(ConfigError, match=r"policy\.name=squashed_gaussian"):
+        rlpipe.train(sac(tmp_path, policy={"name": "mlp"}), local=True)
+
+
+def test_values_beyond_the_largest_return_raise_an_alert():
+    monitor = Monitor(CATALOGUE, {"largest_return": 1.0})
+    healthy = [monitor.observe(i, {"train/critic/q_data": 0.9}) for i in range(1, 6)]
+    runaway = [monitor.observe(i, {"train/critic/q_data": 3.0}) for i in range(6, 11)]
+    assert not any(healthy)
+    told = [(alert.rule, alert.level) for alert in runaway[-1]]
+    assert ("runaway", "critical") in told
