@@ -20,7 +20,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.outages import FAULTS, Outcome, run
@@ -44,14 +43,13 @@ def disk(small: bool):
 def main() -> int:
     """Runs every case and prints the table."""
     backends = sys.argv[1:] or BACKENDS
-    console = Console(width=140)
-    table = Table(title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
-    for column in ("backend", "fault", "step time", "missing at the end", "after sync", "exit code", "told"):
-        table.add_column(column)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print("| backend | fault | step time | missing at the end | after `rlpipe sync` | exit code | told |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     broken = 0
     cases = [(backend, fault) for backend in backends for fault in ("", *FAULTS)]
     undisturbed: dict[str, Outcome] = {}
-    for backend, fault in track(cases, "Runs"):
+    for backend, fault in track(cases, "Runs", console=Console(stderr=True)):
         with disk(fault == "disk full") as folder:
             outcome = run(folder, backend, importlib.import_module(f"tests.stores.{backend}"), fault)
         undisturbed.setdefault(backend, outcome)
@@ -59,11 +57,8 @@ def main() -> int:
         failures = sum("works again" not in told and "everything again" not in told for told in outcome.told)
         bad = outcome.code != 0 or outcome.after_sync or ratio >= 1.05 or failures != bool(fault)
         broken += bad
-        table.add_row(
-            backend, fault or "none", f"{ratio:.3f}", str(outcome.missing), str(outcome.after_sync), str(outcome.code),
-            str(failures), style="red" if bad else "",
-        )  # fmt: skip
-    console.print(table)
+        cells = (backend, fault or "none", f"{ratio:.3f}", outcome.missing, outcome.after_sync, outcome.code, failures)
+        print("|", " | ".join(map(str, cells)), "| <- broken" if bad else "|", flush=True)
     return int(broken > 0)
 
 
