@@ -103,7 +103,8 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
     )
     logger = tree["runner"]["logger"]
     logger |= {"logger_backends": [name], "options": {name: logger["options"].get(backend, {})}}
-    logger |= {"deadline": 5.0, "finish_timeout": 10.0}
+    recovers = fault not in ("raises at start", "raises later", "sleeps 60 s")
+    logger |= {"deadline": 2.0, "finish_timeout": 30.0 if recovers else 3.0}
     file = folder / "config.yaml"
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(tree)), encoding="utf-8")
     command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
