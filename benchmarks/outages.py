@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.outages import FAULTS, Outcome, run
@@ -44,26 +44,24 @@ def disk(small: bool):
 def main() -> int:
     """Runs every case and prints the table."""
     backends = sys.argv[1:] or BACKENDS
-    console = Console(width=140)
-    table = Table(title=f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
-    for column in ("backend", "fault", "step time", "missing at the end", "after sync", "exit code", "told"):
-        table.add_column(column)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print("| backend | fault | step time | missing at the end | after `rlpipe sync` | exit code | told |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     broken = 0
-    cases = [(backend, fault) for backend in backends for fault in ("", *FAULTS)]
-    undisturbed: dict[str, Outcome] = {}
-    for backend, fault in track(cases, "Runs"):
-        with disk(fault == "disk full") as folder:
-            outcome = run(folder, backend, importlib.import_module(f"tests.stores.{backend}"), fault)
-        undisturbed.setdefault(backend, outcome)
-        ratio = outcome.step / undisturbed[backend].step
-        failures = sum("works again" not in told and "everything again" not in told for told in outcome.told)
-        bad = outcome.code != 0 or outcome.after_sync or ratio >= 1.05 or failures != bool(fault)
-        broken += bad
-        table.add_row(
-            backend, fault or "none", f"{ratio:.3f}", str(outcome.missing), str(outcome.after_sync), str(outcome.code),
-            str(failures), style="red" if bad else "",
-        )  # fmt: skip
-    console.print(table)
+    for backend in track(backends, "Backends", console=Console(stderr=True)):
+        store = importlib.import_module(f"tests.stores.{backend}")
+        found: list[tuple[str, Outcome]] = []
+        for fault in ("", *FAULTS, ""):  # undisturbed before and after, because machines drift
+            with disk(fault == "disk full") as folder:
+                found.append((fault, run(folder, backend, store, fault)))
+        undisturbed = statistics.mean(outcome.step for fault, outcome in found if not fault)
+        for fault, outcome in found:
+            ratio = outcome.step / undisturbed
+            failures = sum("works again" not in told and "everything again" not in told for told in outcome.told)
+            bad = outcome.code != 0 or outcome.after_sync or ratio >= 1.05 or failures != bool(fault)
+            broken += bad
+            cells = (backend, fault or "none", f"{ratio:.3f}", outcome.missing, outcome.after_sync, outcome.code)
+            print("|", " | ".join(map(str, (*cells, failures))), "| <- broken" if bad else "|", flush=True)
     return int(broken > 0)
 
 

@@ -81,7 +81,7 @@ class Exporters:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal is for the run, which tells us when it ends
+                process_group=0,  # Ctrl-C is for the run; but the same session, or being nice would mean nothing
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # so that it finds the same plug-ins

@@ -26,7 +26,7 @@ from rlpipe.run_directory import RunDirectory, read_jsonl
 FAULTS = ("raises at start", "raises later", "sleeps 60 s", "killed", "disk full", "back after 20")
 BEGINS, BACK = 10, 30
 """Iterations after which the fault begins, and after which it ends, where it does."""
-ITERATIONS = 60
+ITERATIONS = 45
 
 
 class UnreachableError(OSError):
@@ -91,19 +91,20 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
 
     Args:
         folder: for the run.  backend: name of the real one.  store: its module in ``tests.stores``.
-        fault: one of ``FAULTS``, or nothing.  iterations: length of the run, of 16 steps of 8 ms each.
+        fault: one of ``FAULTS``, or nothing.  iterations: length of the run, of 16 steps of 16 ms each.
     """
     from rlpipe.config import from_yaml, to_yaml
     from tests.conftest import scripted
 
     name = f"{__name__}:{backend}"
-    overrides = (f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.002", "runner.save_interval=5")
+    overrides = (f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.004", "runner.save_interval=5")
     tree = from_yaml(
         to_yaml(scripted(folder, f"runner.logger.logger_backends=[{backend}]", *store.OPTIONS, *overrides))
     )
     logger = tree["runner"]["logger"]
     logger |= {"logger_backends": [name], "options": {name: logger["options"].get(backend, {})}}
-    logger |= {"deadline": 5.0, "finish_timeout": 10.0}
+    recovers = fault not in ("raises at start", "raises later", "sleeps 60 s")
+    logger |= {"deadline": 2.0, "finish_timeout": 30.0 if recovers else 3.0}
     file = folder / "config.yaml"
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(tree)), encoding="utf-8")
     command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]

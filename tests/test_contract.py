@@ -23,12 +23,20 @@ from tests.conftest import scripted
 STORES = {
     found.name: importlib.import_module(f"tests.stores.{found.name}") for found in pkgutil.iter_modules(stores.__path__)
 }
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("name", STORES)]
+pytestmark = pytest.mark.slow
 
 
-def trained(tmp_path: Path, name: str, *overrides: str) -> RunDirectory:
-    """A finished run that knows the backend's options but did not feed it."""
-    config = scripted(tmp_path, f"runner.logger.logger_backends=[{name}]", *STORES[name].OPTIONS, *overrides)
+@pytest.fixture(scope="module", params=STORES)
+def name(request):
+    """Name of the backend."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def shown(name, tmp_path_factory) -> RunDirectory:
+    """A finished run that showed in the backend while it went on."""
+    overrides = (f"runner.logger.logger_backends=[{name}]", "runner.logger.per_worker=true", *STORES[name].OPTIONS)
+    config = scripted(tmp_path_factory.mktemp(name), *overrides)
     return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
@@ -49,30 +57,34 @@ def assert_shows_everything(run: RunDirectory, name: str) -> None:
         assert held[iteration] == pytest.approx({**row["metrics"], **apart}, rel=store.TOLERANCE, abs=0)
 
 
-def test_a_run_shows_in_it_and_syncing_again_changes_nothing(tmp_path, name):
-    run = trained(tmp_path, name, "runner.logger.per_worker=true")
-    assert_shows_everything(run, name)
-    for _ in range(2):
-        answer = sync(run, name)
-        assert answer.returncode == 0, answer.stderr
-        assert_shows_everything(run, name)
+def test_a_run_shows_in_it_and_syncing_again_changes_nothing(shown, name):
+    assert_shows_everything(shown, name)
+    answer = sync(shown, name)
+    assert answer.returncode == 0, answer.stderr
+    assert_shows_everything(shown, name)
 
 
-def test_a_lost_mark_doubles_nothing(tmp_path, name):
-    run = trained(tmp_path, name)
-    mark_file(run.path, name).unlink()
+def test_it_says_how_the_run_ended(shown, name):
+    store = STORES[name]
+    if not hasattr(store, "status"):
+        pytest.skip(f"{name} has no word for it")
+    assert store.status(shown) == store.STATUS_COMPLETED
+
+
+def test_a_lost_mark_doubles_nothing(shown, name):
+    mark_file(shown.path, name).unlink()
     time.sleep(1.1)  # TensorBoard reads event files in the order of their seconds
-    assert sync(run, name).returncode == 0
-    assert_shows_everything(run, name)
+    answer = sync(shown, name)
+    assert answer.returncode == 0, answer.stderr
+    assert_shows_everything(shown, name)
 
 
-def test_a_run_that_is_made_longer_goes_on_on_the_same_curve(tmp_path, name):
-    run = trained(tmp_path, name)
+def test_a_run_that_is_made_longer_goes_on_on_the_same_curve(shown, name):
     time.sleep(1.1)
-    longer = load_config(run.path / "config.yaml", ["runner.total_timesteps=384"])
-    rlpipe.train(longer, local=True, resume=run.path)
-    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 6
-    assert_shows_everything(run, name)
+    longer = load_config(shown.path / "config.yaml", ["runner.total_timesteps=384"])
+    rlpipe.train(longer, local=True, resume=shown.path)
+    assert len(list(read_jsonl(shown.path / "metrics.jsonl"))) == 6
+    assert_shows_everything(shown, name)
 
 
 def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path, name):
@@ -94,14 +106,6 @@ def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path, name):
     assert answer.returncode == 0, answer.stderr
     assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 20
     assert_shows_everything(run, name)
-
-
-def test_it_says_how_the_run_ended(tmp_path, name):
-    store = STORES[name]
-    if not hasattr(store, "status"):
-        pytest.skip(f"{name} has no word for it")
-    run = trained(tmp_path, name)
-    assert store.status(run) == store.STATUS_COMPLETED
 
 
 def _wait_for_iteration(folder: Path, iteration: int) -> RunDirectory:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -46,6 +47,7 @@ def main() -> None:
         handlers=[RichHandler(console=stderr, show_time=False, show_path=False, show_level=False)],
     )
     logging.getLogger("rlpipe").setLevel(logging.INFO)
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # SwanLab brings it; torch minds
     try:
         app()
     except ConfigError as error:
