@@ -142,13 +142,32 @@ def _trajectory(
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
             "Was it recorded with another control mode, or without its actions being cut?"
         )
+    if "terminated" in group:
+        failure = group["fail"][:].astype(bool) if "fail" in group else None
+        first = last_attempt(success, group["terminated"][:].astype(bool), failure)
+        observations, actions, success = observations[first:], actions[first:], success[first:]
     if not success.any():
         return None
     last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
-    rewards = success.astype(np.float32) if reward_mode == "sparse" else group["rewards"][:].astype(np.float32)
+    paid = success if reward_mode == "sparse" else group["rewards"][-len(success) :]
+    rewards = paid.astype(np.float32)
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
     (truncated if ignore_terminations else terminated)[-1] = True
     return (
         observations[:last], spec.clip(actions[:last]), rewards[:last], terminated, truncated,
         observations[1 : last + 1],
     )  # fmt: skip
+
+
+def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:
+    """First step of the last attempt in a trajectory.
+
+    When ``replay_trajectory`` fails to convert a trajectory, ManiSkill 3.0.1 leaves its steps in front of the next one.
+    Where the two meet, it writes ``terminated`` without a success or a failure, which no task does.
+
+    Args:
+        success, terminated, failure: [L] bool of each step.
+    """
+    met = terminated & ~success if failure is None else terminated & ~success & ~failure
+    (places,) = np.nonzero(met[:-1])
+    return int(places[-1]) + 1 if len(places) else 0

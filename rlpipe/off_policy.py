@@ -74,7 +74,8 @@ class OffPolicyLearner(LearnerBase):
             self._replay.add(batch)
         collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
         received = self._now()
-        self._algorithm.set_learning_rates(*self._learning_rates(iteration, window))
+        rates = self._learning_rates(iteration, window)
+        self._algorithm.set_optimisation(*rates, self._config.learner.max_grad_norm)
         steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, observations)
         with torch.no_grad():
             observations.reduce(window)

@@ -27,7 +27,7 @@ from rlpipe import demonstrations
 from rlpipe.config import EvaluationConfig
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, _InertMaterial, load_maniskill
 from rlpipe.plugins import ConfigError, nearest, require
-from rlpipe.trajectory import Bool, SpaceSpec
+from rlpipe.trajectory import SpaceSpec
 
 FIRST_EVALUATION_SEED = EvaluationConfig.first_seed
 """Demonstrations have smaller seeds, so that no evaluation begins where one of them began."""
@@ -398,7 +398,9 @@ def compact(sources: Sequence[Path], file: Path, count: int, description: str) -
                 for episode in sidecar["episodes"][: count - len(episodes)]:
                     columns = raw[f"traj_{episode['episode_id']}"]
                     success, terminated = columns["success"][:], columns["terminated"][:]
-                    first = last_attempt(success, terminated, columns["fail"][:] if "fail" in columns else None)
+                    first = demonstrations.last_attempt(
+                        success, terminated, columns["fail"][:] if "fail" in columns else None
+                    )
                     group = out.create_group(f"traj_{len(episodes)}")
                     for name in ("obs", "actions"):
                         kept = columns[name][first:].astype(np.float32)
@@ -411,20 +413,6 @@ def compact(sources: Sequence[Path], file: Path, count: int, description: str) -
     made |= {"source_type": "motionplanning", "source_desc": description}
     text = json.dumps({"episodes": episodes, **made}, separators=(",", ":"))
     file.with_suffix(".json").write_text(text, encoding="utf-8")
-
-
-def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:
-    """First step of the last attempt in a trajectory.
-
-    When ``replay_trajectory`` fails to convert a trajectory, ManiSkill 3.0.1 leaves its steps in front of the next one.
-    Where the two meet, it writes ``terminated`` without a success or a failure, which no task does.
-
-    Args:
-        success, terminated, failure: [L] bool of each step.
-    """
-    met = terminated & ~success if failure is None else terminated & ~success & ~failure
-    (places,) = np.nonzero(met[:-1])
-    return int(places[-1]) + 1 if len(places) else 0
 
 
 def _read_back(file: Path, config: Any, spec: SpaceSpec) -> tuple[int, int, int, list[int]]:

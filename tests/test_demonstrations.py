@@ -69,6 +69,14 @@ def test_trajectories_without_success_are_left_out_and_counted(tmp_path):
     assert shown.trajectory.tolist() == [0] * 4 + [1] * 2
 
 
+def test_a_failed_attempt_in_front_of_a_trajectory_is_left_out(tmp_path):
+    """As ManiSkill's replay leaves it: an end without success in the middle of what is one trajectory."""
+    file = write(tmp_path, [steps(6, success_at=6)])
+    with h5py.File(file, "a") as out:
+        out["traj_0"]["terminated"] = np.array([0, 1, 0, 0, 0, 1], bool)
+    assert load(file, task(), SPEC).observations[:, 0].tolist() == [2, 3, 4, 5]
+
+
 def test_another_reward_is_the_recorded_one(tmp_path):
     shown = load(write(tmp_path, [steps(3, success_at=3)]), task(reward_mode="dense"), SPEC)
     assert shown.rewards.tolist() == [0, 1, 2]

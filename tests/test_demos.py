@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpipe import planner
-from rlpipe.planner import FIRST_EVALUATION_SEED, PlannerError, check, compact, last_attempt, look, make
+from rlpipe.demonstrations import last_attempt
+from rlpipe.planner import FIRST_EVALUATION_SEED, PlannerError, check, compact, look, make
 from rlpipe.plugins import ConfigError
 
 READY = {

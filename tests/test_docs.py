@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 
 import rlpipe
 from rlpipe import checkpoint
-from rlpipe.algorithms.base import AlgorithmConfig
+from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
+from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
 from rlpipe.config import Config, StageConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.metrics import CATALOGUE
@@ -80,12 +81,33 @@ def plug_in_keys(kind: str, prefix: str, base: type[Any]) -> Iterator[tuple[str,
                 yield f"`{prefix}name: {name}`", key, value
 
 
+ALGORITHM_BASES = {
+    AlgorithmConfig: "Every algorithm",
+    OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
+    OffPolicyConfig: "Every algorithm that learns from a replay buffer",
+    SoftActorCriticConfig: "Soft actor-critic",
+}
+
+
+def algorithm_keys() -> Iterator[tuple[str, str, Any]]:
+    """(section, key, default) of what algorithms have in common, and of what each adds or changes."""
+    plug_ins = {
+        resolve("algorithms", name, "name").Config: f"`algorithm.name: {name}`" for name in available("algorithms")
+    }
+    for schema, section in {**plug_ins, **ALGORITHM_BASES}.items():
+        above = next((base for base in schema.__mro__[1:] if base in ALGORITHM_BASES), None)
+        common = dict(keys(above, "algorithm.")) if above else {}
+        for key, value in keys(schema, "algorithm."):
+            if key not in common or common[key] != value:
+                yield section, key, value
+
+
 DOCUMENTED = [
     *((key.split(".")[0], key, value) for key, value in keys(Config, "", {"env", "policy", "algorithm", "stages"})),
     *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
     *plug_in_keys("envs", "env.train.", SimulatorConfig),
     *plug_in_keys("policies", "policy.", PolicyConfig),
-    *plug_in_keys("algorithms", "algorithm.", AlgorithmConfig),
+    *algorithm_keys(),
 ]
 
 

@@ -105,8 +105,8 @@ class OffPolicyAlgorithm(ABC):
         """One gradient step; returns what there is to log about it."""
 
     @abstractmethod
-    def set_learning_rates(self, actor: float, critic: float) -> None:
-        """Sets the learning rates of the steps to come."""
+    def set_optimisation(self, actor_lr: float, critic_lr: float, max_grad_norm: float | None) -> None:
+        """Sets the learning rates of the steps to come, and the norm to which their gradients are cut, if at all."""
 
     @abstractmethod
     def state(self) -> Mapping[str, Tensor]:
@@ -139,8 +139,6 @@ class SoftActorCriticConfig(OffPolicyConfig):
     """Critic steps for each step of the policy and of the temperature."""
     cloning_coef: float = 0.0
     """Weight of the squared error to demonstrated actions in the policy's loss."""
-    max_grad_norm: float | None = None
-    """L2 norm to which the gradients of actor and critics are cut, each; None never cuts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,9 +214,10 @@ class SoftActorCritic(OffPolicyAlgorithm):
         }
         self._steps = 0
 
-    def set_learning_rates(self, actor: float, critic: float) -> None:
+    def set_optimisation(self, actor_lr: float, critic_lr: float, max_grad_norm: float | None) -> None:
         for name, optimizer in self._optimizers.items():
-            optimizer.param_groups[0]["lr"] = critic if name == "critic" else actor
+            optimizer.param_groups[0]["lr"] = critic_lr if name == "critic" else actor_lr
+        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
     def _noise(self, count: int) -> Tensor:
         return torch.randn(count, self._dim, generator=self._generator).to(self._device)
@@ -295,8 +294,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         optimizer = self._optimizers[name]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+        norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
         if bool(torch.isfinite(norm)):
             optimizer.step()
         return norm.detach()
