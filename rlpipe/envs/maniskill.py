@@ -170,9 +170,23 @@ class ManiSkillEnv(SingleEnv):
 
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         self._steps = 0
-        observation, info = self._env.reset(seed=seed)
+        self._env.reset(seed=seed)
+        observation, info = self._settled()
         solved = info.get("success")
         return observation.numpy()[0], None if solved is None else solved.item()
+
+    def _settled(self) -> tuple[Any, dict[str, Any]]:
+        """What the simulator shows after a reset, once it has forgotten the episode before.
+
+        PhysX keeps the contacts of its last step, so that a task whose episode ended in a grasp would begin the next
+        one with ``is_grasped``. One physics step makes the contacts those of the new episode, and its state is put back.
+        """
+        task = self._env
+        state = task.get_state_dict()
+        task.scene.step()
+        task.set_state_dict(state)
+        info = task.get_info()
+        return task.get_obs(info), info
 
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
