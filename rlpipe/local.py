@@ -33,6 +33,7 @@ class LocalEngine:
     """Implements ``rlpipe.training.Engine``; a reference is the object itself."""
 
     places = frozenset(Place) - {Place.RAY}
+    side_by_side = False
     _learner: LearnerBase
     _logger: MetricLogger
     _opened = False
@@ -51,12 +52,6 @@ class LocalEngine:
     def start_learner(
         self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
     ) -> Any:
-        options = self._config.algorithm
-        if getattr(options, "update_to_data", 1.0) is None:
-            raise ConfigError(
-                "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
-                "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
-            )
         self._learner = learner_class(self._config)(plan, ready.spec)
         if state is not None:
             self._learner.load_state(state.arrays)

@@ -41,6 +41,8 @@ class Engine(Protocol):
 
     places: frozenset[Place]
     """Where backends can live."""
+    side_by_side: bool
+    """Whether it collects while it learns."""
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until all have their simulators."""
@@ -183,7 +185,7 @@ def train(
     state = None if directory is None else checkpoint.newest(directory.path)
     incarnation = 0 if directory is None else directory.read_json()["incarnation"] + 1
     try:
-        _check_places(config, engine)
+        _check_engine(config, engine)
         warm = None
         if config.policy.warm_start is not None and state is None:
             warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
@@ -425,12 +427,17 @@ def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
     return state, state.meta["config"]
 
 
-def _check_places(config: Config, engine: Engine) -> None:
-    """Checks that every backend can live here.
+def _check_engine(config: Config, engine: Engine) -> None:
+    """Checks that what is configured can run here.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: it cannot.
     """
+    if not engine.side_by_side and getattr(config.algorithm, "update_to_data", 1.0) is None:
+        raise ConfigError(
+            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+        )
     for index, name in enumerate(config.runner.logger.logger_backends):
         key = f"runner.logger.logger_backends[{index}]"
         if resolve("backends", name, key).place not in engine.places:

@@ -54,6 +54,7 @@ class RayEngine:
     """Implements ``rlpipe.training.Engine``."""
 
     places = frozenset(Place)
+    side_by_side = True
 
     def __init__(self, config: Config, address: str | None = None) -> None:
         """Connects to Ray.

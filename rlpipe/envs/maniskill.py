@@ -179,7 +179,7 @@ class ManiSkillEnv(SingleEnv):
         """What the simulator shows after a reset, once it has forgotten the episode before.
 
         PhysX keeps the contacts of its last step, so that a task whose episode ended in a grasp would begin the next
-        one with ``is_grasped``. One physics step makes the contacts those of the new episode, and its state is put back.
+        one with ``is_grasped``. One physics step makes the contacts those of the new episode; its state is put back.
         """
         task = self._env
         state = task.get_state_dict()
