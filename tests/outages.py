@@ -76,7 +76,7 @@ class Outcome:
         step: median seconds of an iteration.  code: exit code of the command.
         missing: rows that the backend's store lacks, or holds with other numbers, when the run has ended.
         after_sync: the same after ``rlpipe sync``.
-        told: events about it.
+        told: kinds of the events about it, but for those that say that it is over.
     """
 
     step: float
@@ -123,7 +123,8 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
     if answer.returncode:
         raise RuntimeError(answer.stderr)
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
-    told = [e["message"] for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
+    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
+    told = [e["kind"] for e in events if e["data"]["level"] != "cleared"]
     step = statistics.median(row["metrics"]["time/step"] for row in rows[1:])
     return Outcome(step, process.returncode, missing, wrong_rows(directory, store), told)
 
