@@ -77,8 +77,8 @@ def main() -> int:
         options = [option for store in stores.values() for option in store.OPTIONS]
         config = scripted(
             folder, f"runner.logger.logger_backends=[{','.join(BACKENDS)}]", *options,
-            f"runner.save_interval={SAVE_INTERVAL}", f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.002",
-            "runner.logger.finish_timeout=600",
+            f"runner.save_interval={SAVE_INTERVAL}", f"runner.total_timesteps={64 * iterations}",
+            "env.train.step_seconds=0.002", "runner.logger.finish_timeout=600",
         )  # fmt: skip
         (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
         train = [sys.executable, "-m", "rlpipe", "train"]
