@@ -35,6 +35,8 @@ from tests.outages import wrong_rows
 BACKENDS = ("tensorboard", "wandb", "swanlab", "csv")
 LONGEST = 6.0
 """Seconds of training after which the run is killed at the latest."""
+SAVE_INTERVAL = 7
+"""Iterations between checkpoints; a run that has none yet is begun anew instead of resumed."""
 
 
 def lines(run: Path) -> int:
@@ -46,7 +48,7 @@ def killed(command: list[str], folder: Path, moment: float, views_too: bool) -> 
     """Starts a run, kills it so many seconds after its first new row, and returns its directory."""
     before = {run: lines(run) for run in folder.glob("scripted/*")}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while not any(lines(run) != before.get(run, 0) for run in folder.glob("scripted/*")):
+    while not any(SAVE_INTERVAL < lines(run) != before.get(run, 0) for run in folder.glob("scripted/*")):
         if process.poll() is not None:
             raise RuntimeError(f"the run ended with {process.returncode}: {process.stderr.read().decode()}")
         time.sleep(0.01)
@@ -74,9 +76,9 @@ def main() -> int:
         folder = Path(temporary)
         options = [option for store in stores.values() for option in store.OPTIONS]
         config = scripted(
-            folder, f"runner.logger.logger_backends=[{','.join(BACKENDS)}]", *options, "runner.save_interval=7",
-            f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.002",
-            "runner.logger.finish_timeout=600",
+            folder, f"runner.logger.logger_backends=[{','.join(BACKENDS)}]", *options,
+            f"runner.save_interval={SAVE_INTERVAL}", f"runner.total_timesteps={64 * iterations}",
+            "env.train.step_seconds=0.002", "runner.logger.finish_timeout=600",
         )  # fmt: skip
         (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
         train = [sys.executable, "-m", "rlpipe", "train"]

@@ -140,10 +140,7 @@ class MetricLogger:
             does(shown)
         except Exception as error:
             self._backends.remove(backend)
-            name = type(backend).__name__
-            why = redacted(f"{type(error).__name__}: {error}", os.environ)
-            message = f"The {name} backend raised {why}. It is left out from now on."
-            return Event("backend", message, iteration, now(), {"backend": name, "level": "warn"})
+            return left_out(backend, error, iteration)
         return None
 
     def _disk(self, iteration: int) -> list[Event]:
@@ -256,6 +253,13 @@ class MetricLogger:
         behind = self._exporters.finish(timeout)
         self._lock.close()
         return Closing(tuple(behind), unwritten)
+
+
+def left_out(backend: Backend, error: Exception, iteration: int) -> Event:
+    """That a view which cannot be opened again, because it lives beside the logger or the terminal, is closed."""
+    name, why = type(backend).__name__, redacted(f"{type(error).__name__}: {error}", os.environ)
+    message = f"The {name} backend raised {why}. It is left out from now on."
+    return Event("backend", message, iteration, now(), {"backend": name, "level": "warn"})
 
 
 def run_info(

@@ -20,7 +20,7 @@ from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint, under
 from rlpipe.config import Config, Stage, stages
 from rlpipe.evaluation import EvaluationReport
-from rlpipe.metric_logger import Closing, run_info
+from rlpipe.metric_logger import Closing, left_out, run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -193,9 +193,8 @@ def train(
         snapshot = engine.start_learner(plan, ready, state, warm)
         if warm is not None:
             engine.get(snapshot)  # weights that do not fit are an error before anything is written
-        cut = Cut(0, ())
         if directory is None or state is None:
-            directory, done = RunDirectory.create(config, engine.cluster()), 0
+            directory, done, cut = RunDirectory.create(config, engine.cluster()), 0, Cut(0, ())
         else:
             done = int(state.meta["iteration"])
             with directory.held():
@@ -208,30 +207,13 @@ def train(
             engine.start_logger(directory, info, config, state)
             views += [view(info) for view in _terminal_backends(config)]
             loop = _Loop(config, plan, engine, views, interruption, done)
-            for note in ready.notes:
-                loop.event("note", note)
-            if state is not None:
-                loop.event(
-                    "resumed", f"Resumed after iteration {done} from {state.path.name}.", discarded=cut.iterations
-                )
-            for name in cut.torn:
-                loop.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
+            loop.tell_of_start(ready, state, cut)
             status = loop.run(snapshot)
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         finally:
-            for view in views:
-                with suppress(Exception):  # a terminal that is gone
-                    view.close(status)
-            closing = engine.finish(status)
-            for name in closing.behind:
-                log.warning(
-                    "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
-                    name, directory.path, name,
-                )  # fmt: skip
-            if directory.read_json()["status"] != status:  # the logger could not say it
-                directory.write_json({**directory.read_json(), "status": status})
+            closing = _close(engine, views, directory, status)
         if closing.unwritten:
             raise OSError(
                 f"The last {closing.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
@@ -240,6 +222,22 @@ def train(
         return loop.result(status, directory)
     finally:
         engine.close()
+
+
+def _close(engine: Engine, views: Sequence[Backend], directory: RunDirectory, status: str) -> Closing:
+    """Ends what shows and writes the run, and tells of what is left to do."""
+    for view in views:
+        with suppress(Exception):  # a terminal that is gone
+            view.close(status)
+    closing = engine.finish(status)
+    for name in closing.behind:
+        log.warning(
+            "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
+            name, directory.path, name,
+        )  # fmt: skip
+    if directory.read_json()["status"] != status:  # the logger could not say it
+        directory.write_json({**directory.read_json(), "status": status})
+    return closing
 
 
 class _Loop:
@@ -270,9 +268,22 @@ class _Loop:
         self._began = time.perf_counter()
 
     def event(self, kind: str, message: str, **data: Any) -> None:
-        event = Event(kind, message, self._done, now(), data)
+        self._tell(Event(kind, message, self._done, now(), data))
+
+    def _tell(self, event: Event) -> None:
+        """Writes and shows an event."""
         self._written.append(self._engine.event(event))
         self._show(event)
+
+    def tell_of_start(self, ready: Ready, state: Checkpoint | None, cut: Cut) -> None:
+        """Says what a user should know of how the run begins or goes on."""
+        for note in ready.notes:
+            self.event("note", note)
+        if state is not None:
+            message = f"Resumed after iteration {self._done} from {state.path.name}."
+            self.event("resumed", message, discarded=cut.iterations)
+        for name in cut.torn:
+            self.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
 
     def run(self, snapshot: Ref) -> str:
         """Iterates to the end; returns how it ended."""
@@ -366,9 +377,7 @@ class _Loop:
                 view.write(what) if isinstance(what, Row) else view.event(what)
             except Exception as error:
                 self._views.remove(view)
-                name = type(view).__name__
-                message = f"The {name} backend raised {type(error).__name__}: {error}. It is left out from now on."
-                self.event("backend", message, backend=name, level="warn")
+                self._tell(left_out(view, error, self._done))
 
     def _heed(self, rows: Sequence[Row]) -> None:
         """Does what the configuration wants done about critical alerts."""

@@ -62,7 +62,7 @@ def __getattr__(name: str) -> type[Backend]:
             if self.fault == "killed" and iteration % 10 == 0 and not (once := self.folder / f".{iteration}").exists():
                 once.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.fault == "back after 20" and _lines(self.folder / "metrics.jsonl") < BACK:
+            if self.fault == "back after 20" and lines(self.folder / "metrics.jsonl") < BACK:
                 raise UnreachableError
 
     return Faulty
@@ -76,7 +76,7 @@ class Outcome:
         step: median seconds of an iteration.  code: exit code of the command.
         missing: rows that the backend's store lacks, or holds with other numbers, when the run has ended.
         after_sync: the same after ``rlpipe sync``.
-        told: events about it.
+        told: kinds of the events about it, but for those that say that it is over.
     """
 
     step: float
@@ -111,7 +111,7 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
     environment = {**os.environ, "OUTAGE": fault}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     if fault == "disk full":
-        threading.Thread(target=_fill, args=(folder, process), daemon=True).start()
+        threading.Thread(target=_fill_for_a_while, args=(folder, process), daemon=True).start()
     output, _ = process.communicate(timeout=600)
     try:
         directory = RunDirectory(next(folder.glob("scripted/*/metrics.jsonl")).parent)
@@ -123,7 +123,8 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
     if answer.returncode:
         raise RuntimeError(answer.stderr)
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
-    told = [e["message"] for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
+    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
+    told = [e["kind"] for e in events if e["data"]["level"] != "cleared"]
     step = statistics.median(row["metrics"]["time/step"] for row in rows[1:])
     return Outcome(step, process.returncode, missing, wrong_rows(directory, store), told)
 
@@ -144,14 +145,21 @@ def _same(row: dict[str, float], held: dict[str, float], tolerance: float) -> bo
     return row.keys() == held.keys() and all(abs(held[n] - row[n]) <= tolerance * abs(row[n]) for n in row)
 
 
-def _fill(folder: Path, process: subprocess.Popen[str]) -> None:
+def _fill_for_a_while(folder: Path, process: subprocess.Popen[str]) -> None:
     """Takes all room of the disk after some iterations, and gives it back after as many seconds as 20 take."""
     while process.poll() is None:
-        rows = [file for file in folder.glob("scripted/*/metrics.jsonl") if _lines(file) >= BEGINS]
+        rows = [file for file in folder.glob("scripted/*/metrics.jsonl") if lines(file) >= BEGINS]
         if rows:
             break
         time.sleep(0.02)
-    ballast = folder / "ballast"
+    ballast = fill(folder)
+    time.sleep(2.5)
+    ballast.unlink()
+
+
+def fill(disk: Path) -> Path:
+    """Takes all room that is left; deleting the file that it returns gives it back."""
+    ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (2**16, 2**10, 1):
             try:
@@ -159,9 +167,9 @@ def _fill(folder: Path, process: subprocess.Popen[str]) -> None:
                     file.write(b"x" * size)
             except OSError:
                 continue
-    time.sleep(2.5)
-    ballast.unlink()
+    return ballast
 
 
-def _lines(file: Path) -> int:
+def lines(file: Path) -> int:
+    """Complete lines."""
     return file.read_bytes().count(b"\n")

@@ -32,12 +32,16 @@ def name(request):
     return request.param
 
 
+def trained(folder: Path, name: str, *overrides: str) -> RunDirectory:
+    """A finished run that showed in a backend while it went on."""
+    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", *STORES[name].OPTIONS, *overrides)
+    return RunDirectory(rlpipe.train(config, local=True).directory)
+
+
 @pytest.fixture(scope="module")
 def shown(name, tmp_path_factory) -> RunDirectory:
-    """A finished run that showed in the backend while it went on."""
-    overrides = (f"runner.logger.logger_backends=[{name}]", "runner.logger.per_worker=true", *STORES[name].OPTIONS)
-    config = scripted(tmp_path_factory.mktemp(name), *overrides)
-    return RunDirectory(rlpipe.train(config, local=True).directory)
+    """The run that most tests look at, one a backend."""
+    return trained(tmp_path_factory.mktemp(name), name, "runner.logger.per_worker=true")
 
 
 def sync(run: RunDirectory, name: str, *options: str) -> subprocess.CompletedProcess[str]:

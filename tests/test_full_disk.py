@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from rlpipe.config import to_yaml
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import RunDirectory, read_jsonl
 from tests.conftest import scripted
+from tests.outages import fill, lines
 
 SIZE = 4 * 2**20
 
@@ -30,19 +30,6 @@ def small_disk(tmp_path):
         pytest.skip(f"needs the right to mount a tmpfs: {mounted.stderr.strip()}")
     yield tmp_path
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Takes all room that is left."""
-    ballast = disk / "ballast"
-    with ballast.open("ab", buffering=0) as file:
-        for size in (2**16, 2**10, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return ballast
 
 
 def test_a_line_that_finds_no_room_leaves_the_file_whole_and_comes_later(small_disk):
@@ -89,12 +76,12 @@ def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_
     finished = threading.Event()
 
     def disturb() -> None:
-        while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or _lines(rows[0]) < 10:
+        while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
             time.sleep(0.01)
         ballast = fill(small_disk)
-        written = _lines(rows[0])
+        written = lines(rows[0])
         time.sleep(1.5)
-        told.append((written, _lines(rows[0])))
+        told.append((written, lines(rows[0])))
         ballast.unlink()
         finished.set()
 
@@ -125,7 +112,7 @@ def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_d
     file.write_text(to_yaml(config), encoding="utf-8")
     command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or _lines(rows[0]) < 10:
+    while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
         time.sleep(0.01)
     ballast = fill(small_disk)
     _, stderr = process.communicate(timeout=60)
@@ -139,7 +126,3 @@ def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_d
     resumed = [sys.executable, "-m", "rlpipe", "train", "--resume", str(run), "--local"]
     assert subprocess.run(resumed, capture_output=True, check=False, timeout=120).returncode == 0
     assert [row["iteration"] for row in read_jsonl(run / "metrics.jsonl")] == list(range(1, 41))
-
-
-def _lines(file: Path) -> int:
-    return file.read_bytes().count(b"\n")

@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rlpipe
+from rlpipe.backends.base import Backend
 from rlpipe.config import load_config, to_yaml
 from rlpipe.follower import mark_file, read_mark
 from rlpipe.plugins import ConfigError
@@ -207,3 +209,27 @@ def test_a_password_in_an_address_is_redacted_also_where_only_the_address_is_in_
         redacted("GET http://me:correct-horse@host/api as correct-horse", environ) == "GET http://***@host/api as ***"
     )
     assert "MLFLOW_TRACKING_URI" in refusal({"a": "correct-horse"}, environ)
+
+
+class Quotes(Backend):
+    """Fails like a service whose error repeats what it was sent."""
+
+    def __init__(self, run):
+        raise RuntimeError(f"unauthorised: {os.environ['WANDB_API_KEY']}")
+
+    def write(self, row):
+        """Never reached."""
+
+    def close(self, status):
+        """Never reached."""
+
+
+def test_an_error_that_quotes_a_credential_is_printed_without_it(tmp_path):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    command = [sys.executable, "-m", "rlpipe", "sync", str(run), "--to", "tests.test_secrets:Quotes"]
+    answer = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **SENTINELS}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.returncode == 1
+    assert "unauthorised: ***" in answer.stderr
+    assert SENTINELS["WANDB_API_KEY"] not in answer.stdout + answer.stderr

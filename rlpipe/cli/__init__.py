@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 import warnings
 
 import typer
@@ -57,7 +58,8 @@ def main() -> None:
         stderr.print("[yellow]interrupted[/]")
         sys.exit(130)
     except Exception as error:
-        stderr.print_exception()
+        told = redacted("".join(traceback.format_exception(error)), os.environ)  # a service's error may quote its key
+        stderr.print(told, markup=False, soft_wrap=True)
         stderr.print(f"[bold red]failed:[/] {type(error).__name__}: {_escaped(error)}", soft_wrap=True)
         sys.exit(1)
 

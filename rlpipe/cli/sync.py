@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
 
 def sync(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    to: Annotated[str, typer.Option("--to", help="Backend: tensorboard, csv, or package.module:Class.")],
+    to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard or wandb, or package.module:Class.")],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")
     ] = None,
@@ -41,8 +41,8 @@ def sync(
     if parent is not None:
         os.nice(10)  # the run comes first
     replaced = {str(key): value for key, value in given.items()}
-    # that of a run which was killed and is resumed at once may need a moment to notice
     directory = RunDirectory.existing(run)
+    # the follower of a run that was killed and is resumed at once may need a moment to notice
     follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     if not watch and "view" not in directory.read_json():
         raise ConfigError(f"{run} cannot be shown elsewhere: the run has not begun to write yet. Or follow it: --watch")

@@ -166,20 +166,19 @@ def _summarize(result: TrainResult, config: Config) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     run = relative(result.directory)
-    lines = {"evaluation": headline(result.metrics), "run": run, "checkpoint": "", "go on": "", "evaluate": ""}
+    lines: list[tuple[str, object]] = [("evaluation", headline(result.metrics)), ("run", run)]
     if result.checkpoint is not None:
-        lines["checkpoint"] = relative(result.checkpoint)
-        lines["evaluate"] = f"rlpipe evaluate {run} --episodes 400"
+        lines.append(("checkpoint", relative(result.checkpoint)))
         if result.status != "completed":
-            lines["go on"] = f"rlpipe train --resume {run}"
-    logger, label = config.runner.logger, "curves"
+            lines.append(("go on", f"rlpipe train --resume {run}"))
+        lines.append(("evaluate", f"rlpipe evaluate {run} --episodes 400"))
+    logger = config.runner.logger
     for name in logger.logger_backends:
         backend = resolve("backends", name, "logger_backends")
         options = options_of(name, backend.Config, logger.options.get(name, {}))
-        if looking := backend.how_to_look(options, run, logger.project_name):
-            lines[label], label = looking, label + " "
+        lines.append(("curves", backend.how_to_look(options, run, logger.project_name)))
     console.print(f"[bold]{result.status}[/] after {result.seconds:,.0f} s of training")
-    for label, text in lines.items():
+    for label, text in lines:
         if text:
             style = "[bold green]" if label == "evaluation" else "[default]"
             console.print(f"  [dim]{label:<11}[/]{style}{escape(str(text))}[/]")
