@@ -47,12 +47,13 @@ class OffPolicyLearner(LearnerBase):
         self._algorithm: OffPolicyAlgorithm = self._make_algorithm()
         self._options: OffPolicyConfig = config.algorithm
         self._algorithm.begin(self._policy, spec, self._device, self._generator)
-        self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device)
+        horizon = (self._options.discount, self._options.n_step)
+        self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device, *horizon)
         self._shown: ReplayBuffer | None = None
         self._demonstrations = 0
         if config.demos:
             shown = demonstrations.load(config.demos, config.env.train, spec)
-            self._shown = ReplayBuffer(len(shown), spec, self._device)
+            self._shown = ReplayBuffer(len(shown), spec, self._device, *horizon)
             self._shown.add_demonstrations(shown)
             self._demonstrations = shown.num_trajectories
         self._debt = 0.0

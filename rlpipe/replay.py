@@ -12,15 +12,22 @@ from torch import Tensor
 
 from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.demonstrations import Demonstrations
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.functional.n_step import n_step
+from rlpipe.trajectory import Bool, Float32, SpaceSpec, TrajectoryBatch
 
 
 class ReplayBuffer:
     """Transitions in one array, so that a sample is one gather. Time limits and terminations stand apart."""
 
-    def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device) -> None:
-        """Empty; the operating system gives memory only as it fills."""
-        self._widths = (spec.observation_dim, spec.observation_dim, spec.action_dim, 1, 1, 1, 1)
+    def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, steps: int = 1) -> None:
+        """Empty; the operating system gives memory only as it fills.
+
+        Args:
+            capacity: in transitions.  discount: weight of a reward one step later.
+            steps: over which each transition goes, where its fragment and its episode last that long.
+        """
+        self._discount, self._steps = discount, steps
+        self._widths = (spec.observation_dim, spec.observation_dim, spec.action_dim, 1, 1, 1, 1, 1)
         self._rows = torch.empty(capacity, sum(self._widths), device=device)
         self.capacity = capacity
         self.added = 0
@@ -38,18 +45,37 @@ class ReplayBuffer:
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Remembers the decisions of a fragment, in the order of time."""
-        valid = batch.valid
-        version = np.full(np.count_nonzero(valid), batch.policy_version)
-        self._add([
-            batch.observations[:-1][valid], batch.successors()[valid], batch.actions[valid], batch.rewards[valid],
-            batch.terminated[valid], batch.truncated[valid], version,
-        ])  # fmt: skip
+        self._add_steps(
+            batch.observations[:-1], batch.successors(), batch.actions, batch.rewards, batch.terminated,
+            batch.truncated, batch.valid, batch.policy_version,
+        )  # fmt: skip
 
     def add_demonstrations(self, shown: Demonstrations) -> None:
-        """Remembers demonstrated transitions."""
+        """Remembers demonstrated transitions: as a fragment of one environment, whose episodes they are."""
+        self._add_steps(
+            shown.observations[:, None], shown.next_observations[:, None], shown.actions[:, None],
+            shown.rewards[:, None], shown.terminated[:, None], shown.truncated[:, None],
+            np.ones((len(shown), 1), dtype=bool), 0,
+        )  # fmt: skip
+
+    def _add_steps(
+        self,
+        observations: Float32,
+        successors: Float32,
+        actions: NDArray[Any],
+        rewards: Float32,
+        terminated: Bool,
+        truncated: Bool,
+        valid: Bool,
+        version: int,
+    ) -> None:
+        """[T, N, ...] steps; those that are not valid are left out."""
+        ahead = n_step(rewards, terminated | truncated, valid, discount=self._discount, steps=self._steps)
+        slots = np.arange(rewards.shape[1])
         self._add([
-            shown.observations, shown.next_observations, shown.actions, shown.rewards, shown.terminated,
-            shown.truncated, np.zeros(len(shown)),
+            observations[valid], successors[ahead.last, slots][valid], actions[valid], ahead.returns[valid],
+            ahead.discounts[valid], terminated[ahead.last, slots][valid], truncated[ahead.last, slots][valid],
+            np.full(np.count_nonzero(valid), version),
         ])  # fmt: skip
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
@@ -59,10 +85,9 @@ class ReplayBuffer:
 
     def transitions(self, rows: Tensor, demonstrations: int = 0) -> Transitions:
         """What rows mean, of which the last so many are demonstrated."""
-        observations, following, actions, rewards, terminated, truncated, _ = torch.split(rows, list(self._widths), 1)
-        return Transitions(
-            observations, following, actions, rewards[:, 0], terminated[:, 0], truncated[:, 0], demonstrations
-        )
+        observations, following, actions, *numbers, _ = torch.split(rows, list(self._widths), 1)
+        rewards, discounts, terminated, truncated = (column[:, 0] for column in numbers)
+        return Transitions(observations, following, actions, rewards, discounts, terminated, truncated, demonstrations)
 
     def versions(self, rows: Tensor) -> Tensor:
         """[B] version of the policy that acted in each row."""

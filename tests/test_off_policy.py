@@ -12,6 +12,7 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 import rlpipe
 from rlpipe.algorithms.base_off_policy import Ensemble
 from rlpipe.config import stages
+from rlpipe.functional.n_step import n_step
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     cloning_loss,
@@ -118,6 +119,49 @@ def test_the_networks_of_an_ensemble_do_not_know_of_each_other():
     assert torch.allclose(both(observations, actions)[1], one(observations, actions)[0], atol=1e-6)
 
 
+# --- returns over several steps
+
+
+def column(*values):
+    return np.array(values).reshape(-1, 1)
+
+
+def ahead(rewards, *, ended=(), invalid=(), discount=0.5, steps=2):
+    places = np.arange(len(rewards))
+    return n_step(
+        column(*rewards).astype(np.float32), np.isin(column(*places), ended), ~np.isin(column(*places), invalid),
+        discount=discount, steps=steps,
+    )  # fmt: skip
+
+
+def test_a_return_sums_the_rewards_of_n_steps_and_the_value_of_what_follows_weighs_less():
+    found = ahead([1.0, 2.0, 4.0, 8.0], steps=3)
+    assert found.returns[:, 0].tolist() == [3.0, 6.0, 8.0, 8.0]  # 1 + 2/2 + 4/4; 2 + 4/2 + 8/4; 4 + 8/2; 8
+    assert found.discounts[:, 0].tolist() == [0.125, 0.125, 0.25, 0.5]
+    assert found.last[:, 0].tolist() == [2, 3, 3, 3]
+
+
+def test_a_return_ends_with_its_episode():
+    found = ahead([1.0, 2.0, 4.0, 8.0], ended=[1])
+    assert found.returns[:, 0].tolist() == [2.0, 2.0, 8.0, 8.0]
+    assert found.last[:, 0].tolist() == [1, 1, 3, 3]
+
+
+def test_a_return_does_not_reach_over_a_step_without_a_decision():
+    assert ahead([1.0, 2.0, 4.0], invalid=[1]).last[:, 0].tolist() == [0, 2, 2]
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))
+def test_returns_over_n_steps_are_those_of_the_plain_sum(steps_taken, n):
+    rewards, ended = zip(*steps_taken, strict=True)
+    found = ahead(rewards, ended=np.flatnonzero(ended), steps=n)
+    for t in range(len(rewards)):
+        last = next((i for i in range(t, min(t + n, len(rewards)) - 1) if ended[i]), min(t + n, len(rewards)) - 1)
+        assert found.last[t, 0] == last
+        assert found.returns[t, 0] == sum(0.5 ** (i - t) * rewards[i] for i in range(t, last + 1))
+        assert found.discounts[t, 0] == 0.5 ** (last - t + 1)
+
+
 # --- policy
 
 
@@ -168,7 +212,7 @@ def held(buffer):
 
 
 def test_a_full_buffer_forgets_the_oldest_steps():
-    buffer = ReplayBuffer(5, SPEC, CPU)
+    buffer = ReplayBuffer(5, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 4))
     assert held(buffer) == [0, 1, 2, 3]
     buffer.add(fragment(4, 3))
@@ -177,7 +221,7 @@ def test_a_full_buffer_forgets_the_oldest_steps():
 
 
 def test_a_fragment_longer_than_the_buffer_leaves_its_newest_steps():
-    buffer = ReplayBuffer(3, SPEC, CPU)
+    buffer = ReplayBuffer(3, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 8))
     assert held(buffer) == [5, 6, 7]
     buffer.add(fragment(8, 1))
@@ -185,7 +229,7 @@ def test_a_fragment_longer_than_the_buffer_leaves_its_newest_steps():
 
 
 def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_ones():
-    buffer = ReplayBuffer(10, SPEC, CPU)
+    buffer = ReplayBuffer(10, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 4, ends={1: "truncated", 3: "terminated"}))
     rows = buffer.transitions(buffer.state()["rows"])
     assert rows.terminated.tolist() == [0, 0, 0, 1]
@@ -194,13 +238,23 @@ def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_on
     assert buffer.versions(buffer.state()["rows"]).tolist() == [7, 7, 7, 7]
 
 
+def test_a_remembered_step_over_several_leads_to_where_the_last_of_them_led():
+    buffer = ReplayBuffer(10, SPEC, CPU, 0.5, 3)
+    buffer.add(fragment(0, 4, ends={3: "terminated"}))
+    rows = buffer.transitions(buffer.state()["rows"])
+    assert rows.observations[:, 0].tolist() == [0, 1, 2, 3]
+    assert rows.next_observations[:, 0].tolist() == [3, 99, 99, 99]
+    assert rows.rewards.tolist() == [1.0, 2.75, 3.5, 3.0]  # 0 + 1/2 + 2/4; 1 + 2/2 + 3/4; 2 + 3/2; 3
+    assert rows.terminated.tolist() == [0, 1, 1, 1]
+
+
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacity(capacity, other, steps):
-    buffer = ReplayBuffer(capacity, SPEC, CPU)
+    buffer = ReplayBuffer(capacity, SPEC, CPU, 0.5)
     buffer.add(fragment(0, steps))
-    restored = ReplayBuffer(other, SPEC, CPU)
+    restored = ReplayBuffer(other, SPEC, CPU, 0.5)
     restored.load_state(buffer.state()["rows"], buffer.added)
-    expected = ReplayBuffer(other, SPEC, CPU)
+    expected = ReplayBuffer(other, SPEC, CPU, 0.5)
     expected.add(fragment(max(0, steps - capacity), min(steps, capacity)))
     assert held(restored) == held(expected)
     for one in (restored, expected):
@@ -209,7 +263,7 @@ def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacit
 
 
 def test_every_step_is_drawn_equally_often():
-    buffer = ReplayBuffer(4, SPEC, CPU)
+    buffer = ReplayBuffer(4, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 4))
     drawn = buffer.draw(8000, torch.Generator().manual_seed(0))
     counts = torch.bincount(buffer.transitions(drawn).rewards.long(), minlength=4)
@@ -257,7 +311,8 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(tmp_path):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
-    ways = [rlpipe.train(sac(tmp_path / str(local)), local=local).directory for local in (True, False)]
+    one = "rollout.num_workers=1"
+    ways = [rlpipe.train(sac(tmp_path / str(local), one), local=local).directory for local in (True, False)]
     assert metrics(ways[0]) == metrics(ways[1])
 
 

@@ -33,11 +33,12 @@ from rlpipe.trajectory import SpaceSpec
 
 
 class Transitions(NamedTuple):
-    """Steps to learn from.
+    """Steps to learn from; each may go over several steps of the simulator.
 
     Attributes:
         observations, next_observations: [B, D]; the successor is the true one, before any reset.  actions: [B, A].
-        rewards: [B].  terminated, truncated: [B], 1 or 0; the task ended, or a time limit cut it off.
+        rewards: [B], discounted sum over these steps.  discounts: [B], weight of what follows them.
+        terminated, truncated: [B], 1 or 0; the task ended with them, or a time limit cut it off.
         demonstrations: how many of them, at the end, are demonstrated.
     """
 
@@ -45,6 +46,7 @@ class Transitions(NamedTuple):
     next_observations: Tensor
     actions: Tensor
     rewards: Tensor
+    discounts: Tensor
     terminated: Tensor
     truncated: Tensor
     demonstrations: int = 0
@@ -56,6 +58,9 @@ class OffPolicyConfig(AlgorithmConfig):
 
     discount: float = 0.99
     """Weight of a reward one step later, gamma."""
+    n_step: int = 1
+    """Steps over which rewards are summed before the value of what follows is added; more carry a sparse reward back
+    faster, but come from older policies. The entropy of the steps in between is not counted."""
     batch_size: int = 256
     """Transitions of a gradient step, demonstrations included."""
     replay_capacity: int = 1_000_000
@@ -69,7 +74,7 @@ class OffPolicyConfig(AlgorithmConfig):
     def __post_init__(self) -> None:
         if not 0.0 <= self.discount <= 1.0:
             raise ConfigError(f"algorithm.discount is {self.discount}; it must lie between 0 and 1.")
-        for name in ("batch_size", "replay_capacity"):
+        for name in ("n_step", "batch_size", "replay_capacity"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"algorithm.{name} is {getattr(self, name)}; it must be at least 1.")
         if self.update_to_data is not None and self.update_to_data <= 0:
@@ -243,7 +248,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
             batch.terminated,
             following,
             log_probs,
-            discount=config.discount,
+            discount=batch.discounts,
             temperature=temperature,
             entropy_backup=config.entropy_backup,
         )

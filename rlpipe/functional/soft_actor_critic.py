@@ -17,7 +17,7 @@ def soft_target(
     next_values: Tensor,
     next_log_probs: Tensor,
     *,
-    discount: float,
+    discount: Tensor | float,
     temperature: Tensor | float,
     entropy_backup: bool,
 ) -> Tensor:
@@ -27,6 +27,7 @@ def soft_target(
 
     Args:
         rewards, terminated, next_log_probs: [B].  next_values: [E', B] of the critics the minimum is taken over.
+        discount: of what follows; [B] where transitions go over different numbers of steps.
         entropy_backup: whether the last term is part of it; RLPD leaves it out where rewards are sparse (section 4.3).
     Returns:
         [B], without gradients.

@@ -1,0 +1,55 @@
+"""Returns over several steps, for values learnt from remembered transitions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class NStep(NamedTuple):
+    """What each of [T, N] steps leads to.
+
+    Attributes:
+        returns: [T, N] float32, discounted sum of the rewards of the next k steps.
+        discounts: [T, N] float32, discount^k.
+        last: [T, N] int64, the row of the last of these steps: its successor is what the value of is added.
+    """
+
+    returns: NDArray[np.float32]
+    discounts: NDArray[np.float32]
+    last: NDArray[np.int64]
+
+
+def n_step(
+    rewards: NDArray[np.float32],
+    ended: NDArray[np.bool_],
+    valid: NDArray[np.bool_],
+    *,
+    discount: float,
+    steps: int,
+) -> NStep:
+    """Returns over up to n steps, ``sum_{i<k} discount^i r_{t+i}``, and the weight ``discount^k`` of what follows.
+
+    k is n, or less where the episode or the fragment ends before. Watkins 1989, ch. 7; with replay, without correction
+    for the policy that acted: Hessel et al. 2018 (Rainbow), arXiv:1710.02298, "Multi-step learning".
+
+    Args:
+        rewards: [T, N].  ended: [T, N]; the episode ended after the step.
+        valid: [T, N]; False where no decision was made.
+        discount: of one step.  steps: n, at least 1.
+    """
+    length = len(rewards)
+    returns, reach = rewards.astype(np.float64), np.zeros(rewards.shape, dtype=np.int64)
+    alive = np.ones(rewards.shape, dtype=bool)
+    for k in range(1, min(steps, length)):
+        alive[length - k :] = False
+        alive[: length - k] &= ~ended[k - 1 : -1] & valid[k:]
+        returns[: length - k] += np.where(alive[: length - k], discount**k * rewards[k:], 0.0)
+        reach += alive
+    return NStep(
+        returns.astype(np.float32),
+        (discount ** (reach + 1.0)).astype(np.float32),
+        np.arange(length)[:, None] + reach,
+    )
