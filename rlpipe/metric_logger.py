@@ -280,6 +280,7 @@ def run_info(
         console_style=logger.console_style,
         action_dims=spec.action_dim,
         num_actions=spec.num_actions,
+        shown=tuple(metric.name for metric in resolve("algorithms", config.algorithm.name, "algorithm.name").shown),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
@@ -129,25 +130,35 @@ class Loss(NamedTuple):
     terms: Terms
 
 
-class OnPolicyAlgorithm(ABC, Generic[SamplesT]):
-    """An algorithm that learns from fresh trajectories. A plug-in is made from its ``Config`` alone.
+class Algorithm(ABC):
+    """What the pipeline must know of any algorithm. A plug-in is made from its ``Config`` alone."""
 
-    One whose ``Config`` has ``group_size`` gets whole episodes: in each iteration every environment begins a new one,
-    each group of so many in the same state, and is idle after its end.
-    """
-
-    learner: ClassVar[str] = "rlpipe.learner:Learner"
+    learner: ClassVar[str]
     """Where it learns."""
     ahead: ClassVar[bool] = False
     """Whether workers collect while it learns, with weights that are one update older."""
     collects: ClassVar[bool] = True
     """Whether it learns from what workers collect."""
     needs_demonstrations: ClassVar[bool] = False
-    learns_critic: ClassVar[bool] = True
-    """Whether its loss reaches the policy's critic."""
-    Config: ClassVar[type[Any]] = OnPolicyConfig
+    Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Declarations of its own, beside its code."""
+    shown: ClassVar[tuple[Metric, ...]] = ()
+    """What the terminal shows of it."""
+
+
+class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
+    """An algorithm that learns from fresh trajectories.
+
+    One whose ``Config`` has ``group_size`` gets whole episodes: in each iteration every environment begins a new one,
+    each group of so many in the same state, and is idle after its end.
+    """
+
+    learner = "rlpipe.learner:Learner"
+    learns_critic: ClassVar[bool] = True
+    """Whether its loss reaches the policy's critic."""
+    Config = OnPolicyConfig
+    shown = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
 
     @property
     def keeps_reference(self) -> bool:

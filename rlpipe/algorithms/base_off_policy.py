@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import AlgorithmConfig, Observed
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     cloning_loss,
@@ -81,19 +81,13 @@ class OffPolicyConfig(AlgorithmConfig):
             raise ConfigError(f"algorithm.update_to_data is {self.update_to_data}; it must be greater than 0, or null.")
 
 
-class OffPolicyAlgorithm(ABC):
-    """An algorithm that learns from remembered transitions. A plug-in is made from its ``Config`` alone."""
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from remembered transitions."""
 
-    learner: ClassVar[str] = "rlpipe.off_policy:OffPolicyLearner"
-    """Where it learns."""
-    ahead: ClassVar[bool] = True
-    """Whether workers collect while it learns, with weights that are one update older."""
-    collects: ClassVar[bool] = True
-    """Whether it learns from what workers collect."""
-    needs_demonstrations: ClassVar[bool] = False
-    Config: ClassVar[type[Any]] = OffPolicyConfig
-    metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Declarations of its own, beside its code."""
+    learner = "rlpipe.off_policy:OffPolicyLearner"
+    ahead = True
+    Config = OffPolicyConfig
+    shown = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
     demo_share: float = 0.0
     """Share of each batch that is demonstrated."""
 

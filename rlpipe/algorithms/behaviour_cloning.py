@@ -6,9 +6,9 @@ Pomerleau 1988, "ALVINN"; the error is squared, as for a Gaussian of fixed devia
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from rlpipe.algorithms.base import AlgorithmConfig
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
+from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError
 
 __all__ = ["BehaviourCloning"]
@@ -34,14 +34,14 @@ class BehaviourCloningConfig(AlgorithmConfig):
             raise ConfigError("algorithm.epochs, algorithm.batch_size and algorithm.patience must be at least 1.")
 
 
-class BehaviourCloning:
+class BehaviourCloning(Algorithm):
     """Marks where and how cloning learns; the formula is ``functional.soft_actor_critic.cloning_loss``."""
 
-    Config: ClassVar[type[Any]] = BehaviourCloningConfig
-    learner: ClassVar[str] = "rlpipe.cloning:CloningLearner"
-    collects: ClassVar[bool] = False
-    ahead: ClassVar[bool] = False
-    needs_demonstrations: ClassVar[bool] = True
+    Config = BehaviourCloningConfig
+    learner = "rlpipe.cloning:CloningLearner"
+    collects = False
+    needs_demonstrations = True
+    shown = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)
 
     def __init__(self, config: BehaviourCloningConfig) -> None:
         """Keeps the options."""

@@ -68,6 +68,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     """Clipped surrogate with group-relative advantages, and a divergence from a reference in the loss."""
 
     learns_critic = False
+    shown = (m.APPROX_KL, m.CLIP_FRACTION, m.FRAC_REWARD_ZERO_STD, m.ENTROPY)
     Config = GRPOConfig
     config: GRPOConfig
 

@@ -7,7 +7,6 @@ demonstrated actions, as in Rajeswaran et al. 2018, arXiv:1709.10087.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rlpipe.algorithms.base_off_policy import SoftActorCritic, SoftActorCriticConfig
 from rlpipe.plugins import ConfigError
@@ -36,7 +35,7 @@ class RLPD(SoftActorCritic):
     """Soft actor-critic on experience and demonstrations."""
 
     Config = RLPDConfig
-    needs_demonstrations: ClassVar[bool] = True
+    needs_demonstrations = True
 
     def __init__(self, config: RLPDConfig) -> None:
         """Keeps the options."""

@@ -100,6 +100,7 @@ class RunInfo:
         stages: (name, last iteration) of each.
         console_style: how the terminal shows an iteration.
         action_dims: A, 1 for a discrete action.  num_actions: number of discrete actions, or None.
+        shown: names of the metrics by which the algorithm is watched on the terminal.
         options: of the backend, an instance of its ``Config``.
     """
 
@@ -115,6 +116,7 @@ class RunInfo:
     console_style: str = "table"
     action_dims: int = 1
     num_actions: int | None = None
+    shown: tuple[str, ...] = ()
     options: Any = None
 
     @property

@@ -28,7 +28,6 @@ from rlpipe.metrics.declaration import Metric
 
 __all__ = ["Console"]
 
-_HEALTH = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
 _LEVELS = ("info", "warn", "critical")
@@ -144,7 +143,7 @@ class Console(Backend):
             *([] if success is None else [f"success_once {_number(success)}"]),
             f"return {_number(metrics.get(m.ENV.episode_return.name))}",
             f"{metrics.get(m.FPS_INTERVAL.name, 0.0):>6,.0f} steps/s",
-            *(f"{_short(metric.name)} {_number(metrics.get(metric.name))}" for metric in _HEALTH),
+            *(f"{_short(name)} {_number(metrics.get(name))}" for name in self._run.shown),
             f"ETA {self._eta()}",
         ]
         if m.EVAL.num_trajectories.name in metrics:
@@ -207,10 +206,10 @@ class Console(Backend):
             Text(f"{metrics[m.FPS.name]:,.0f}" if m.FPS.name in metrics else "-"),
             Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
         )
-        for metric in _HEALTH:
-            value = metrics.get(metric.name)
-            verdict, style = _verdict(metric.name, value)
-            body.add_row(Text(metric.name), Text(_number(value), style=style), Text(verdict, style=style))
+        for name in run.shown:
+            value = metrics.get(name)
+            verdict, style = _verdict(name, value)
+            body.add_row(Text(name), Text(_number(value), style=style), Text(verdict, style=style))
         if metrics:
             body.add_row(Text("alerts"), *self._alerts())
         return Panel(
