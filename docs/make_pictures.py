@@ -1,22 +1,31 @@
-"""Draws the README's pictures from real runs.
+"""Draws the pictures of the documentation from real runs, into docs/images.
 
-python docs/make_pictures.py RUN [RUN ...]     # writes curve.png, console.svg and explain.svg into docs/images
+python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
+python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
+python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: what configs/cartpole_study.yaml was varied in
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import matplotlib.ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console as Terminal
 
 from rlpipe.backends.base import Row
 from rlpipe.backends.console import Console
 from rlpipe.cli.metrics import explanation
-from rlpipe.config import from_yaml, load_config, stages
+from rlpipe.config import Config, from_yaml, load_config, stages
 from rlpipe.metric_logger import run_info
 from rlpipe.metrics.dialects import find
 from rlpipe.run_directory import RunDirectory, read_jsonl
@@ -26,61 +35,150 @@ IMAGES = Path(__file__).parent / "images"
 COLOURS = ("#1b6ca8", "#d1603d", "#4a8f4f", "#8a5aa8")
 
 
-def draw_curve(runs: list[RunDirectory]) -> None:
-    """Training success over environment steps, evaluations with their intervals, and where the stages meet."""
-    mpl.use("agg")
-    import matplotlib.pyplot as plt
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read when something of it is wanted."""
 
-    figure, axes = plt.subplots(figsize=(8, 3.8), constrained_layout=True)
+    directory: RunDirectory
+
+    @cached_property
+    def config(self) -> Config:
+        """Its configuration."""
+        return load_config(from_yaml((self.directory.path / "config.yaml").read_text()))
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its rows."""
+        return list(read_jsonl(self.directory.path / "metrics.jsonl"))
+
+    def series(self, metric: str) -> tuple[list[int], list[float]]:
+        """Steps and values, where there is one."""
+        found = [row for row in self.rows if metric in row["metrics"]]
+        return [row["total_timesteps"] for row in found], [row["metrics"][metric] for row in found]
+
+    def smooth(self, metric: str, window: int) -> tuple[list[int], list[float]]:
+        """Mean over the episodes of the last so many iterations, pooled."""
+        counts = [row["metrics"]["env/num_trajectories"] for row in self.rows]
+        sums = [count * row["metrics"].get(metric, 0.0) for count, row in zip(counts, self.rows, strict=True)]
+        steps, values = [], []
+        for i, row in enumerate(self.rows):
+            part = slice(max(0, i - window + 1), i + 1)
+            if sum(counts[part]):
+                steps.append(row["total_timesteps"])
+                values.append(sum(sums[part]) / sum(counts[part]))
+        return steps, values
+
+
+def draw_success(axes: Axes, runs: Sequence[Run]) -> None:
+    """Training success over environment steps, evaluations with their intervals, and where stages meet."""
     for run, colour in zip(runs, COLOURS, strict=False):
-        rows = list(read_jsonl(run.path / "metrics.jsonl"))
-        seed = run.read_json()["seeds"]["seed"]
-        steps = [row["total_timesteps"] for row in rows]
-        successes, episodes = [], []
-        for row in rows:
-            count = row["metrics"]["env/num_trajectories"]
-            episodes.append(count)
-            successes.append(count * row["metrics"].get("env/success_once", 0.0))
-        pooled = [  # over the last ten iterations, episodes pooled
-            sum(successes[max(0, i - 9) : i + 1]) / max(1, sum(episodes[max(0, i - 9) : i + 1]))
-            for i in range(len(rows))
-        ]
-        axes.plot(steps, pooled, color=colour, linewidth=1.6, label=f"seed {seed}")
-        for row in rows:
-            metrics = row["metrics"]
-            if "eval/success_once" in metrics:
-                value = metrics["eval/success_once"]
-                low, high = metrics["eval/success_once_ci_low"], metrics["eval/success_once_ci_high"]
-                axes.errorbar(
-                    row["total_timesteps"],
-                    value,
-                    yerr=[[max(0.0, value - low)], [max(0.0, high - value)]],
-                    fmt="o",
-                    color=colour,
-                    markersize=4,
-                    capsize=3,
-                )
-    config = load_config(from_yaml((runs[0].path / "config.yaml").read_text()))
+        window = max(10, len(run.rows) // 40)
+        axes.plot(*run.smooth("env/success_once", window), color=colour, linewidth=1.6,
+                  label=f"seed {run.config.runner.seed}")  # fmt: skip
+        for step, value, low, high in zip(
+            *run.series("eval/success_once"),
+            run.series("eval/success_once_ci_low")[1],
+            run.series("eval/success_once_ci_high")[1],
+            strict=True,
+        ):
+            bounds = [[max(0.0, value - low)], [max(0.0, high - value)]]
+            axes.errorbar(step, value, yerr=bounds, fmt="o", color=colour, markersize=4, capsize=3)
+    config = runs[0].config
     plan = stages(config)
     for before, after in itertools.pairwise(plan):
         boundary = before.until * config.steps_per_iteration
         axes.axvline(boundary, color="0.6", linestyle=":", linewidth=1)
         axes.text(boundary, 1.04, f"{before.name} | {after.name}", ha="center", va="bottom", color="0.4", fontsize=9)
-    axes.set(xlabel="environment steps", ylabel="success_once", ylim=(-0.02, 1.02), xlim=(0, None))
+    axes.set(ylabel="success_once", ylim=(-0.02, 1.02))
+    _finish(axes)
+
+
+def _finish(axes: Axes) -> None:
+    axes.set(xlabel="environment steps", xlim=(0, None))
     axes.grid(alpha=0.25)
+    axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     axes.xaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,.0f}"))
-    axes.legend(frameon=False, loc="lower right", title="line: training, dots: evaluation, 95 %", title_fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(IMAGES / "curve.png", dpi=150)
 
 
-def draw_console(run: RunDirectory) -> None:
+def draw_readme(runs: Sequence[Run]) -> Figure:
+    """The curves of the quickstart."""
+    figure, axes = plt.subplots(figsize=(8, 3.8), constrained_layout=True)
+    draw_success(axes, runs)
+    axes.legend(frameon=False, loc="lower right", title="line: training, dots: evaluation, 95 %", title_fontsize=8)
+    return figure
+
+
+def draw_benchmarks(runs: Sequence[Run]) -> Figure:
+    """A panel for each experiment, with a line for each of its runs."""
+    names = list(dict.fromkeys(run.config.runner.logger.experiment_name for run in runs))
+    rows = -(-len(names) // 2)
+    figure, panels = plt.subplots(rows, 2, figsize=(10, 3.1 * rows), constrained_layout=True, squeeze=False)
+    for name, axes in itertools.zip_longest(names, panels.flat):
+        if name is None:
+            axes.set_axis_off()
+            continue
+        members = sorted(
+            (run for run in runs if run.config.runner.logger.experiment_name == name),
+            key=lambda run: run.config.runner.seed,
+        )
+        draw_success(axes, members)
+        config = members[0].config
+        task = getattr(config.env.train, "id", config.env.train.name)
+        axes.set_title(f"{task}, {config.algorithm.name}", fontsize=10, loc="left")
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    figure.supxlabel("line: episodes of training; dot: held-out episodes, with 95 % interval", fontsize=9, color="0.4")
+    return figure
+
+
+def draw_cartpole(runs: Sequence[Run]) -> Figure:
+    """Learning rate, length of the run, and clip range, against what they change."""
+    figure, panels = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
+    usual = (3e-4, 0.2, 80_000)
+
+    def panel(
+        axes: Axes,
+        title: str,
+        metric: str,
+        label: str,
+        chosen: Callable[[Config], tuple[float, float, int]],
+        values: Sequence[Any],
+        text: str,
+        place: int,
+    ) -> None:
+        for value, colour in zip(values, COLOURS, strict=False):
+            wanted = (*usual[:place], value, *usual[place + 1 :])
+            members = [run for run in runs if chosen(run.config) == wanted]
+            for number, run in enumerate(members):
+                axes.plot(*run.series(metric), color=colour, linewidth=1.3, alpha=0.85,
+                          label=text.format(value) if number == 0 else None)  # fmt: skip
+                if metric == "env/return":
+                    steps, means = run.series("eval/return")
+                    axes.plot(steps, means, "o", color=colour, markersize=5)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_ylabel(label)
+        axes.legend(frameon=False, fontsize=8)
+        _finish(axes)
+
+    def setting(config: Config) -> tuple[float, float, int]:
+        return config.learner.lr, config.algorithm.clip_ratio_low, config.runner.total_timesteps
+
+    panel(panels[0, 0], "Learning rate", "env/return", "env/return", setting, (3e-4, 3e-2), "learning rate {:g}", 0)
+    lengths = (80_000, 50_000, 10_000, 5_000)
+    panel(panels[0, 1], "Length of the run", "env/return", "env/return", setting, lengths, "{:,} steps", 2)
+    panel(panels[1, 0], "Clip range", "train/actor/clip_fraction", "train/actor/clip_fraction", setting, (0.2, 0.5),
+          "clip range {:g}", 1)  # fmt: skip
+    panel(panels[1, 1], "Clip range", "train/actor/approx_kl", "train/actor/approx_kl", setting, (0.2, 0.5),
+          "clip range {:g}", 1)  # fmt: skip
+    figure.supxlabel("a line for each seed; dot: 20 held-out episodes, most likely actions", fontsize=9, color="0.4")
+    return figure
+
+
+def draw_console(run: Run) -> None:
     """The live panel as it stood halfway through the run."""
-    config = load_config(from_yaml((run.path / "config.yaml").read_text()))
-    view = Console(run_info(run, config, stages(config), 1, SpaceSpec(35, 8)))
+    view = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
     view.terminal = _terminal()
-    rows = list(read_jsonl(run.path / "metrics.jsonl"))
-    for row in rows[: len(rows) // 2]:
+    for row in run.rows[: len(run.rows) // 2]:
         view.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))
     view.terminal.print(view.panel())
     view.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")
@@ -99,12 +197,17 @@ def _terminal() -> Terminal:
 
 
 def main() -> None:
-    """Draws all."""
-    draw_explanation("ppo/policy/clipfrac")
-    runs = [RunDirectory.existing(Path(argument)) for argument in sys.argv[1:]]
-    IMAGES.mkdir(exist_ok=True)
-    draw_curve(runs)
-    draw_console(runs[0])
+    """Draws what the first argument names."""
+    what, *paths = sys.argv[1:]
+    mpl.use("agg")
+    runs = [Run(RunDirectory.existing(Path(path))) for path in paths]
+    if what == "readme":
+        draw_readme(runs).savefig(IMAGES / "curve.png", dpi=150)
+        draw_console(runs[0])
+        draw_explanation("ppo/policy/clipfrac")
+    else:
+        draw = {"benchmarks": draw_benchmarks, "cartpole": draw_cartpole}[what]
+        draw(runs).savefig(IMAGES / f"{what}.png", dpi=130)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlpipe.config import comparable, from_yaml
+from rlpipe.config import comparable, from_yaml, leaves
 from rlpipe.functional.intervals import (
     bootstrap_difference,
     bootstrap_interval,
@@ -144,7 +144,7 @@ class EvaluatedRun:
                 f"rlpipe train --resume {path}"
             )
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
-        config = dict(_flat(from_yaml((path / "config.yaml").read_text(encoding="utf-8"))))
+        config = dict(leaves(from_yaml((path / "config.yaml").read_text(encoding="utf-8"))))
         for file in _records(path):
             record = json.loads(file.read_text(encoding="utf-8"))
             if record["iteration"] == last:  # that of an older checkpoint is not what the run arrived at
@@ -177,15 +177,6 @@ class EvaluatedRun:
     def evaluations(self, metric: Metric) -> int:
         """How often the metric was measured while the run went on."""
         return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
-
-
-def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings under dotted keys."""
-    if isinstance(tree, Mapping) and tree:
-        for name, value in tree.items():
-            yield from _flat(value, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, tree
 
 
 @dataclass(frozen=True)

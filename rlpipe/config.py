@@ -247,6 +247,15 @@ def from_yaml(text: str) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()} if isinstance(tree, dict) else {}
 
 
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings under dotted keys; an empty mapping is one."""
+    if isinstance(tree, Mapping) and tree:
+        for name, value in tree.items():
+            yield from leaves(value, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, tree
+
+
 def stages(config: Config) -> list[Stage]:
     """The stages of a run in turn, each checked; a run without stages is one stage called ``training``.
 

@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rlpipe.config import from_yaml
+
 
 @dataclass(frozen=True)
 class HistogramView:
@@ -118,6 +120,11 @@ class RunInfo:
     num_actions: int | None = None
     shown: tuple[str, ...] = ()
     options: Any = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Resolved configuration, nested."""
+        return from_yaml(self.config_yaml)
 
     @property
     def log_path(self) -> Path:

@@ -6,16 +6,15 @@ import json
 import os
 import posixpath
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
-
 from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
+from rlpipe.config import leaves
 from rlpipe.plugins import require
 
 if TYPE_CHECKING:
@@ -72,12 +71,12 @@ class MLflow(Backend):
         self._id = found.info.run_id
         self._end = found.info.end_time
         self._client.update_run(self._id, status="RUNNING")
-        self._configure(run.config_yaml, found.data.params, found.data.tags)
+        self._configure(run.config, found.data.params, found.data.tags)
 
-    def _configure(self, config_yaml: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+    def _configure(self, tree: Mapping[str, Any], params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        config = dict(_flat(OmegaConf.to_container(OmegaConf.create(config_yaml))))
+        config = {_name(key): _param(value) for key, value in leaves(tree)}
         new = [Param(key, value) for key, value in config.items() if key not in params]
         for start in range(0, len(new), _PARAMS_AT_ONCE):
             self._client.log_batch(self._id, params=new[start : start + _PARAMS_AT_ONCE], synchronous=True)
@@ -164,13 +163,9 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
     return client.create_run(experiment.experiment_id, int(1000 * started.timestamp()), tags, run_name=run.run_id)
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Leaves of a configuration, as MLflow takes parameters."""
-    if isinstance(value, dict) and value:
-        for name, part in value.items():
-            yield from _flat(part, f"{key}.{name}" if key else str(name))
-    else:
-        yield _name(key), (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]
+def _param(value: Any) -> str:
+    """A leaf of the configuration, as MLflow takes parameters."""
+    return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]
 
 
 def _name(name: str) -> str:

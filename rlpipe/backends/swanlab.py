@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
+from rlpipe.config import leaves
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import require
 
@@ -428,17 +429,7 @@ def _sentence(event: Event) -> str:
 
 def _config(run: RunInfo) -> dict[str, Any]:
     """The configuration without levels, because the dashboard shows none: ``learner.lr: 0.001``."""
-    flat: dict[str, Any] = {}
-
-    def add(prefix: str, tree: Any) -> None:
-        if isinstance(tree, dict) and tree:
-            for key, value in tree.items():
-                add(f"{prefix}.{key}" if prefix else str(key), value)
-        else:
-            flat[prefix] = "{}" if tree == {} else tree
-
-    add("", OmegaConf.to_container(OmegaConf.create(run.config_yaml)))
-    return flat
+    return {key: "{}" if value == {} else value for key, value in leaves(run.config)}
 
 
 def _config_yaml(run: RunInfo) -> str:

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.plugins import require
 
@@ -59,8 +57,7 @@ class Trackio(Backend):
         """Deletes what the run holds from its first iteration on."""
         self._storage = _storage(run)
         self._run = {"project": run.project, "run": run.run_id, "run_id": run.run_id}
-        config = OmegaConf.to_container(OmegaConf.create(run.config_yaml))
-        self._config: dict[object, object] | None = {**config, "_Group": run.experiment}  # type: ignore[dict-item]
+        self._config: dict[Any, Any] | None = {**run.config, "_Group": run.experiment}
         with _database(run) as database:
             database.execute("DELETE FROM metrics WHERE run_id = ? AND step >= ?", (run.run_id, run.first_iteration))
 

@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-from omegaconf import OmegaConf
+from typing import TYPE_CHECKING, BinaryIO
 
 from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
 from rlpipe.plugins import ConfigError, nearest, require
@@ -136,7 +134,6 @@ def _opened(run: RunInfo) -> wandb.Run:
         return wandb.run
     os.environ.pop("WANDB_SERVICE", None)  # of whoever started us: its wandb-core would outlive us
     options = run.options
-    config: Any = OmegaConf.to_container(OmegaConf.create(run.config_yaml))
     name = _id(run)
     with _alone(run):
         for copy in _folder(run).glob(f"run-*-{name}"):  # of what was sent to the server, and is here anyway
@@ -151,7 +148,7 @@ def _opened(run: RunInfo) -> wandb.Run:
             group=options.group or run.experiment,
             name=run.run_id,
             tags=options.tags or None,
-            config=config,
+            config=run.config,
             allow_val_change=True,
             settings=wandb.Settings(
                 console="off",
