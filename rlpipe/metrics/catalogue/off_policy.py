@@ -128,7 +128,7 @@ Q_TARGET = observed(
     Mean,
     unit="reward",
     meaning="Mean target of the Q networks.",
-    formula="mean_i y_i, y = r + gamma (1 - terminated) (min_e Q_e(s', a') - alpha ln pi(a' | s'))",
+    formula="mean_i y_i, y = R + gamma^k (1 - terminated) (min_e Q_e(s', a') - alpha ln pi(a' | s'))",
     algorithms=_SAC,
     needs=_NEEDS,
 )
@@ -230,8 +230,9 @@ REPLAY_REWARD = observed(
     "train/replay_buffer/reward",
     Mean,
     unit="reward",
-    meaning="Mean reward of the experience that was learnt from, demonstrations left out.",
-    formula="mean_i r_i over sampled experience",
+    meaning="Mean reward of the experience that was learnt from, demonstrations left out; with `algorithm.n_step`, of "
+    "the sum over so many steps.",
+    formula="mean_i R_i over sampled experience, R_i = sum_{j<k} gamma^j r_{i+j}",
     algorithms=_SAC,
     needs=_NEEDS,
 )
