@@ -56,6 +56,7 @@ class OffPolicyLearner(LearnerBase):
             self._shown = ReplayBuffer(len(shown), spec, self._device, *horizon)
             self._shown.add_demonstrations(shown)
             self._demonstrations = shown.num_trajectories
+            self._policy.observe(torch.from_numpy(shown.observations).to(self._device))
         self._debt = 0.0
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
@@ -73,6 +74,7 @@ class OffPolicyLearner(LearnerBase):
         window, observations = MetricWindow(), Observations(self._metrics)
         for batch in batches:
             self._replay.add(batch)
+            self._policy.observe(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
         collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
         received = self._now()
         rates = self._learning_rates(iteration, window)

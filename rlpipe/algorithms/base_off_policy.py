@@ -233,7 +233,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         temperature = self._log_temperature.detach().exp()
         with torch.no_grad():
             actions, log_probs = self._policy.act(batch.next_observations, self._noise(len(batch.rewards)))
-            following = self._targets(batch.next_observations, actions)
+            following = self._targets(self._policy.normalized(batch.next_observations), actions)
             if config.critics_in_target < config.num_critics:
                 drawn = torch.randperm(config.num_critics, generator=self._generator)[: config.critics_in_target]
                 following = following[drawn.to(self._device)]
@@ -246,7 +246,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
             temperature=temperature,
             entropy_backup=config.entropy_backup,
         )
-        values = self._critics(batch.observations, batch.actions)
+        values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
         loss = errors.mean(1).sum()  # each network for itself
         norm = self._descend("critic", loss, self._critic)
@@ -265,7 +265,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
         for parameter in self._critic:  # their gradients are not wanted here, and cost a third of this step
             parameter.requires_grad_(False)
-        values = self._critics(batch.observations, actions)
+        values = self._critics(self._policy.normalized(batch.observations), actions)
         per_step = actor_loss(values, log_probs, self._log_temperature.detach().exp())
         loss = per_step.mean()
         observed: dict[Metric, Tensor | float] = {

@@ -42,6 +42,11 @@ class Policy(ABC, nn.Module):
     bounded: ClassVar[bool] = False
     """Whether sampled actions keep to the bounds of the simulator, and carry gradients."""
 
+    def __init__(self) -> None:
+        """Leaves observations as they are; a subclass may set ``normalizer``."""
+        super().__init__()
+        self.normalizer: RunningMoments | None = None
+
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         """[steps, noise width] random numbers that ``act`` turns into a sampled action."""
@@ -77,8 +82,14 @@ class Policy(ABC, nn.Module):
         """[A] standard deviations of a Gaussian policy, None for another."""
         return None
 
+    def normalized(self, observations: Tensor) -> Tensor:
+        """[B, D] observations as its networks see them."""
+        return observations if self.normalizer is None else self.normalizer.normalize(observations)
+
     def observe(self, observations: Tensor) -> None:
-        """Takes note of [B, D] observations that were learnt from, after the update; the default does nothing."""
+        """Takes note of [B, D] observations that were learnt from."""
+        if self.normalizer is not None:
+            self.normalizer.observe(observations)
 
     def weights(self) -> Weights:
         """Everything, as copies."""

@@ -66,16 +66,13 @@ class MLPPolicy(Policy):
         )
         self.normalizer = RunningMoments(spec.observation_dim) if config.normalize_observations else None
 
-    def _normalized(self, observations: Tensor) -> Tensor:
-        return observations if self.normalizer is None else self.normalizer.normalize(observations)
-
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         if self.spec.num_actions:
             return generator.gumbel(size=(steps, self.spec.num_actions)).astype(np.float32)
         return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
 
     def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        output = self.actor(self._normalized(observations))
+        output = self.actor(self.normalized(observations))
         if self.log_std is None:
             chosen = (output if noise is None else output + noise).argmax(-1)  # Gumbel noise makes argmax a sample
             return chosen, _categorical_log_prob(output, chosen)
@@ -83,7 +80,7 @@ class MLPPolicy(Policy):
         return actions, gaussian_log_prob(output, self.log_std, actions)
 
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.actor(self._normalized(observations))
+        output = self.actor(self.normalized(observations))
         if self.log_std is None:
             log_probs = output.log_softmax(-1)
             entropy = -(log_probs.exp() * log_probs).sum(-1)
@@ -92,7 +89,7 @@ class MLPPolicy(Policy):
         return gaussian_log_prob(output, self.log_std, actions), entropy
 
     def value(self, observations: Tensor) -> Tensor:
-        values: Tensor = self.critic(self._normalized(observations)).squeeze(-1)
+        values: Tensor = self.critic(self.normalized(observations)).squeeze(-1)
         return values
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
@@ -103,10 +100,6 @@ class MLPPolicy(Policy):
 
     def action_std(self) -> Tensor | None:
         return None if self.log_std is None else self.log_std.detach().exp()
-
-    def observe(self, observations: Tensor) -> None:
-        if self.normalizer is not None:
-            self.normalizer.observe(observations)
 
     def acting_weights(self) -> Weights:
         return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlpipe.plugins import ConfigError
-from rlpipe.policies.base import ACTIVATIONS, Policy, PolicyConfig, Weights, perceptron
+from rlpipe.policies.base import ACTIVATIONS, Policy, PolicyConfig, RunningMoments, Weights, perceptron
 from rlpipe.trajectory import Float32, SpaceSpec
 
 __all__ = ["SquashedGaussianPolicy"]
@@ -37,6 +37,8 @@ class SquashedGaussianConfig(PolicyConfig):
     """Smallest natural logarithm of a standard deviation, before squashing."""
     log_std_max: float = 2.0
     """Largest one."""
+    normalize_observations: bool = False
+    """Shift and scale observations by their running mean and deviation, which are part of the weights."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -70,12 +72,13 @@ class SquashedGaussianPolicy(Policy):
         activation = ACTIVATIONS[config.activation]
         self.actor = perceptron([spec.observation_dim, *config.hidden_sizes, 2 * spec.action_dim], activation, 0.01)
         self.critic = perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
+        self.normalizer = RunningMoments(spec.observation_dim) if config.normalize_observations else None
         self.register_buffer("middle", torch.tensor(0.5 * (high + low)), persistent=False)
         self.register_buffer("half_range", torch.tensor(0.5 * (high - low)), persistent=False)
 
     def _moments(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """[B, A] mean, and logarithm of the standard deviation, before squashing."""
-        mean, log_std = self.actor(observations).chunk(2, -1)
+        mean, log_std = self.actor(self.normalized(observations)).chunk(2, -1)
         low, high = self._limits
         return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
 
@@ -101,7 +104,7 @@ class SquashedGaussianPolicy(Policy):
         return log_prob, -log_prob  # the entropy has no closed form; this estimates it from the action taken
 
     def value(self, observations: Tensor) -> Tensor:
-        values: Tensor = self.critic(observations).squeeze(-1)
+        values: Tensor = self.critic(self.normalized(observations)).squeeze(-1)
         return values
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
