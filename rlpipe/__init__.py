@@ -50,7 +50,9 @@ def train(
         rlpipe.plugins.ConfigError: the machine cannot do what is configured.
     """
     from rlpipe import training
+    from rlpipe.config import check_demonstrations
 
+    check_demonstrations(config)
     resume = None if resume is None else Path(resume)
     return training.train(config, _engine(config, local, ray_address), resume=resume, interruption=interruption)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe import demonstrations
+from rlpipe.algorithms.base import load_optimizer_state, optimizer_state
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.checkpoint import under
 from rlpipe.config import Stage
@@ -53,7 +54,7 @@ class CloningLearner(LearnerBase):
         self._held_out = (observations[held_out].to(self._device), actions[held_out].to(self._device))
         self._demonstrations = count
         self._actor = list(self._policy.actor_parameters())
-        self._optimizer = torch.optim.Adam(self._actor, lr=0.0, fused=True)
+        self._optimizer = torch.optim.Adam(self._actor, lr=0.0, eps=config.learner.adam_eps, fused=True)
         self._policy.observe(self._train[0])
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
@@ -98,17 +99,16 @@ class CloningLearner(LearnerBase):
         return cloning_loss(self._policy.act(observations, None)[0], actions)
 
     def state(self) -> Arrays:
-        arrays = self._common_state() | {f"best/{name}": array for name, array in self._best_weights.items()}
-        for index, parameter in enumerate(self._actor):
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                arrays[f"optimizer/{index}/{key}"] = value.detach().cpu().numpy().copy()
+        arrays = self._common_state()
+        arrays |= {f"current/{name}": array for name, array in self._policy.weights().items()}
+        arrays |= {f"policy/{name}": array for name, array in self._best_weights.items()}  # whoever goes on wants these
+        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
         arrays["best"] = np.array(self._best)
         return arrays
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
-        self._best_weights = under("best/", arrays)
+        self._best_weights = self._policy.weights()
         self._best = (float(arrays["best"][0]), int(arrays["best"][1]))
-        for index, parameter in enumerate(self._actor):
-            if kept := under(f"optimizer/{index}/", arrays):
-                self._optimizer.state[parameter] = {key: torch.tensor(value) for key, value in kept.items()}
+        self._policy.load_weights(under("current/", arrays))
+        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))

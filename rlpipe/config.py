@@ -107,6 +107,11 @@ class EvaluationConfig:
     deterministic: bool = True
     """Take the most likely action instead of sampling."""
 
+    @property
+    def seeds(self) -> range:
+        """Of its episodes."""
+        return range(self.first_seed, self.first_seed + self.episodes)
+
 
 @dataclass(frozen=True)
 class RolloutConfig:
@@ -125,7 +130,8 @@ class LearnerConfig:
     device: str = AUTO
     """``cpu``, ``cuda``, or ``auto``: cuda where there is one."""
     num_threads: int | str = AUTO
-    """Torch threads while learning; ``auto`` takes all CPUs, since workers wait meanwhile."""
+    """Torch threads while learning; ``auto`` takes all CPUs, since workers wait meanwhile, and half of them where these
+    collect while it learns."""
     lr: float = 3e-4
     """Learning rate of the actor (Adam)."""
     critic_lr: float | None = None
@@ -256,13 +262,45 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, tree
 
 
+def check_demonstrations(config: Config) -> None:
+    """Checks that demonstrations are given where they are learnt from and only there, fit the task, and do not show
+    what evaluation asks. A policy that has been trained is evaluated without them.
+
+    Raises:
+        ConfigError: one of these is not so.
+    """
+    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    cloned = max(getattr(stage.config.algorithm, "cloning_coef", 0.0) for stage in stages(config))
+    if config.demos is None:
+        if algorithm.needs_demonstrations or cloned:
+            why = "algorithm.name is" if algorithm.needs_demonstrations else "algorithm.cloning_coef is"
+            what = config.algorithm.name if algorithm.needs_demonstrations else cloned
+            raise ConfigError(f"{why} {what}, which needs demonstrations: demos=FILE.h5")
+        return
+    if not (algorithm.needs_demonstrations or cloned):
+        raise ConfigError(
+            f"demos is {config.demos}, but algorithm.name={config.algorithm.name} learns nothing from it: leave it out"
+            + (", or give algorithm.cloning_coef." if hasattr(config.algorithm, "cloning_coef") else ".")
+        )
+    demonstrations.check(config.demos, config.env.train)
+    seeds = config.evaluation.seeds
+    if shown := sorted(seed for seed in demonstrations.seeds(config.demos) if seed in seeds):
+        raise ConfigError(
+            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, of which {config.demos} shows {len(shown)}, such as "
+            f"{shown[0]}: choose another evaluation.first_seed."
+        )
+
+
 def stages(config: Config) -> list[Stage]:
     """The stages of a run in turn, each checked; a run without stages is one stage called ``training``.
 
     Raises:
         ConfigError: a stage is impossible.
     """
-    total = getattr(config.algorithm, "epochs", None) or -(-config.runner.total_timesteps // config.steps_per_iteration)
+    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    total = -(-config.runner.total_timesteps // config.steps_per_iteration)
+    if not algorithm.collects:
+        total = config.algorithm.epochs
     if not config.stages:
         return [Stage("training", total, config)]
     found: list[Stage] = []
@@ -279,6 +317,11 @@ def stages(config: Config) -> list[Stage]:
                 raise ConfigError(
                     f"{key}.overrides holds {name}; a stage may change keys under env.train, algorithm and learner, "
                     "but not the task, the plug-ins or the number of environments."
+                )
+            if name.startswith("algorithm.") and not algorithm.staged:
+                raise ConfigError(
+                    f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
+                    "same for a run."
                 )
             OmegaConf.update(tree, name, value, force_add=True)
         staged = _build(tree)
@@ -539,11 +582,11 @@ def _check_values(config: Config) -> None:
                 raise ConfigError(
                     f"{key}[{index}] is {name!r}{nearest(name, legal_names)} Legal are {', '.join(legal_names)}."
                 )
-    last_seed = config.evaluation.first_seed + config.evaluation.episodes
-    if config.evaluation.first_seed < 0 or last_seed > FIRST_TRAINING_SEED:
+    seeds = config.evaluation.seeds
+    if seeds.start < 0 or seeds.stop > FIRST_TRAINING_SEED:
         raise ConfigError(
-            f"evaluation uses seeds {config.evaluation.first_seed} to {last_seed}; they must lie between 0 and "
-            f"{FIRST_TRAINING_SEED}, where the training seeds begin."
+            f"evaluation uses seeds {seeds.start} to {seeds[-1]}; they must lie between 0 and "
+            f"{FIRST_TRAINING_SEED - 1}, above which the training seeds begin."
         )
     for key in ("rollout.num_workers", "learner.num_threads"):
         count = _part(config, key)
@@ -598,12 +641,17 @@ def _check_plugins(config: Config) -> None:
                 f"{nearest(name, logger.logger_backends)}"
             )
     algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
-    if config.demos is not None:
-        demonstrations.check(config.demos, config.env.train)
-    elif algorithm.needs_demonstrations or getattr(config.algorithm, "cloning_coef", 0.0):
+    policy = resolve("policies", config.policy.name, "policy.name")
+    if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(
-            f"algorithm.name is {config.algorithm.name}, which needs demonstrations"
-            f"{'' if algorithm.needs_demonstrations else ' for its cloning_coef'}: demos=FILE.h5"
+            f"algorithm.name is {config.algorithm.name}, which needs a policy whose actions keep to their bounds, such "
+            "as policy.name=squashed_gaussian."
+        )
+    if policy.bounded and getattr(config.algorithm, "entropy_coef", 0.0):
+        raise ConfigError(
+            f"algorithm.entropy_coef is {config.algorithm.entropy_coef}, but the entropy of policy.name="
+            f"{config.policy.name} has no closed form, so that such a bonus would only be noise: "
+            "algorithm.entropy_coef=0.0"
         )
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval

@@ -76,6 +76,12 @@ def check(path: str, task: Any) -> None:
             raise ConfigError(f"demos: {path} was made with {key} {value}, but env.train.{key} is {wanted}.")
 
 
+def seeds(path: str) -> set[int]:
+    """Seeds of the episodes in a file that ``check`` has passed, where they are known."""
+    episodes = json.loads(Path(path).with_suffix(".json").read_text(encoding="utf-8")).get("episodes", [])
+    return {episode["episode_seed"] for episode in episodes if isinstance(episode.get("episode_seed"), int)}
+
+
 def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
     """Reads the trajectories that succeed, each up to where the task ends it.
 

@@ -18,8 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlpipe.config import declared_metrics, load_config
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
@@ -302,21 +300,21 @@ def _read_lines(path: Path, dialect: str | None) -> Log:
 
 def _ours(directory: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
     """A run of our own; its configuration beside it says how long the run was to be, and what it was made from."""
-    total, declared = None, dict(CATALOGUE)
+    declared = dict(CATALOGUE)
     if (directory / "config.yaml").is_file():
-        total = OmegaConf.select(OmegaConf.load(directory / "config.yaml"), "runner.total_timesteps")
         with contextlib.suppress(
             ConfigError
         ):  # a plug-in or simulator that is not installed here: its metrics are unknown
             declared = declared_metrics(load_config(directory / "config.yaml"))
-    known = []
+    said: dict[str, Any] = {}
     if (directory / "run.json").is_file():
-        known = json.loads((directory / "run.json").read_text(encoding="utf-8")).get("health", [])
-    last = rows[-1]["iteration"]
+        said = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    known = said.get("health", [])
+    total = said.get("view", {}).get("total_iterations", rows[-1]["iteration"])
     reports = [
         Report(
             row["iteration"],
-            min(1.0, row["total_timesteps"] / total) if total else row["iteration"] / last,
+            row["iteration"] / total,
             row["metrics"],
             {name: view["percentiles"] for name, view in row.get("histograms", {}).items()},
             row.get("nonfinite", {}),

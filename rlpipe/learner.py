@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe import demonstrations
-from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms, Trajectories
+from rlpipe.algorithms.base import (
+    OnPolicyAlgorithm,
+    Samples,
+    Terms,
+    Trajectories,
+    load_optimizer_state,
+    optimizer_state,
+)
 from rlpipe.checkpoint import under
 from rlpipe.config import AUTO, Config, Stage, declared_metrics
 from rlpipe.functional.losses import cloning_weight
@@ -31,7 +38,7 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.observations import Observations
-from rlpipe.plugins import ConfigError, resolve
+from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy, Weights
 from rlpipe.rollout import Snapshot, build_policy
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
@@ -77,7 +84,11 @@ class LearnerBase(ABC):
         self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until
         threads = config.learner.num_threads
-        self._threads = len(os.sched_getaffinity(0)) if isinstance(threads, str) else threads
+        if isinstance(threads, str):
+            threads = len(os.sched_getaffinity(0))
+            if resolve("algorithms", config.algorithm.name, "algorithm.name").ahead:
+                threads = max(1, threads // 2)  # workers collect meanwhile
+        self._threads = threads
         torch.set_num_threads(self._threads)
         device = config.learner.device
         self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
@@ -139,6 +150,16 @@ class LearnerBase(ABC):
         self._policy.load_weights(under("policy/", arrays))
         self._generator.set_state(torch.tensor(arrays["generator"]))
         self._version = int(arrays["version"])
+
+    @staticmethod
+    def _arrays(prefix: str, state: Mapping[str, Tensor]) -> Arrays:
+        """Copies on the host."""
+        return {f"{prefix}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
+
+    @staticmethod
+    def _tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """Copies of those whose names begin so, without that; on the host."""
+        return {name: torch.tensor(array) for name, array in under(prefix, arrays).items()}
 
     def _learning_rates(self, iteration: int, window: MetricWindow) -> tuple[float, float]:
         """Of actor and critic in this iteration."""
@@ -212,12 +233,9 @@ class Learner(LearnerBase):
 
     def _demonstrated(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
         """Observations and actions to clone; None if no stage does."""
-        coefs = [stage.config.algorithm.cloning_coef for stage in self._stages]
-        if not any(coefs):
-            return None
         config = self._config
         if config.demos is None:
-            raise ConfigError(f"algorithm.cloning_coef is {max(coefs)}, which needs demonstrations: demos=FILE.h5")
+            return None
         shown = demonstrations.load(config.demos, config.env.train, spec)
         return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
 
@@ -329,9 +347,7 @@ class Learner(LearnerBase):
 
     def state(self) -> Arrays:
         arrays = self._common_state()
-        for index, parameter in enumerate((*self._actor, *self._critic)):
-            for key, value in self._optimizer.state.get(parameter, {}).items():
-                arrays[f"optimizer/{index}/{key}"] = value.detach().cpu().numpy().copy()
+        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
         if self._reference is not None:
             arrays |= {f"reference/{name}": array for name, array in self._reference.acting_weights().items()}
         arrays |= {f"algorithm/{name}": np.array(value) for name, value in self._algorithm.state().items()}
@@ -344,13 +360,7 @@ class Learner(LearnerBase):
             self._reference.load_weights(under("reference/", arrays) or self._policy.weights())
         self._enter(int(arrays.get("stage", 0)))
         self._algorithm.load_state({name: float(value) for name, value in under("algorithm/", arrays).items()})
-        for index, parameter in enumerate((*self._actor, *self._critic)):
-            kept = under(f"optimizer/{index}/", arrays)
-            if kept:
-                self._optimizer.state[parameter] = {
-                    key: torch.tensor(value).to("cpu" if key == "step" and self._device.type == "cpu" else self._device)
-                    for key, value in kept.items()
-                }
+        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))
 
 
 def learner_class(config: Config) -> type[LearnerBase]:

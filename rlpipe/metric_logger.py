@@ -100,7 +100,8 @@ class MetricLogger:
                 self._lifetime[name] = state if held is None else held.merge(state)  # type: ignore[arg-type]
         window.states.update(self._lifetime)
         total = int(window.states[m.TOTAL_TIMESTEPS.name].read()["sum"])
-        window.observe(m.TIMESTEPS_LEFT, max(0, self._info.total_timesteps - total))
+        left = self._info.total_iterations - iteration  # of as many steps as those before, which need not be equal
+        window.observe(m.TIMESTEPS_LEFT, left * total / iteration)
         declared = list(self._declared.values())
         metrics = window.read(declared)
         histograms = {
@@ -311,6 +312,8 @@ def _largest_return(config: Config) -> float | None:
     """Largest discounted return there can be, for ManiSkill's rewards of at most 1 a step; None for others."""
     task, discount = config.env.train, getattr(config.algorithm, "discount", 1.0)
     mode = getattr(task, "reward_mode", None)
+    if getattr(config.algorithm, "entropy_backup", False):
+        return None  # its Q values hold entropy too
     if mode == "sparse" and not task.ignore_terminations:
         return 1.0  # success ends the episode
     return 1.0 / (1.0 - discount) if mode in ("sparse", "normalized_dense") and discount < 1.0 else None

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rlpipe import demonstrations
 from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
-from rlpipe.checkpoint import under
 from rlpipe.config import Stage
 from rlpipe.learner import Arrays, LearnerBase
 from rlpipe.metrics import MetricWindow
@@ -51,12 +50,13 @@ class OffPolicyLearner(LearnerBase):
         self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device, *horizon)
         self._shown: ReplayBuffer | None = None
         self._demonstrations = 0
+        self._unseen: Tensor | None = None  # by the policy, whose first weights follow from the seed alone
         if config.demos:
             shown = demonstrations.load(config.demos, config.env.train, spec)
             self._shown = ReplayBuffer(len(shown), spec, self._device, *horizon)
             self._shown.add_demonstrations(shown)
             self._demonstrations = shown.num_trajectories
-            self._policy.observe(torch.from_numpy(shown.observations).to(self._device))
+            self._unseen = torch.from_numpy(shown.observations).to(self._device)
         self._debt = 0.0
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
@@ -72,13 +72,18 @@ class OffPolicyLearner(LearnerBase):
         self._enter(stage)
         began = self._now()
         window, observations = MetricWindow(), Observations(self._metrics)
+        if self._unseen is not None:
+            self._policy.observe(self._unseen)
+            self._unseen = None
         for batch in batches:
             self._replay.add(batch)
             self._policy.observe(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
         collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
         received = self._now()
         rates = self._learning_rates(iteration, window)
-        self._algorithm.set_optimisation(*rates, self._config.learner.max_grad_norm)
+        learner = self._config.learner
+        self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
+        skipped = self._algorithm.skipped
         steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, observations)
         with torch.no_grad():
             observations.reduce(window)
@@ -86,10 +91,12 @@ class OffPolicyLearner(LearnerBase):
         self._version += 1
         snapshot = self.snapshot()
         published = self._now()
+        skipped = self._algorithm.skipped - skipped
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
         if steps:
-            window.observe(m.NUM_UPDATES, steps)
+            window.observe(m.NUM_UPDATES, steps - skipped)
+            window.observe(m.NONFINITE_STEPS, skipped)
         window.observe(m.REPLAY_SAMPLES, len(self._replay))
         window.observe(m.REPLAY_ADDED, self._replay.added)
         window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
@@ -137,16 +144,14 @@ class OffPolicyLearner(LearnerBase):
 
     def state(self) -> Arrays:
         arrays = self._common_state()
-        for name, tensor in self._algorithm.state().items():
-            arrays[f"algorithm/{name}"] = tensor.detach().cpu().numpy().copy()
-        for name, tensor in self._replay.state().items():
-            arrays[f"replay/{name}"] = tensor.cpu().numpy()
+        arrays |= self._arrays("algorithm/", self._algorithm.state())
+        arrays |= self._arrays("replay/", self._replay.state())
         arrays["debt"] = np.array(self._debt)
         return arrays
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
-        kept = {name: torch.from_numpy(array).to(self._device) for name, array in under("algorithm/", arrays).items()}
-        self._algorithm.load_state(kept)
+        self._algorithm.load_state(self._tensors("algorithm/", arrays))
         self._replay.load_state(torch.from_numpy(arrays["replay/rows"]), int(arrays["replay/added"]))
         self._debt = float(arrays["debt"])
+        self._unseen = None

@@ -30,18 +30,26 @@ class ReplayBuffer:
         self._widths = (spec.observation_dim, spec.observation_dim, spec.action_dim, 1, 1, 1, 1, 1)
         self._rows = torch.empty(capacity, sum(self._widths), device=device)
         self.capacity = capacity
+        self._end = 0
         self.added = 0
         """Transitions that were ever added."""
 
     def __len__(self) -> int:
-        return min(self.added, self.capacity)
+        return min(self._end, self.capacity)
+
+    def _places(self, numbers: Tensor) -> Tensor:
+        """Rows of the array that hold the transitions of these numbers, from 0 for the oldest."""
+        return ((max(0, self._end - self.capacity) + numbers) % self.capacity).to(self._rows.device)
 
     def _add(self, columns: Sequence[NDArray[Any]]) -> None:
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float32)
-        rows = rows[-self.capacity :]
-        places = (self.added + np.arange(len(rows))) % self.capacity
-        self._rows[torch.from_numpy(places).to(self._rows.device)] = torch.from_numpy(rows).to(self._rows.device)
         self.added += len(rows)
+        self._take(torch.from_numpy(rows[-self.capacity :]))
+
+    def _take(self, rows: Tensor) -> None:
+        places = (self._end + torch.arange(len(rows))) % self.capacity
+        self._rows[places.to(self._rows.device)] = rows.to(self._rows.device)
+        self._end += len(rows)
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Remembers the decisions of a fragment, in the order of time."""
@@ -80,8 +88,7 @@ class ReplayBuffer:
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[count, ...] transitions, each with equal probability, with replacement; see ``transitions``."""
-        places = torch.randint(len(self), (count,), generator=generator)
-        return self._rows.index_select(0, places.to(self._rows.device))
+        return self._rows.index_select(0, self._places(torch.randint(len(self), (count,), generator=generator)))
 
     def transitions(self, rows: Tensor, demonstrations: int = 0) -> Transitions:
         """What rows mean, of which the last so many are demonstrated."""
@@ -94,13 +101,11 @@ class ReplayBuffer:
         return rows[:, -1]
 
     def state(self) -> dict[str, Tensor]:
-        """What it holds."""
-        return {"rows": self._rows[: len(self)], "added": torch.tensor(self.added)}
+        """What it holds, the oldest first."""
+        return {"rows": self._rows[self._places(torch.arange(len(self)))], "added": torch.tensor(self.added)}
 
     def load_state(self, rows: Tensor, added: int) -> None:
         """Takes over what ``state`` gave, also with another capacity; then the newest are kept."""
-        in_order = torch.cat([rows[added % len(rows) :], rows[: added % len(rows)]]) if added > len(rows) else rows
-        kept = in_order[-self.capacity :]
-        places = (added - len(kept) + torch.arange(len(kept))) % self.capacity
-        self._rows[places.to(self._rows.device)] = kept.to(self._rows.device)
+        self._end = 0
+        self._take(rows[-self.capacity :])
         self.added = added

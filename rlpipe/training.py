@@ -27,7 +27,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Weights
-from rlpipe.rollout import Ready
+from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import Cut, RunDirectory, now
 
 log = logging.getLogger("rlpipe")
@@ -191,8 +191,8 @@ def train(
             warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
         ready = engine.start_workers(plan, incarnation)
         snapshot = engine.start_learner(plan, ready, state, warm)
-        if warm is not None:
-            engine.get(snapshot)  # weights that do not fit are an error before anything is written
+        if warm is not None or config.demos is not None:
+            engine.get(snapshot)  # what does not fit is an error before anything is written
         if directory is None or state is None:
             directory, done, cut = RunDirectory.create(config, engine.cluster()), 0, Cut(0, ())
         else:
@@ -298,8 +298,8 @@ class _Loop:
             with clock(m.GENERATE_ROLLOUTS):
                 batches, windows = collected or (engine.collect(snapshot, stage) if algorithm.collects else ([], []))
                 engine.wait(windows)
-            following = next((index for index, part in enumerate(self._plan) if iteration < part.until), None)
-            collected = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
+                following = next((index for index, part in enumerate(self._plan) if iteration < part.until), None)
+                collected = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
                 engine.wait([learnt])
@@ -307,6 +307,9 @@ class _Loop:
                 total = iteration
             due = runner.val_check_interval and iteration % runner.val_check_interval == 0
             if due or iteration == total:
+                if collected is not None:
+                    with clock(m.GENERATE_ROLLOUTS):
+                        engine.wait(collected[1])
                 with clock(m.EVAL_TIME):
                     evaluated = engine.evaluate(snapshot)
                     engine.wait(evaluated)
@@ -411,9 +414,8 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     """
     plan = stages(config)
     try:
-        ready = engine.start_workers(plan, 0)
-        snapshot = engine.start_learner(plan, ready, state)
-        windows = engine.evaluate(snapshot)
+        engine.start_workers(plan, 0)
+        windows = engine.evaluate(Snapshot(int(state.arrays["version"]), under("policy/", state.arrays)))
         engine.wait(windows)
         window = merged([engine.get(ref) for ref in windows])
     finally:

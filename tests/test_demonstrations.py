@@ -11,7 +11,7 @@ import pytest
 
 import rlpipe
 from rlpipe.checkpoint import newest
-from rlpipe.config import load_config, load_pretraining, to_yaml
+from rlpipe.config import check_demonstrations, load_config, load_pretraining, to_yaml
 from rlpipe.demonstrations import load
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import read_jsonl
@@ -122,7 +122,23 @@ def test_a_file_that_is_missing_damaged_or_without_success_is_refused(tmp_path):
 
 def test_rlpd_needs_demonstrations(tmp_path):
     with pytest.raises(ConfigError, match="needs demonstrations"):
-        scripted(tmp_path, algorithm={"name": "rlpd"}, policy={"name": "squashed_gaussian"})
+        check_demonstrations(scripted(tmp_path, algorithm={"name": "rlpd"}, policy={"name": "squashed_gaussian"}))
+
+
+def test_demonstrations_that_nothing_learns_from_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"algorithm\.name=ppo learns nothing from it"):
+        check_demonstrations(scripted(tmp_path, "demos=some.h5"))
+
+
+def test_evaluation_may_not_ask_what_was_shown(tmp_path):
+    config = pretraining(tmp_path)
+    (tmp_path / "demos.json").write_text(
+        (tmp_path / "demos.json")
+        .read_text()
+        .replace('{"env_info"', '{"episodes": [{"episode_seed": 1000003}], "env_info"')
+    )
+    with pytest.raises(ConfigError, match=r"uses seeds 1000000 to 1000005, of which .* shows 1, such as 1000003"):
+        check_demonstrations(config)
 
 
 # --- cloning, and going on from there; the demonstrator of the scripted task answers the sign of the bias

@@ -31,6 +31,7 @@ from rlpipe.rollout import RolloutWorker
 from rlpipe.run_directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 from tests.conftest import scripted
+from tests.test_demonstrations import demonstrator
 
 CPU = torch.device("cpu")
 SPEC = SpaceSpec(1, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
@@ -248,18 +249,18 @@ def test_a_remembered_step_over_several_leads_to_where_the_last_of_them_led():
     assert rows.terminated.tolist() == [0, 1, 1, 1]
 
 
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(2, 30))
 def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacity(capacity, other, steps):
     buffer = ReplayBuffer(capacity, SPEC, CPU, 0.5)
-    buffer.add(fragment(0, steps))
+    buffer.add(fragment(0, steps // 2))
+    buffer.add(fragment(steps // 2, steps - steps // 2))
     restored = ReplayBuffer(other, SPEC, CPU, 0.5)
     restored.load_state(buffer.state()["rows"], buffer.added)
-    expected = ReplayBuffer(other, SPEC, CPU, 0.5)
-    expected.add(fragment(max(0, steps - capacity), min(steps, capacity)))
-    assert held(restored) == held(expected)
-    for one in (restored, expected):
-        one.add(fragment(100, 2))
-    assert held(restored) == held(expected)
+    expected = [*range(steps)][-capacity:][-other:]
+    for more in (2, 1, 5):
+        assert (held(restored), restored.added) == (expected, steps)
+        restored.add(fragment(steps, more))
+        expected, steps = [*expected, *range(steps, steps + more)][-other:], steps + more
 
 
 def test_every_step_is_drawn_equally_often():
@@ -322,6 +323,74 @@ def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp
     config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.005")
     rows = metrics(rlpipe.train(config).directory)
     assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 5
+
+
+def demonstrated(tmp_path, *overrides):
+    """RLPD with demonstrations of the scripted task, of which half of each batch is taken."""
+    tmp_path.mkdir(exist_ok=True)
+    base = {"name": "rlpd", "batch_size": 32, "critic_hidden_sizes": [16], "learning_starts": 64, "update_to_data": 0.5}
+    return sac(tmp_path, f"demos={demonstrator(tmp_path)}", "rollout.num_workers=1", *overrides, algorithm=base)
+
+
+def test_demonstrations_are_replayed_and_imitated(tmp_path):
+    rows = metrics(rlpipe.train(demonstrated(tmp_path, "learner.lr=3e-3"), local=True).directory)
+    assert {row["train/demo_buffer/total_samples"] for row in rows} == {200}
+    assert {row["train/demo_buffer/num_trajectories"] for row in rows} == {20}
+    assert rows[-1]["train/actor/cloning_loss"] < 0.5 * rows[0]["train/actor/cloning_loss"]
+
+
+def test_the_share_of_demonstrations_stands_at_the_end_of_each_batch(tmp_path, monkeypatch):
+    plan = stages(demonstrated(tmp_path, "algorithm.demo_share=0.25"))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    seen = []
+    step = learner._algorithm.step
+    monkeypatch.setattr(learner._algorithm, "step", lambda batch: seen.append(batch) or step(batch))
+    learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])
+    assert {batch.demonstrations for batch in seen} == {8}  # of 32
+    assert all((batch.actions[-8:].abs() - 0.8).abs().max() < 1e-6 for batch in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_with_demonstrations_too_ray_gives_the_run_of_one_process(tmp_path, ray_cluster):
+    normalised = "policy.normalize_observations=true"
+    ways = [
+        rlpipe.train(demonstrated(tmp_path / str(local), normalised), local=local).directory for local in (True, False)
+    ]
+    assert metrics(ways[0]) == metrics(ways[1])
+
+
+def test_what_was_learnt_is_evaluated_without_the_demonstrations(tmp_path):
+    run = rlpipe.train(demonstrated(tmp_path), local=True).directory
+    (tmp_path / "demos.h5").unlink()
+    assert rlpipe.evaluate(run, episodes=2, local=True).metrics["eval/num_trajectories"] == 2
+
+
+def test_a_run_writes_what_the_catalogue_says_of_its_algorithm(tmp_path):
+    written = set().union(*metrics(rlpipe.train(sac(tmp_path), local=True).directory))
+    for name, metric in CATALOGUE.items():
+        if name.startswith(("train/", "rollout/")):
+            declared = not metric.algorithms or "sac" in metric.algorithms
+            assert declared or name not in written, f"{name} is written, but not declared"
+            assert not declared or name in written or metric.needs, f"{name} is declared, but not written"
+
+
+def test_a_stage_may_not_change_the_options_of_its_algorithm(tmp_path):
+    parts = [{"name": "one", "timesteps": 64, "overrides": {"algorithm.discount": 0.9}}, {"name": "two"}]
+    with pytest.raises(ConfigError, match=r"stages\[0\] \(one\).overrides holds algorithm.discount"):
+        stages(sac(tmp_path, stages=parts))
+
+
+def test_steps_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    nan = "env.train.script=[[{length: 8, reward: .nan}]]"
+    plan = stages(sac(tmp_path, nan, "env.train.match_actions=false"))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    _, window = learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])
+    found = window.read([CATALOGUE["train/n_updates"], CATALOGUE["train/nonfinite_steps"]])
+    assert found["train/nonfinite_steps"] > 0
+    assert sum(found.values()) == 32
 
 
 def test_alone_it_needs_a_ratio(tmp_path):

@@ -205,7 +205,7 @@ def test_cloning_draws_the_policy_to_what_was_demonstrated_with_less_and_less_we
 
 def test_cloning_without_demonstrations_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"cloning_coef is 0.5, which needs demonstrations: demos=FILE.h5"):
-        trained(scripted(tmp_path, "algorithm.cloning_coef=0.5"))
+        rlpipe.train(scripted(tmp_path, "algorithm.cloning_coef=0.5"), local=True)
 
 
 def test_without_cloning_nothing_is_said_of_it(tmp_path):

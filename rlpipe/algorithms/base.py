@@ -130,6 +130,24 @@ class Loss(NamedTuple):
     terms: Terms
 
 
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of each of its parameters, as ``<number of the parameter>/<name>``."""
+    return {
+        f"{index}/{name}": value.detach()
+        for index, kept in optimizer.state_dict()["state"].items()
+        for name, value in kept.items()
+    }
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
+    """Takes over copies of what ``optimizer_state`` gave, on the devices of the parameters."""
+    kept: dict[int, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        index, name = key.split("/")
+        kept.setdefault(int(index), {})[name] = value.clone()
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+
+
 class Algorithm(ABC):
     """What the pipeline must know of any algorithm. A plug-in is made from its ``Config`` alone."""
 
@@ -139,6 +157,10 @@ class Algorithm(ABC):
     """Whether workers collect while it learns, with weights that are one update older."""
     collects: ClassVar[bool] = True
     """Whether it learns from what workers collect."""
+    staged: ClassVar[bool] = True
+    """Whether a stage of the run may change its options."""
+    needs_bounds: ClassVar[bool] = False
+    """Whether the policy's actions must keep to their bounds."""
     needs_demonstrations: ClassVar[bool] = False
     Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()

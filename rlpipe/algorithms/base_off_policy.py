@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed
+from rlpipe.algorithms.base import (
+    Algorithm,
+    AlgorithmConfig,
+    Observed,
+    load_optimizer_state,
+    optimizer_state,
+)
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     cloning_loss,
@@ -86,26 +92,26 @@ class OffPolicyAlgorithm(Algorithm):
 
     learner = "rlpipe.off_policy:OffPolicyLearner"
     ahead = True
+    staged = False
     Config = OffPolicyConfig
     shown = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
     demo_share: float = 0.0
     """Share of each batch that is demonstrated."""
+    skipped: int = 0
+    """Gradient steps that were not taken in full, because a gradient was not finite."""
 
     @abstractmethod
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
-        """Makes what it learns beside the policy.
-
-        Raises:
-            ConfigError: it cannot learn this kind of policy.
-        """
+        """Makes what it learns beside the policy."""
 
     @abstractmethod
     def step(self, batch: Transitions) -> Observed:
         """One gradient step; returns what there is to log about it."""
 
     @abstractmethod
-    def set_optimisation(self, actor_lr: float, critic_lr: float, max_grad_norm: float | None) -> None:
-        """Sets the learning rates of the steps to come, and the norm to which their gradients are cut, if at all."""
+    def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
+        """Sets the learning rates of the steps to come, Adam's epsilon, and the norm to which gradients are cut, if at
+        all."""
 
     @abstractmethod
     def state(self) -> Mapping[str, Tensor]:
@@ -136,8 +142,6 @@ class SoftActorCriticConfig(OffPolicyConfig):
     """Whether targets count the entropy of later actions."""
     actor_interval: int = 2
     """Critic steps for each step of the policy and of the temperature."""
-    cloning_coef: float = 0.0
-    """Weight of the squared error to demonstrated actions in the policy's loss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,10 +152,10 @@ class SoftActorCriticConfig(OffPolicyConfig):
             )
         if not 0.0 < self.target_rate <= 1.0:
             raise ConfigError(f"algorithm.target_rate is {self.target_rate}; it must lie above 0 and not above 1.")
-        if self.initial_temperature <= 0.0 or self.actor_interval < 1 or self.cloning_coef < 0.0:
+        if self.initial_temperature <= 0.0 or self.actor_interval < 1:
             raise ConfigError(
-                "algorithm.initial_temperature must be greater than 0, algorithm.actor_interval at least 1, and "
-                "algorithm.cloning_coef not negative."
+                f"algorithm.initial_temperature is {self.initial_temperature} and algorithm.actor_interval "
+                f"{self.actor_interval}; the first must be greater than 0, and the second at least 1."
             )
 
 
@@ -184,17 +188,15 @@ class SoftActorCritic(OffPolicyAlgorithm):
     """Critics, a policy that maximises them and its entropy, and a temperature between the two."""
 
     Config = SoftActorCriticConfig
+    needs_bounds = True
+    cloning_coef: float = 0.0
+    """Weight of the squared error to demonstrated actions in the policy's loss."""
 
     def __init__(self, config: SoftActorCriticConfig) -> None:
         """Keeps the options."""
         self.config = config
 
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
-        if not policy.bounded:
-            raise ConfigError(
-                f"algorithm.name is {self.config.name}, which needs a policy whose actions keep to their bounds, such "
-                "as policy.name=squashed_gaussian."
-            )
         config = self.config
         self._policy, self._device, self._generator = policy, device, generator
         self._dim = spec.action_dim
@@ -213,19 +215,21 @@ class SoftActorCritic(OffPolicyAlgorithm):
         }
         self._steps = 0
 
-    def set_optimisation(self, actor_lr: float, critic_lr: float, max_grad_norm: float | None) -> None:
+    def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
         for name, optimizer in self._optimizers.items():
-            optimizer.param_groups[0]["lr"] = critic_lr if name == "critic" else actor_lr
+            optimizer.param_groups[0] |= {"lr": critic_lr if name == "critic" else actor_lr, "eps": eps}
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
 
     def _noise(self, count: int) -> Tensor:
         return torch.randn(count, self._dim, generator=self._generator).to(self._device)
 
     def step(self, batch: Transitions) -> Observed:
+        self._finite = True
         observed = self._step_critics(batch)
         self._steps += 1
         if self._steps % self.config.actor_interval == 0:
             observed |= self._step_actor(batch)
+        self.skipped += not self._finite
         return observed
 
     def _step_critics(self, batch: Transitions) -> dict[Metric, Tensor | float]:
@@ -261,7 +265,6 @@ class SoftActorCritic(OffPolicyAlgorithm):
         }
 
     def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
-        config = self.config
         actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
         for parameter in self._critic:  # their gradients are not wanted here, and cost a third of this step
             parameter.requires_grad_(False)
@@ -273,11 +276,11 @@ class SoftActorCritic(OffPolicyAlgorithm):
             m.Q_PI: values.detach(),
             m.ENTROPY_ESTIMATE: -log_probs.detach(),
         }
-        if config.cloning_coef and batch.demonstrations:
+        if self.cloning_coef and batch.demonstrations:
             shown = slice(-batch.demonstrations, None)
             cloned, _ = self._policy.act(batch.observations[shown], None)
             distance = cloning_loss(cloned, batch.actions[shown])
-            loss = loss + config.cloning_coef * distance.mean()
+            loss = loss + self.cloning_coef * distance.mean()
             observed[m.CLONING_LOSS] = distance.detach()
         observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss, self._actor)
         for parameter in self._critic:
@@ -296,6 +299,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
         norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
         if bool(torch.isfinite(norm)):
             optimizer.step()
+        else:
+            self._finite = False
         return norm.detach()
 
     def state(self) -> dict[str, Tensor]:
@@ -304,22 +309,17 @@ class SoftActorCritic(OffPolicyAlgorithm):
         state["log_temperature"] = self._log_temperature.detach()
         state["steps"] = torch.tensor(self._steps)
         for name, optimizer in self._optimizers.items():
-            for index, kept in optimizer.state_dict()["state"].items():
-                state |= {f"optimizer/{name}/{index}/{key}": value for key, value in kept.items()}
+            state |= {f"optimizer/{name}/{key}": value for key, value in optimizer_state(optimizer).items()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for name, module in (("critics", self._critics), ("targets", self._targets)):
-            module.load_state_dict(
-                {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
-            )
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+        self._critics.load_state_dict(part("critics/"))
+        self._targets.load_state_dict(part("targets/"))
         with torch.no_grad():
             self._log_temperature.copy_(state["log_temperature"])
         self._steps = int(state["steps"])
         for name, optimizer in self._optimizers.items():
-            kept: dict[int, dict[str, Tensor]] = {}
-            for key, value in state.items():
-                if key.startswith(f"optimizer/{name}/"):
-                    index, entry = key.split("/")[2:]
-                    kept.setdefault(int(index), {})[entry] = value
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+            load_optimizer_state(optimizer, part(f"optimizer/{name}/"))

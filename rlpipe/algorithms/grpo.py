@@ -42,6 +42,11 @@ class GRPOConfig(ClippedConfig):
         super().__post_init__()
         if self.group_size < 2:
             raise ConfigError(f"algorithm.group_size is {self.group_size}; to compare episodes, it must be at least 2.")
+        if self.filter_groups and self.cloning_coef:
+            raise ConfigError(
+                "algorithm.filter_groups is true and algorithm.cloning_coef is given: where every group scored alike "
+                "there would be no step at all, and so no cloning. Leave one of them out."
+            )
         if self.kl_beta < 0.0:
             raise ConfigError(f"algorithm.kl_beta is {self.kl_beta}; it may not be negative.")
         if self.loss_aggregation not in AGGREGATIONS:

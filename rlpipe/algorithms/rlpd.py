@@ -27,8 +27,11 @@ class RLPDConfig(SoftActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.demo_share < 1.0:
-            raise ConfigError(f"algorithm.demo_share is {self.demo_share}; it must lie between 0 and 1.")
+        if not 0.0 < self.demo_share < 1.0 or self.cloning_coef < 0.0:
+            raise ConfigError(
+                f"algorithm.demo_share is {self.demo_share} and algorithm.cloning_coef {self.cloning_coef}; the first "
+                "must lie between 0 and 1, and the second may not be negative."
+            )
 
 
 class RLPD(SoftActorCritic):
@@ -41,3 +44,4 @@ class RLPD(SoftActorCritic):
         """Keeps the options."""
         super().__init__(config)
         self.demo_share = config.demo_share
+        self.cloning_coef = config.cloning_coef

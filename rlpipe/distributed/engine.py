@@ -115,9 +115,10 @@ class RayEngine:
         self._learner.make.remote(plan, ready.spec)
         if warm is not None:
             return self._learner.call.remote("begin_with", warm)
-        if state is None:  # the first weights follow from the seed, so nobody need wait for the learner to begin
+        if state is not None:
+            self._learner.call.remote("load_state", state.arrays)
+        elif self._config.demos is None:  # the first weights follow from the seed: nobody need wait for the learner
             return ray.put(Snapshot(0, {}))
-        self._learner.call.remote("load_state", state.arrays)
         return self._learner.call.remote("snapshot")
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:

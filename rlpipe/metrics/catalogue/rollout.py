@@ -283,7 +283,6 @@ SCORE = reading(
     unit="reward",
     meaning="Mean score of an episode, which the algorithm makes larger, before any normalisation.",
     formula="mean_e G_e",
-    algorithms=("ppo", "grpo"),
     rules=(
         Rule("rising", "ok", Expect("up", 100)),
         Rule("plateau", "info", Avoid("flat", 200), when="{rollout/score_mean} < target"),
@@ -328,7 +327,6 @@ SCORE_STD = reading(
     unit="reward",
     meaning="Standard deviation of the episodes' scores.",
     formula="sqrt(mean_e (G_e - mean)^2)",
-    algorithms=("ppo", "grpo"),
     rules=(
         Rule(
             "exploding",
@@ -537,7 +535,6 @@ ENTROPY_EPISODE = observed(
     unit="nats per episode",
     meaning=("Entropy of whole trajectories under the policy that collected them, estimated from the actions taken."),
     formula="mean_j sum_{i in j} -ln pi_old(a_i)",
-    algorithms=("ppo", "grpo"),
     rules=(Rule("falling", "ok", Expect("down", 100)),),
     signs=(
         Sign(
@@ -640,7 +637,6 @@ ACTION_TOKENS_TOTAL = observed(
     unit="action tokens",
     meaning=("Action tokens produced since the run began; other policies count one for each decision."),
     formula=("sum over decisions of tokens per decision; 1 per decision for a policy that does not act in tokens"),
-    algorithms=("ppo", "grpo"),
     language=(
         "Action tokens generated. Prompt tokens are in rollout/prompt_len_mean; how much data was "
         "consumed is time/total_timesteps."
@@ -822,6 +818,7 @@ DISCARDED_TRAJECTORIES = observed(
     unit="episodes",
     meaning="Unfinished episodes dropped, because a stage changed the simulator.",
     formula="count",
+    algorithms=("ppo",),
     rules=(Rule("many", "warn", Holds("{rollout/discarded_trajectories} <= 0.2*{env/num_trajectories}"), sustained=5),),
     names=(Name("rlinf", "rollout/discarded_unused_trajs", "approx"),),
 )

@@ -427,7 +427,7 @@ TIMESTEPS_LEFT = observed(
     hidden=True,
     unit="environment steps",
     meaning="Environment steps that remain to the end of the run.",
-    formula="target - total_timesteps",
+    formula="iterations left x total_timesteps / iterations",
 )
 ITERATIONS = observed(
     "time/iterations",
@@ -580,7 +580,7 @@ ETA = derived(
     time_left,
     unit="s",
     meaning="Time to the configured end, at the pace of this iteration.",
-    formula="(runner.total_timesteps - total_timesteps) / fps_interval",
+    formula="timesteps_left / fps_interval, timesteps_left = iterations left x total_timesteps / iterations",
 )
 ENV_UTILIZATION = derived(
     "time/utilization/env",

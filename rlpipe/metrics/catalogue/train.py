@@ -30,8 +30,10 @@ LOSS = observed(
     meaning="Value of the whole objective that the optimiser minimises.",
     formula=(
         "policy_loss + value_coef * value_loss - entropy_coef * entropy_loss + kl_beta * kl_ref; the terms that the "
-        "algorithm has, without cloning"
+        "algorithm has, without cloning. With loss_aggregation=trajectory each weighs by trajectory here, and by "
+        "decision where it stands alone"
     ),
+    algorithms=("ppo", "grpo"),
     rules=(
         Rule("finite", "critical", Finite(), quiet=20, sign=1),
         Rule("spike", "warn", Spike(8.0, 20), sustained=3, quiet=10),
@@ -76,6 +78,7 @@ LOSS_LAST_MINIBATCH = observed(
         "Baselines3 logs as its loss."
     ),
     formula="as train/loss, over one minibatch",
+    algorithms=("ppo", "grpo"),
     names=(Name("sb3", "train/loss", secondary=True),),
 )
 ENTROPY = observed(
@@ -141,6 +144,7 @@ ENTROPY_LAST_MINIBATCH = observed(
     unit="nats per decision",
     meaning="Mean entropy on the last minibatch of the last epoch alone, which is what CleanRL logs.",
     formula="as train/entropy_loss, over one minibatch",
+    algorithms=("ppo", "grpo"),
     names=(Name("cleanrl", "losses/entropy", secondary=True),),
 )
 NUM_UPDATES = observed(
@@ -187,6 +191,7 @@ NUM_UPDATE_EPOCHS = observed(
     unit="epochs",
     meaning="Passes over a batch since the run began.",
     formula="count of epochs",
+    algorithms=("ppo", "grpo"),
     names=(Name("sb3", "train/n_updates", "exact", "what its train/n_updates counts, whatever the name says"),),
 )
 EPOCHS_RUN = observed(
@@ -195,6 +200,7 @@ EPOCHS_RUN = observed(
     unit="epochs",
     meaning="Passes over the batch in this iteration; fewer than configured after a target-KL stop.",
     formula="count",
+    algorithms=("ppo", "grpo"),
     rules=(Rule("early_stop", "info", Holds("{train/epochs_run} == n_epochs"), sustained=5),),
     signs=(
         Sign(
@@ -210,6 +216,7 @@ NUM_SAMPLES = observed(
     unit="decisions",
     meaning="Valid decisions used in this iteration's update, counting every epoch.",
     formula="sum over minibatches of their valid decisions",
+    algorithms=("ppo", "grpo"),
 )
 NONFINITE_STEPS = observed(
     "train/nonfinite_steps",
@@ -330,6 +337,7 @@ APPROX_KL_K1_LAST_MINIBATCH = observed(
     unit="nats per decision",
     meaning=("The plain estimator (k1) on the last minibatch of the last epoch alone, which is what CleanRL logs."),
     formula="as train/actor/approx_kl_k1, over one minibatch",
+    algorithms=("ppo", "grpo"),
     names=(Name("cleanrl", "losses/old_approx_kl", secondary=True),),
 )
 APPROX_KL_K2 = observed(
@@ -392,6 +400,7 @@ APPROX_KL_LAST_MINIBATCH = observed(
         "How far the update moved the policy, over the last minibatch of the last epoch alone, as CleanRL logs it."
     ),
     formula="as train/actor/approx_kl, over one minibatch",
+    algorithms=("ppo", "grpo"),
     names=(Name("cleanrl", "losses/approx_kl", secondary=True),),
 )
 CLIP_FRACTION = observed(
@@ -843,6 +852,7 @@ POLICY_LOSS_LAST_MINIBATCH = observed(
     unit="loss",
     meaning=("Clipped surrogate loss on the last minibatch of the last epoch alone, which is what CleanRL logs."),
     formula="as train/actor/policy_loss, over one minibatch",
+    algorithms=("ppo", "grpo"),
     names=(Name("cleanrl", "losses/policy_loss", secondary=True),),
 )
 POLICY_LOSS_ABS = observed(
@@ -903,6 +913,7 @@ ACTOR_GRAD_CLIP_FRACTION = observed(
     unit="fraction",
     meaning="Share of optimiser steps whose gradient norm exceeded the clipping threshold.",
     formula="mean over optimiser steps of [grad_norm > max_grad_norm]",
+    algorithms=("ppo", "grpo"),
     rules=(Rule("always", "info", Band(high=0.9), sustained=10),),
 )
 ACTOR_LR = observed(
@@ -993,7 +1004,7 @@ ENTROPY_COEF = observed(
     unit="1",
     meaning="Weight of the entropy bonus in force.",
     formula="entropy_coef",
-    algorithms=("ppo", "grpo", "sac"),
+    algorithms=("ppo", "grpo"),
     names=(Name("trl", "entropy_coef"),),
 )
 KL_REF = observed(
@@ -1359,6 +1370,7 @@ VALUE_LOSS_LAST_MINIBATCH = observed(
     unit="reward^2",
     meaning="Value loss on the last minibatch of the last epoch alone, which is what CleanRL logs.",
     formula="as train/critic/value_loss, over one minibatch",
+    algorithms=("ppo",),
     names=(Name("cleanrl", "losses/value_loss", secondary=True),),
 )
 VALUE_ERROR = observed(
@@ -1588,7 +1600,7 @@ CRITIC_LR = observed(
     unit="1",
     meaning="Learning rate of the critic in the last optimiser step.",
     formula="schedule(progress)",
-    algorithms=("ppo",),
+    algorithms=("ppo", "sac", "rlpd"),
     names=(Name("rlinf", "train/critic/lr"),),
     rules=(Rule("zero", "critical", Band(0.0, open=True), sustained=3),),
     signs=(
@@ -1606,7 +1618,7 @@ CRITIC_GRAD_NORM = observed(
     unit="gradient norm",
     meaning="L2 norm of the critic's gradient before clipping, mean over optimiser steps.",
     formula="sqrt(sum_p ||g_p||^2)",
-    algorithms=("ppo", "sac"),
+    algorithms=("ppo", "sac", "rlpd"),
     rules=(Rule("finite", "critical", Finite(), quiet=20),),
     names=(Name("rlinf", "train/critic/grad_norm", "exact", "of its SAC"),),
 )
