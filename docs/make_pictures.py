@@ -71,7 +71,7 @@ class Run:
 
 def draw_success(axes: Axes, runs: Sequence[Run]) -> None:
     """Training success over environment steps, evaluations with their intervals, and where stages meet."""
-    for run, colour in zip(runs, COLOURS, strict=False):
+    for run, colour in zip(runs, itertools.cycle(COLOURS), strict=False):
         window = max(10, len(run.rows) // 40)
         axes.plot(*run.smooth("env/success_once", window), color=colour, linewidth=1.6,
                   label=f"seed {run.config.runner.seed}")  # fmt: skip
@@ -146,7 +146,7 @@ def draw_cartpole(runs: Sequence[Run]) -> Figure:
         text: str,
         place: int,
     ) -> None:
-        for value, colour in zip(values, COLOURS, strict=False):
+        for value, colour in zip(values, itertools.cycle(COLOURS), strict=False):
             wanted = (*usual[:place], value, *usual[place + 1 :])
             members = [run for run in runs if chosen(run.config) == wanted]
             for number, run in enumerate(members):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rlpipe.config import comparable, from_yaml, leaves
 from rlpipe.functional.intervals import (
     bootstrap_difference,
     bootstrap_interval,
+    bootstrap_over_runs,
     newcombe_interval,
     probability_of_improvement,
     wilson_interval,
@@ -33,6 +35,9 @@ from rlpipe.trajectory import Episode
 EVALUATIONS = "evaluations"
 """Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
 EXPERIMENT = "runner.logger.experiment_name"
+WARM_START = "policy.warm_start"
+_SIMULATED_BY = ("mani_skill", "sapien", "gymnasium", "torch")
+"""Packages whose version may change what the same policy does with the same seeds."""
 _FIELDS = {
     m.EVAL_SUCCESS_ONCE: "success_once",
     m.EVAL_SUCCESS_AT_END: "success_at_end",
@@ -118,7 +123,9 @@ class EvaluatedRun:
 
     Attributes:
         path: of the run directory.  seed: ``runner.seed``.  config: full configuration by dotted key.
-        source: file the episodes stand in.  protocol: they were played under.  episodes: all of them.
+        source: file the episodes stand in.  protocol: they were played under.  versions: of packages, as far as known.
+        episodes: all of them.
+        while_training: protocol of the evaluations in ``metrics.jsonl``.
     """
 
     path: Path
@@ -126,7 +133,9 @@ class EvaluatedRun:
     config: dict[str, Any]
     source: Path
     protocol: dict[str, Any]
+    versions: dict[str, str]
     episodes: list[Episode] = field(repr=False)
+    while_training: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> EvaluatedRun:
@@ -145,19 +154,24 @@ class EvaluatedRun:
             )
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
         config = dict(leaves(from_yaml((path / "config.yaml").read_text(encoding="utf-8"))))
-        for file in _records(path):
-            record = json.loads(file.read_text(encoding="utf-8"))
-            if record["iteration"] == last:  # that of an older checkpoint is not what the run arrived at
-                found = [Episode.from_row(row) for row in record["episodes"]]
-                return cls(path, config["runner.seed"], config, file, record["protocol"], found)
-        ledger = path / "eval_episodes.jsonl"
-        rows = [row for row in read_jsonl(ledger) if row["iteration"] == last] if ledger.is_file() else []
+        for source in _records(path):
+            played = json.loads(source.read_text(encoding="utf-8"))
+            rows = played["episodes"]
+            # That of an older checkpoint, or of another configuration, is not what the run arrived at.
+            if played["iteration"] == last and not played.get("changes"):
+                break
+        else:
+            source, played = path / "eval_episodes.jsonl", said
+            rows = [row for row in read_jsonl(source) if row["iteration"] == last] if source.is_file() else []
         if not rows:
             raise ConfigError(
                 f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
             )
         found = [Episode.from_row(row) for row in rows]
-        return cls(path, config["runner.seed"], config, ledger, said["protocol"], found)
+        return cls(
+            path, config["runner.seed"], config, source, played["protocol"], played.get("versions", {}), found,
+            said["protocol"],
+        )  # fmt: skip
 
     @property
     def kind(self) -> dict[str, Any]:
@@ -165,6 +179,8 @@ class EvaluatedRun:
         logged; how it was evaluated as the protocol has it."""
         skip = ("runner.seed", "runner.logger.", "evaluation.", "env.eval.")
         kept = {key: value for key, value in self.config.items() if not key.startswith(skip)}
+        if (origin := self.config.get(WARM_START)) is not None:
+            kept[WARM_START] = _experiment(origin)  # which may have a run for each seed
         return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
 
     def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
@@ -177,6 +193,14 @@ class EvaluatedRun:
     def evaluations(self, metric: Metric) -> int:
         """How often the metric was measured while the run went on."""
         return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
+
+
+def _experiment(origin: str) -> str:
+    """Experiment of the run directory that is named, with the file if a checkpoint in it is; else what is named."""
+    path = Path(origin)
+    if path.parent.name == "checkpoints":
+        return f"{path.parent.parent.parent.name}/{path.name}"
+    return origin if path.suffix == ".npz" else path.parent.name or origin
 
 
 @dataclass(frozen=True)
@@ -202,7 +226,7 @@ class Group:
 
     Attributes:
         label: experiment, with the keys that tell it from others of that name.
-        pooled: the metric over the episodes of all its runs.
+        pooled: the metric over the episodes of all its runs; of several, its bounds hold seeds and episodes drawn anew.
         by_seed: the metric of each run, as (seed, value).
         reached: when it first reached the level; None where no level was asked for.
         runs: what they are.
@@ -224,6 +248,7 @@ class Difference:
         low, high: 95 % bounds: seeds and episodes drawn with replacement, and for a share not inside Newcombe's.
         over_seeds: both groups have several seeds; where one has a single seed, how much seeds differ is not in them.
         probability: that a run of this group beats a run of the first, with bounds; None where a group has one seed.
+            The bounds are None where all pairs agree, because resampling them then shows no other outcome.
     """
 
     label: str
@@ -231,7 +256,7 @@ class Difference:
     low: float
     high: float
     over_seeds: bool
-    probability: tuple[float, float, float] | None
+    probability: tuple[float, float | None, float | None] | None
 
 
 @dataclass(frozen=True)
@@ -239,7 +264,7 @@ class Comparison:
     """Groups of runs side by side.
 
     Attributes:
-        metric: name.  level: that counts as reached; None for none.
+        metric: name.  level: that counts as reached; None for none, and where runs were not measured alike.
         groups: in the order they were named; the others are compared with the first.
         differences: one for each group but the first.
         protocol: under which all were evaluated; of the first run where they differ.
@@ -293,13 +318,16 @@ def compare(
     if metric is not None and metric not in ESTIMATED:
         raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Legal are {', '.join(ESTIMATED)}.")
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
-    warnings = _check_protocols(runs, anyway)
+    warnings = _check_protocols(runs, anyway) + _check_versions(runs)
     if metric is None:
         told = all(_values(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
         metric = (m.EVAL_SUCCESS_ONCE if told else m.EVAL_EPISODE_RETURN).name
     chosen = m.CATALOGUE[metric]
     if level is None and chosen.reduction is Mean:
         level = 0.9
+    if level is not None and (apart := _apart(runs, [comparable(run.while_training) for run in runs])):
+        level = None
+        warnings.append(f"When a level was reached is not shown: while training, {'; '.join(apart.values())}.")
     groups = _groups(runs, chosen, level)
     for group in groups:
         seeds = [run.seed for run in group.runs]
@@ -312,31 +340,55 @@ def compare(
     return Comparison(metric, level, groups, differences, groups[0].runs[0].protocol, warnings)
 
 
+def _apart(runs: Sequence[EvaluatedRun], told: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By key, in which runs it has which value; of the keys that have more than one."""
+    found = {}
+    for key in dict.fromkeys(key for one in told for key in one):
+        values: list[tuple[Any, list[str]]] = []
+        for run, one in zip(runs, told, strict=True):
+            names = next((names for value, names in values if value == one.get(key)), None)
+            if names is None:
+                values.append((one.get(key), [run.path.name]))
+            else:
+                names.append(run.path.name)
+        if len(values) > 1:
+            each = (f"{value!r} in {', '.join(names)}" for value, names in values)
+            found[key] = f"{key} is {' and '.join(each)}"
+    return found
+
+
 def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
     """Checks that all were evaluated alike; answers with what is to be said about it.
 
     Raises:
         ConfigError: they were not, and it matters.
     """
-    first, *others = runs
-    mine = comparable(first.protocol)
-    for run in others:
-        theirs = comparable(run.protocol)
-        keys = [key for key in mine | theirs if mine.get(key) != theirs.get(key)]
-        if keys:
-            values = "; ".join(
-                f"{key} is {mine.get(key)!r} in {first.path.name} and {theirs.get(key)!r} in {run.path.name}"
-                for key in keys
-            )
-            found = f"These runs were evaluated under different protocols: {values}."
-            if not anyway:
-                change = "" if {"env.eval.name", "env.eval.id"} & {*keys} else (
-                    f"To evaluate the second like the first: rlpipe evaluate {run.path} "
-                    + " ".join(f"{key}={mine.get(key)}" for key in keys) + "  "
-                )  # fmt: skip
-                raise ConfigError(f"{found} {change}To compare them all the same: --anyway")
-            return [f"{found} Their numbers do not mean the same."]
-    return []
+    protocols = [comparable(run.protocol) for run in runs]
+    apart = _apart(runs, protocols)
+    if not apart:
+        return []
+    found = f"These runs were evaluated under different protocols: {'; '.join(apart.values())}."
+    if anyway:
+        return [f"{found} Their numbers do not mean the same."]
+    commands = []
+    for run, theirs in zip(runs[1:], protocols[1:], strict=True):
+        keys = [key for key in apart if theirs.get(key) != protocols[0].get(key)]
+        if keys and not {"env.eval.name", "env.eval.id"} & {*keys}:
+            changes = [f"{key}={json.dumps(protocols[0].get(key))}" for key in keys]  # JSON is YAML
+            commands.append(shlex.join(["rlpipe", "evaluate", str(run.path), *changes]))
+    alike = ["To evaluate like the first:", *commands] if commands else []
+    raise ConfigError("\n".join([found, *alike, "To compare them all the same: --anyway"]))
+
+
+def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """What is to be said about the packages that the evaluations were played with, where they are known."""
+    apart: dict[str, str] = {}
+    for package in _SIMULATED_BY:
+        known = [run for run in runs if package in run.versions]
+        apart |= _apart(known, [{package: run.versions[package]} for run in known])
+    if not apart:
+        return []
+    return [f"{'; '.join(apart.values())}: with other versions the same seeds may be other episodes."]
 
 
 def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -> list[Group]:
@@ -350,16 +402,27 @@ def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -
     groups = []
     for kind, members in kinds:
         members.sort(key=lambda run: run.seed)
-        pooled = estimate(metric, [episode for run in members for episode in run.episodes])
         each = [estimate(metric, run.episodes) for run in members]
         values = [one.value for one in each if one is not None]
-        if pooled is None or len(values) < len(members):
-            silent = members[0 if pooled is None else each.index(None)].path
+        if len(values) < len(members):
+            silent = members[each.index(None)].path
             raise ConfigError(f"{silent} says nothing of {metric.name}: choose another --metric.")
         by_seed = [(run.seed, value) for run, value in zip(members, values, strict=True)]
         reached = None if level is None else _reached(members, metric, level)
-        groups.append(Group(_label(kind, [kind for kind, _ in kinds]), pooled, by_seed, reached, members))
+        label = _label(kind, [kind for kind, _ in kinds])
+        groups.append(Group(label, _pooled(metric, members), by_seed, reached, members))
     return groups
+
+
+def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
+    """What the episodes of all runs say, each of which says something. Where there are several, the bounds also hold
+    those of a bootstrap over seeds and episodes: episodes of one seed are not independent of each other."""
+    found = estimate(metric, [episode for run in runs for episode in run.episodes])
+    assert found is not None
+    if found.low is None or found.high is None or len(runs) == 1:
+        return found
+    low, high = bootstrap_over_runs([_values(metric, run.episodes) for run in runs])
+    return replace(found, low=min(low, found.low), high=max(high, found.high))
 
 
 def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
@@ -397,9 +460,10 @@ def _difference(metric: Metric, first: Group, group: Group) -> Difference:
         counts = [(round(sum(map(sum, values))), sum(map(len, values))) for values in (ours, theirs)]
         bounds.append(newcombe_interval(counts[0], counts[1]))
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-    probability = None
+    probability: tuple[float, float | None, float | None] | None = None
     if over_seeds:
-        probability = probability_of_improvement(
+        chance, least, most = probability_of_improvement(
             [value for _, value in group.by_seed], [value for _, value in first.by_seed]
         )
+        probability = (chance, None, None) if least == most else (chance, least, most)
     return Difference(group.label, group.pooled.value - first.pooled.value, low, high, over_seeds, probability)

@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.comparison import Estimate, estimates, write_record
-from rlpipe.config import Config, protocol
+from rlpipe.config import Config, from_yaml, leaves, protocol, to_yaml
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Policy
+from rlpipe.run_directory import versions
 from rlpipe.trajectory import Episode, Float32, SpaceSpec
 
 log = logging.getLogger("rlpipe")
+
+_PLAYS_NO_PART = ("evaluation.", "env.eval.", "runner.logger.", "rollout.", "cluster.", "learner.", "demos")
+"""Keys that stand in the protocol, or on which no episode of an evaluation depends."""
 
 
 def episode_seeds(episodes: int, first_seed: int, slots: int) -> list[list[int]]:
@@ -135,6 +139,8 @@ class EvaluationReport:
         estimates: success, return and length, each with its number of episodes and its 95 % interval.
         checkpoint: that was evaluated.  iteration: after which it was written.
         protocol: what makes two success rates comparable.
+        versions: of the packages it was played with.
+        changes: keys outside of the protocol in which the configuration is not the checkpoint's, with their values.
         episodes: all of them, in the order of their seeds.
         record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere.
     """
@@ -144,6 +150,8 @@ class EvaluationReport:
     checkpoint: str
     iteration: int
     protocol: dict[str, Any]
+    versions: dict[str, str]
+    changes: dict[str, Any]
     episodes: list[Episode]
     record: str | None = None
 
@@ -152,7 +160,16 @@ class EvaluationReport:
         """What the merged window of an evaluation says of a checkpoint."""
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
         metrics = window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
-        return cls(metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), episodes)
+        before, now = (dict(leaves(from_yaml(text))) for text in (state.meta["config"], to_yaml(config)))
+        changes = {
+            key: value
+            for key, value in now.items()
+            if not key.startswith(_PLAYS_NO_PART) and before.get(key, value) != value  # a new version may add keys
+        }
+        return cls(
+            metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),
+            changes, episodes,
+        )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """All of it, as ``rlpipe evaluate --json`` prints it and as the record holds it."""

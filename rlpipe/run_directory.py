@@ -302,7 +302,7 @@ def now() -> float:
 def _circumstances(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """What ``run.json`` says of how the newest part of a run was made."""
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "git_commit": _git_commit(),
         "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
         "cluster": dict(cluster),
@@ -310,7 +310,8 @@ def _circumstances(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python, and of the packages that numbers depend on, as far as they are installed."""
     found = {"python": platform.python_version()}
     for package in ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien"):
         try:

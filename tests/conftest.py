@@ -13,6 +13,13 @@ from rlpipe.config import Config, load_config
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests of a file run one after the other in one process, and those on Ray all in one, which has the cluster."""
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """A local Ray with two CPUs, shared by all tests of the session."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rlpipe.cli import app
 from rlpipe.comparison import EvaluatedRun, compare
 from rlpipe.functional.intervals import (
     bootstrap_difference,
+    bootstrap_over_runs,
     newcombe_interval,
     probability_of_improvement,
     wilson_interval,
@@ -107,6 +109,32 @@ def test_where_a_run_is_logged_makes_it_no_other_kind(tmp_path):
     assert len(compare(runs).groups) == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("taught/a-seed0", "taught/b-seed1", True),
+        ("taught/a-seed0", "other/a-seed0", False),
+        ("taught/a-seed0/checkpoints/iteration-000004.npz", "taught/b-seed1/checkpoints/iteration-000004.npz", True),
+        ("taught/a-seed0/checkpoints/iteration-000002.npz", "taught/a-seed0/checkpoints/iteration-000004.npz", False),
+        ("policies/a.npz", "policies/b.npz", False),
+    ],
+)
+def test_seeds_that_went_on_from_runs_of_one_experiment_belong_together(runs, first, second, alike):
+    ours, theirs = (
+        dataclasses.replace(run, config=run.config | {"policy.warm_start": f"runs/{origin}"})
+        for run, origin in zip(map(EvaluatedRun.read, runs["good"][:2]), (first, second), strict=True)
+    )
+    assert (ours.kind == theirs.kind) is alike
+
+
+def test_a_warm_start_is_said(alone):
+    said = "environment steps are counted from the warm start on"
+    assert said not in command(alone)[1]
+    text = (alone / "config.yaml").read_text()
+    (alone / "config.yaml").write_text(text.replace("warm_start: null", "warm_start: runs/taught/a-seed0"))
+    assert said in command(alone)[1]
+
+
 def test_two_runs_with_one_seed_are_pooled_with_a_warning(tmp_path):
     found = compare([a_run(tmp_path, 3), a_run(tmp_path, 3)])
     assert found.groups[0].by_seed == [(3, 0.5), (3, 0.5)]
@@ -119,8 +147,27 @@ def test_two_runs_with_one_seed_are_pooled_with_a_warning(tmp_path):
 def test_a_groups_value_is_over_the_episodes_of_all_seeds(runs):
     (good,) = compare(runs["good"]).groups
     assert (good.pooled.value, good.pooled.episodes) == (17 / 18, 18)
-    assert (good.pooled.low, good.pooled.high) == wilson_interval(17, 18)
     assert good.by_seed == [(0, 1.0), (1, 1.0), (2, 5 / 6)]
+
+
+def test_the_interval_of_one_seed_is_over_its_episodes(runs):
+    (good,) = compare(runs["good"][2:]).groups
+    assert (good.pooled.low, good.pooled.high) == wilson_interval(5, 6)
+
+
+def test_the_interval_of_several_seeds_is_never_narrower_than_over_episodes_or_over_seeds(runs):
+    (good,) = compare(runs["good"]).groups
+    over_episodes = wilson_interval(17, 18)
+    over_seeds = bootstrap_over_runs([[1] * 6, [1] * 6, [1] * 5 + [0]])
+    assert good.pooled.low == min(over_episodes[0], over_seeds[0])
+    assert good.pooled.high == max(over_episodes[1], over_seeds[1]) == 1.0
+
+
+def test_seeds_that_differ_widen_the_interval_of_their_mean():
+    alike = bootstrap_over_runs([[1, 0] * 50] * 4)
+    unlike = bootstrap_over_runs([[1] * 100, [0] * 100] * 2)
+    assert alike == pytest.approx(wilson_interval(200, 400), abs=0.01)
+    assert unlike == (0.0, 1.0)
 
 
 def test_a_difference_is_against_the_first_group(runs):
@@ -142,9 +189,9 @@ def test_seeds_that_differ_widen_the_interval_of_a_difference():
     assert unlike[1] - unlike[0] > 2 * (alike[1] - alike[0])
 
 
-def test_every_run_of_the_better_group_beats_every_run_of_the_other(runs):
+def test_where_every_run_beats_every_other_the_probability_has_no_bounds(runs):
     (difference,) = compare([*runs["bad"], *runs["good"]]).differences
-    assert difference.probability == (1.0, 1.0, 1.0)
+    assert difference.probability == (1.0, None, None)
 
 
 def test_probability_of_improvement_counts_pairs_and_ties_half():
@@ -202,6 +249,14 @@ def test_a_run_evaluated_only_at_its_end_may_have_been_there_before(tmp_path):
     assert (reached.steps, reached.at_the_latest) == (96, True)
 
 
+def test_runs_measured_differently_while_training_have_no_level(alone, tmp_path):
+    other = a_run(tmp_path, 1, "evaluation.episodes=8")
+    rlpipe.evaluate(other, episodes=6, local=True)
+    found = compare([alone, other])
+    assert (found.level, found.groups[0].reached, len(found.groups)) == (None, None, 1)
+    assert f"while training, evaluation.episodes is 6 in {alone.name} and 8 in {other.name}" in found.warnings[0]
+
+
 # --- Which evaluation speaks for a run
 
 
@@ -220,6 +275,22 @@ def test_the_newest_record_speaks(alone):
 def test_a_record_of_an_older_checkpoint_does_not_speak_for_the_run(alone):
     rlpipe.evaluate(alone / "checkpoints" / "iteration-000002.npz", episodes=8, local=True)
     assert EvaluatedRun.read(alone).source.name == "eval_episodes.jsonl"
+
+
+def test_a_record_of_another_configuration_does_not_speak_for_the_run(alone):
+    rlpipe.evaluate(alone, overrides=["runner.seed=5"], local=True)
+    assert EvaluatedRun.read(alone).source.name == "eval_episodes.jsonl"
+
+
+def test_evaluations_by_different_versions_are_compared_with_a_warning(alone, tmp_path):
+    other = a_run(tmp_path, 1)
+    said = RunDirectory(other).read_json()
+    said["versions"] |= {"gymnasium": "0.1", "numpy": "0.1"}
+    RunDirectory(other).write_json(said)
+    (warning,) = compare([alone, other]).warnings
+    assert warning.startswith("gymnasium is '")
+    assert f" and '0.1' in {other.name}: with other versions" in warning
+    assert "numpy" not in warning
 
 
 # --- What is refused
@@ -244,9 +315,31 @@ def test_the_refusal_says_how_to_evaluate_alike(alone, tmp_path):
     other = a_run(tmp_path, 1, "evaluation.episodes=8")
     with pytest.raises(ConfigError) as refused:
         compare([alone, other])
-    assert f"rlpipe evaluate {other} evaluation.episodes=6" in str(refused.value)
+    assert f"rlpipe evaluate {other} evaluation.episodes=6\n" in str(refused.value)
     rlpipe.evaluate(other, overrides=["evaluation.episodes=6"], local=True)
     assert len(compare([alone, other]).groups) == 1
+
+
+def test_what_the_refusal_says_can_be_pasted_into_a_shell(tmp_path):
+    """A value that is null, one that is a mapping, and a path with a space."""
+    cart = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 6, "max_episode_steps": 9}
+    first, second = (
+        rlpipe.train(scripted(tmp_path / "my runs", *changes, env={"train": cart}), local=True).directory
+        for changes in ([], ["env.eval.max_episode_steps=8", "env.eval.kwargs={render_mode: rgb_array}"])
+    )
+    with pytest.raises(ConfigError) as refused:
+        compare([second, first])
+    (command,) = (line for line in str(refused.value).splitlines() if line.startswith("rlpipe evaluate"))
+    rlpipe.evaluate(first, overrides=shlex.split(command)[3:], local=True)
+    assert shlex.split(command)[2] == str(first)
+    assert len(compare([second, first]).groups) == 1
+
+
+def test_every_run_that_was_evaluated_differently_is_named(alone, tmp_path):
+    others = [a_run(tmp_path, seed, f"evaluation.{what}") for seed, what in enumerate(["episodes=8", "first_seed=5"])]
+    warning = compare([alone, *others], anyway=True).warnings[0]
+    assert f"evaluation.episodes is 6 in {alone.name}, {others[1].name} and 8 in {others[0].name}; " in warning
+    assert f"evaluation.first_seed is 1000000 in {alone.name}, {others[0].name} and 5 in {others[1].name}." in warning
 
 
 def test_how_many_were_played_side_by_side_does_not_matter(alone, tmp_path):
@@ -289,9 +382,11 @@ def test_the_table_shows_groups_differences_and_levels(runs):
     code, table = command(*runs["bad"], *runs["good"])
     rows = [re.sub(r"\s{2,}", " | ", line.strip()) for line in table.splitlines()]
     assert code == 0
-    assert "bad | 0.250 | [0.089, 0.532] | 12 | 2 | 0.167 | 0.333" in rows
-    assert "good | 0.944 | [0.742, 0.990] | 18 | 3 | 0.833 | 1.000" in rows
+    assert "bad | 0.250 | [0.000, 0.532] | 12 | 2 | 0.167 | 0.333" in rows
+    assert "good | 0.944 | [0.742, 1.000] | 18 | 3 | 0.833 | 1.000" in rows
     assert "success_once, minus that of bad" in rows
+    assert next(row for row in rows if row.startswith("good | +0.694")).endswith("| 1.00 | -")
+    assert "all pairs of runs agree" in table
     assert "good | 2 of 3 | 72 | 0:00:30" in rows
     assert max(map(len, table.splitlines())) <= 100
 
@@ -309,7 +404,8 @@ def test_a_wrong_protocol_exits_2_unless_anyway(alone, tmp_path):
     other = a_run(tmp_path, 1, "evaluation.episodes=8")
     code, message = command(alone, other)
     assert (code, "different protocols" in message) == (2, True)
-    assert command(alone, other, "--anyway")[0] == 0
+    code, table = command(alone, other, "--anyway")
+    assert (code, "different protocols" in table) == (0, True)
 
 
 def test_one_seed_is_said(runs):

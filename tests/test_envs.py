@@ -258,6 +258,13 @@ def test_a_natively_vectorised_environment_runs_whole_episodes():
     assert all(rows and all(row.terminated for row in rows) for rows in episodes)
 
 
+def test_a_natively_vectorised_environment_trains_but_does_not_evaluate():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
+    Gymnasium.check(config, "env.train")
+    with pytest.raises(ConfigError, match=r"draws its own seeds .*: set env\.eval\.vectorized=false"):
+        Gymnasium.check(config, "env.eval")
+
+
 def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
     (tmp_path / "my_tasks.py").write_text(
         "import gymnasium\n"

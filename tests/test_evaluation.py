@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.cli import app
 from rlpipe.comparison import estimate, estimates
 from rlpipe.envs.base import SingleEnv
 from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
@@ -269,6 +273,23 @@ def test_the_record_holds_protocol_checkpoint_and_every_episode(tmp_path):
     assert record["protocol"]["evaluation_episodes"] == 5
     assert [row["seed"] for row in record["episodes"]] == [*range(1_000_000, 1_000_005)]
     assert [Episode.from_row(row) for row in record["episodes"]] == report.episodes
+
+
+def test_the_record_says_with_what_it_was_played_and_what_was_changed(tmp_path):
+    checkpoint = checkpoint_of(tmp_path, RACE)
+    asked = ["evaluation.deterministic=false", "env.eval.total_num_envs=2", "rollout.num_workers=1", "learner.lr=1"]
+    as_trained = rlpipe.evaluate(checkpoint, episodes=2, overrides=asked, local=True)
+    changed = rlpipe.evaluate(checkpoint, episodes=2, overrides=["runner.seed=7"], local=True)
+    assert (as_trained.changes, changed.changes) == ({}, {"runner.seed": 7})
+    assert as_trained.versions["torch"] == torch.__version__
+
+
+def test_the_command_shows_each_share_with_its_interval_and_episodes(race):
+    """Of 10 episodes 5 succeed; none has at its reset."""
+    shown = CliRunner().invoke(app, ["evaluate", str(race), "--episodes", "10", "--local"]).stdout
+    rows = [re.sub(r"\s{2,}", " | ", line.strip()) for line in shown.splitlines()]
+    assert "success_once | 0.500 | [0.237, 0.763] | 10" in rows
+    assert "success_at_reset | 0.000 | [0.000, 0.278] | 10" in rows
 
 
 def test_a_checkpoint_outside_of_a_run_leaves_no_record(race, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import rlpipe
 from rlpipe.cli import app
@@ -31,11 +32,17 @@ def written(folder: Path, *overrides: str) -> str:
     return str(file)
 
 
-def train(*arguments: str) -> tuple[int, str]:
-    """Exit code and standard output of ``rlpipe train ... --local``; an error of the user's raises."""
+def invoke(*arguments: str) -> Result:
+    """What ``rlpipe train ... --local`` gives; an error of the user's raises."""
     result = CliRunner().invoke(app, ["train", *arguments, "--local"])
     if isinstance(result.exception, ConfigError):
         raise result.exception
+    return result
+
+
+def train(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output."""
+    result = invoke(*arguments)
     return result.exit_code, result.stdout
 
 
@@ -68,12 +75,12 @@ def test_a_seed_gives_the_run_it_gives_alone(tmp_path):
 
 
 class FallsOver(Scripted):
-    """Breaks in the first episode of a run with seed 1."""
+    """Breaks in the first episode of a run with seed 1, with an error that quotes a credential."""
 
     def reset(self):
         observations, beginnings = super().reset()
         if beginnings[0].seed == training_seed(1, 0, 0, 0, 0):
-            raise RuntimeError("the robot fell over")
+            raise RuntimeError(f"the robot fell over {os.environ.get('WANDB_API_KEY')}")
         return observations, beginnings
 
 
@@ -98,8 +105,34 @@ def test_a_failed_run_is_reported_and_the_others_still_run(tmp_path):
         1: "failed",
         2: "completed",
     }
-    assert ["1", "failed", "1", "-"] in [line.split() for line in shown.splitlines()]
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    assert ["1", "failed", "1", str(run)] in [line.split() for line in shown.splitlines()]
     assert "12" in shown[shown.index("success_once\n") :].split()  # episodes of the two that ended
+
+
+def test_how_a_run_failed_is_told_without_credentials(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    result = invoke(written(tmp_path, "env.train.name='tests.test_seeds:FallsOver'"), "--seeds", "1")
+    assert "Traceback" in result.stderr
+    assert "the robot fell over ***" in result.stderr
+    assert "0123456789abcdef" not in result.output
+
+
+class AskedToEnd(Scripted):
+    """Ctrl-C comes when the evaluation begins, which here is at the end of the run."""
+
+    def reset(self):
+        observations, beginnings = super().reset()
+        if beginnings[0].seed == 1_000_000:
+            signal.raise_signal(signal.SIGINT)
+        return observations, beginnings
+
+
+def test_ctrl_c_in_the_final_evaluation_lets_the_run_complete_and_no_other_begin(tmp_path):
+    code, shown = train(written(tmp_path, "env.train.name='tests.test_seeds:AskedToEnd'"), "--seeds", "0,1")
+    assert code == 130
+    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {0: "completed"}
+    assert ["1", "not", "begun", "-", "-"] in [line.split() for line in shown.splitlines()]
 
 
 @pytest.mark.parametrize(

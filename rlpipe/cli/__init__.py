@@ -8,9 +8,7 @@ Results go to stdout, progress to stderr.
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import traceback
 import warnings
 
 import typer
@@ -18,8 +16,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from rlpipe.cli import compare, demos, diagnose, evaluate, export, metrics, pretrain, sync, train
+from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.plugins import ConfigError
-from rlpipe.secrets import redacted
 
 app = typer.Typer(
     help="Reinforcement learning for manipulation on Ray, with metrics that can be trusted.",
@@ -52,19 +50,11 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        stderr.print(f"[bold red]error:[/] {_escaped(error)}", soft_wrap=True)
+        print_refusal(stderr, error)
         sys.exit(2)
     except KeyboardInterrupt:
         stderr.print("[yellow]interrupted[/]")
         sys.exit(130)
     except Exception as error:
-        told = redacted("".join(traceback.format_exception(error)), os.environ)  # a service's error may quote its key
-        stderr.print(told, markup=False, soft_wrap=True)
-        stderr.print(f"[bold red]failed:[/] {type(error).__name__}: {_escaped(error)}", soft_wrap=True)
+        print_failure(stderr, error)
         sys.exit(1)
-
-
-def _escaped(error: Exception) -> str:
-    from rich.markup import escape
-
-    return escape(redacted(str(error), os.environ))

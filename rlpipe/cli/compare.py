@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpipe.cli.evaluate import interval, number, protocol_lines
-from rlpipe.comparison import Comparison, Reached
+from rlpipe.comparison import WARM_START, Comparison, Reached
 from rlpipe.comparison import compare as compare_runs
 
 
@@ -64,6 +64,8 @@ def screen(comparison: Comparison) -> RenderableType:
     facts.add_column(style="dim")
     facts.add_row("protocol", escape("\n".join(protocol_lines(comparison.protocol))))
     facts.add_row("reading", "\n".join(_notes(comparison)))
+    for warning in comparison.warnings:
+        facts.add_row("[yellow]warning[/]", escape(warning))
     return Group(*parts, "", facts)
 
 
@@ -103,7 +105,8 @@ def _differences(comparison: Comparison) -> Table:
         chance = [Text("-"), Text("one seed", style="dim")]
         if one.probability is not None:
             value, low, high = one.probability
-            chance = [Text(f"{value:.2f}"), Text(f"[{low:.2f}, {high:.2f}]")]
+            bounds = "-" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
+            chance = [Text(f"{value:.2f}"), Text(bounds)]
         style = "bold" if one.low > 0 or one.high < 0 else ""
         plus = "+" if one.value > 0 else ""
         table.add_row(
@@ -137,9 +140,13 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     """What a reader must know to read the numbers, each in a line."""
     kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
     notes = [f"mean, interval ({kind}): over the episodes of all seeds; least, most: of a seed"]
+    if any(len(group.runs) > 1 for group in comparison.groups):
+        notes.append("several seeds: the interval also holds that of seeds and episodes drawn anew")
     if any(one.over_seeds for one in comparison.differences):
         notes.append("difference: seeds and episodes drawn anew; never narrower than over the episodes alone")
         notes.append("P(better): that a run beats one of the other's; ties count half (Agarwal et al. 2021)")
+    if any(one.probability is not None and one.probability[1] is None for one in comparison.differences):
+        notes.append("P(better) without an interval: all pairs of runs agree, so drawing seeds anew shows nothing else")
     if not all(one.over_seeds for one in comparison.differences):
         notes.append("one seed: the interval of the difference does not know how much seeds differ")
     reached = [group.reached for group in comparison.groups if group.reached is not None]
@@ -147,4 +154,6 @@ def _notes(comparison: Comparison) -> Sequence[str]:
         notes.append("steps, wall clock: median over seeds, up to the first evaluation at that level")
     if any(found.at_the_latest for found in reached):
         notes.append("<=: evaluated only at the end; runner.val_check_interval tells when it got there")
+    if any(run.config.get(WARM_START) for group in comparison.groups for run in group.runs):
+        notes.append(f"{WARM_START}: environment steps are counted from the warm start on")
     return notes

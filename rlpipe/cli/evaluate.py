@@ -53,6 +53,9 @@ def evaluate(
     facts = {"protocol": protocol_lines(report.protocol), "checkpoint": [str(relative(Path(report.checkpoint)))]}
     if report.record:
         facts["record"] = [str(relative(Path(report.record)))]
+    if report.changes:
+        changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
+        facts["changed"] = [f"{changed}; rlpipe compare passes such a record over"]
     for label, lines in facts.items():
         for index, line in enumerate(lines):
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")

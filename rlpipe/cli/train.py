@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.plugins import ConfigError
 
@@ -62,17 +62,16 @@ def train(
 
 def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
     """Trains, prints how it went, and exits with the code that says so."""
-    if code := EXIT_CODES[_run(loaded, local, ray_address, resume).status]:
+    if code := EXIT_CODES[_run(loaded, _listen(), local, ray_address, resume).status]:
         raise typer.Exit(code)
 
 
-def _run(loaded: Config, local: bool, ray_address: str | None, resume: Path | None = None) -> TrainResult:
+def _run(
+    loaded: Config, interruption: Interruption, local: bool, ray_address: str | None, resume: Path | None = None
+) -> TrainResult:
     """Trains, and prints how it went."""
     import rlpipe
-    from rlpipe.training import Interruption
 
-    interruption = Interruption()
-    _listen(interruption)
     result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
     _summarize(result, loaded)
     return result
@@ -102,31 +101,43 @@ def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
 def _run_seeds(
     source: str, changes: Sequence[str], seeds: Sequence[int], *, local: bool, ray_address: str | None
 ) -> None:
-    """One run for each seed, then the table of all that reached their end; exits with the worst of their codes."""
+    """One run for each seed, then the table of all that reached their end; exits with the worst of their codes, which
+    is that of an interruption where one kept a seed from beginning."""
     import rlpipe
-    from rlpipe.secrets import redacted
 
     plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
     stderr = Console(stderr=True, highlight=False)
     outcomes: dict[int, tuple[str, Path | None]] = {}
+    interruption = _listen()  # one for all: a run that completes while it is asked to end does not forget it
     for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
         stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
+        others, path = _directories(loaded), None
         try:
-            result = _run(loaded, local, ray_address)
-            outcomes[seed] = result.status, result.directory
+            interruption.heeded = False  # until the loop of this run begins
+            result = _run(loaded, interruption, local, ray_address)
+            status, path = result.status, result.directory
         except KeyboardInterrupt:
-            outcomes[seed] = "interrupted", None
+            status = "interrupted"
         except Exception as error:
             if isinstance(error, ConfigError) and number == 1:
                 raise  # what cannot be done for the first seed cannot be done for the others
-            stderr.print_exception()
-            stderr.print(f"[bold red]failed:[/] {escape(redacted(f'{type(error).__name__}: {error}', os.environ))}")
-            outcomes[seed] = "failed", None
-        if outcomes[seed][0] == "interrupted":
+            print_failure(stderr, error)
+            status = "failed"
+        outcomes[seed] = status, path or next(iter(_directories(loaded) - others), None)
+        if status == "interrupted" or interruption.reason is not None:
             break
     _tell_seeds(seeds, outcomes)
-    if code := EXIT_CODES[max((status for status, _ in outcomes.values()), key=list(EXIT_CODES).index)]:
+    ends = [status for status, _ in outcomes.values()]
+    if len(outcomes) < len(seeds):
+        ends.append("interrupted")
+    if code := EXIT_CODES[max(ends, key=list(EXIT_CODES).index)]:
         raise typer.Exit(code)
+
+
+def _directories(config: Config) -> set[Path]:
+    """Run directories of the experiment and seed."""
+    folder = Path(config.runner.logger.log_path, config.runner.logger.experiment_name)
+    return {file.parent.resolve() for file in folder.glob(f"*-seed{config.runner.seed}/run.json")}
 
 
 def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | None]]) -> None:
@@ -148,8 +159,11 @@ def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | N
         console.print("", screen(compare(ended)), sep="\n")
 
 
-def _listen(interruption: Interruption) -> None:
-    """Lets a signal end the run cleanly; before it has begun, or the second time, at once."""
+def _listen() -> Interruption:
+    """What a signal asks to end a run cleanly; before the run has begun, or the second time, it ends all at once."""
+    from rlpipe.training import Interruption
+
+    interruption = Interruption()
 
     def handle(number: int, _: Any) -> None:
         if not interruption.heeded or interruption.reason is not None:
@@ -158,6 +172,7 @@ def _listen(interruption: Interruption) -> None:
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)
+    return interruption
 
 
 def _summarize(result: TrainResult, config: Config) -> None:

@@ -32,7 +32,8 @@ class GymnasiumConfig(SimulatorConfig):
     success_key: str | None = None
     """Entry of ``info`` that says whether the goal is reached, such as ``is_success``; None for a task without one."""
     vectorized: bool = False
-    """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot."""
+    """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot, so it
+    cannot evaluate."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of ``gymnasium.make``."""
 
@@ -280,5 +281,10 @@ class Gymnasium(OneByOne):
         except (gymnasium.error.Error, ModuleNotFoundError) as error:
             near = nearest(name, gymnasium.registry)
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
+        if config.vectorized and key == "env.eval":
+            raise ConfigError(
+                "env.eval.vectorized is true, but such a simulator draws its own seeds after the first episode of each "
+                "slot, and an evaluation plays held-out ones: set env.eval.vectorized=false."
+            )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")

@@ -86,19 +86,26 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
     return bound((1 - level) / 2), bound((1 + level) / 2)
 
 
+def bootstrap_over_runs(runs: Sequence[ArrayLike], *, level: float = 0.95) -> tuple[float, float]:
+    """Bounds of the mean over the episodes of several runs: percentile bootstrap that draws runs with replacement, and
+    in each drawn run its episodes.  Davison and Hinkley 1997, section 3.8.
+
+    Args:
+        runs: for each its [n] values, one an episode.
+    """
+    return _percentiles(_pooled_means(runs, np.random.default_rng(0)), level)
+
+
 def bootstrap_difference(
     first: Sequence[ArrayLike], second: Sequence[ArrayLike], *, level: float = 0.95
 ) -> tuple[float, float]:
-    """Bounds of the difference of two pooled means, each over the episodes of several runs: percentile bootstrap that
-    draws runs with replacement, and in each drawn run its episodes.  Davison and Hinkley 1997, section 3.8.
+    """Bounds of the difference of two such means, by the same bootstrap.
 
     Args:
         first, second: for each run its [n] values, one an episode.
     """
     generator = np.random.default_rng(0)
-    drawn = _pooled_means(first, generator) - _pooled_means(second, generator)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return _percentiles(_pooled_means(first, generator) - _pooled_means(second, generator), level)
 
 
 def probability_of_improvement(
@@ -116,8 +123,13 @@ def probability_of_improvement(
     generator = np.random.default_rng(0)
     rows = generator.integers(x.size, size=(RESAMPLES, x.size, 1))
     columns = generator.integers(y.size, size=(RESAMPLES, 1, y.size))
-    low, high = np.quantile(beats[rows, columns].mean((1, 2)), [(1 - level) / 2, (1 + level) / 2])
-    return float(beats.mean()), float(low), float(high)
+    return float(beats.mean()), *_percentiles(beats[rows, columns].mean((1, 2)), level)
+
+
+def _percentiles(drawn: NDArray[np.float64], level: float) -> tuple[float, float]:
+    """Bounds that hold the middle share of what was drawn."""
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def _resampled_means(sample: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.float64]:

@@ -1,0 +1,23 @@
+"""How a command says what went wrong: without credentials, which a service's error may quote."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from rich.console import Console
+from rich.markup import escape
+
+from rlpipe.secrets import redacted
+
+
+def print_refusal(stderr: Console, error: Exception) -> None:
+    """The message alone: it says what to do."""
+    stderr.print(f"[bold red]error:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
+
+
+def print_failure(stderr: Console, error: Exception) -> None:
+    """The traceback, and what it comes down to."""
+    stderr.print(redacted("".join(traceback.format_exception(error)), os.environ), markup=False, soft_wrap=True)
+    told = escape(redacted(f"{type(error).__name__}: {error}", os.environ))
+    stderr.print(f"[bold red]failed:[/] {told}", soft_wrap=True)
