@@ -156,7 +156,7 @@ def test_the_closest_metric_is_explained_and_the_others_are_mentioned():
     assert [one["metric"] for one in explained["see_also"]] == ["train/actor/clip_fraction"]
 
 
-@pytest.mark.parametrize("name", [*CATALOGUE, *{use.name.key for system in SYSTEMS for use in uses(system)}])
+@pytest.mark.parametrize("name", [*CATALOGUE, *sorted({use.name.key for system in SYSTEMS for use in uses(system)})])
 def test_every_name_has_an_explanation(name):
     assert find(name)
     assert data("explain", name)["metrics"]
