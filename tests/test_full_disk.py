@@ -94,8 +94,8 @@ def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_
     assert later <= full + 1  # nothing was written meanwhile
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
     assert [row["iteration"] for row in rows] == list(range(1, 81))
-    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("disk", "backend")]
-    assert [(e["kind"], e["data"]["level"]) for e in events] == [("disk", "critical"), ("disk", "cleared")]
+    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] == "disk"]  # a view may notice it too
+    assert [e["data"]["level"] for e in events] == ["critical", "cleared"]
     from tests.stores import csv, tensorboard
 
     for store in (csv, tensorboard):
