@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from rlpipe.config import Config, load_config
 
 torch.set_num_threads(1)
+settings.register_profile("unhurried", deadline=None)  # how long an example takes says more of the machine than of us
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):

@@ -238,7 +238,7 @@ def test_the_closest_meaning_of_a_name_comes_first(asked):
 
 
 @pytest.mark.parametrize("system", DIALECTS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(value=st.floats(-1e6, 1e6))
 def test_a_number_that_went_there_comes_back(system, value):
     for key, use in written(system).items():

@@ -170,7 +170,7 @@ episodes = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(episodes, max_size=7), st.integers(1, 60))
 def test_every_value_comes_back_to_the_last_digit_in_either_format(said, at_once):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

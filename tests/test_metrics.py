@@ -824,7 +824,7 @@ def windows(draw: st.DrawFn) -> MetricWindow:
     return window
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(windows(), min_size=2, max_size=4), st.randoms())
 def test_the_order_in_which_windows_merge_does_not_show(parts, random):
     shuffled = list(parts)
