@@ -1,8 +1,9 @@
-"""Draws the pictures of the documentation from real runs, into docs/images.
+"""Draws the pictures of the documentation, most of them from real runs, into docs/images.
 
 python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
 python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: what configs/cartpole_study.yaml was varied in
+python docs/make_pictures.py cluster                      cluster.png: which actor runs where
 """
 
 from __future__ import annotations
@@ -192,6 +193,52 @@ def draw_explanation(name: str) -> None:
     terminal.save_svg(str(IMAGES / "explain.svg"), title=f"rlpipe metrics explain {name}")
 
 
+def draw_cluster() -> Figure:
+    """Which part runs on which node of a cluster, and what travels between them."""
+    figure, axes = plt.subplots(figsize=(10, 4.6), constrained_layout=True)
+    axes.set(xlim=(0, 20), ylim=(0, 9.2))
+    axes.set_axis_off()
+
+    def box(x: float, y: float, width: float, height: float, text: str, colour: str = "") -> None:
+        """A part in its colour, or, without one, a node."""
+        style = {"facecolor": colour, "edgecolor": "none"} if colour else {"facecolor": "0.96", "edgecolor": "0.7"}
+        axes.add_patch(mpl.patches.FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.2",
+                                                  zorder=2 if colour else 1, **style))  # fmt: skip
+        place = {"va": "center", "color": "white"} if colour else {"va": "top", "color": "0.35"}
+        axes.text(x + width / 2, y + (height / 2 if colour else height - 0.2), text, ha="center", fontsize=9, zorder=3,
+                  **place)  # fmt: skip
+
+    def arrow(points: Sequence[tuple[float, float]], colour: str) -> None:
+        *before, last = points
+        axes.plot(*zip(*before, strict=True), color=colour, linewidth=1.8, solid_capstyle="butt", zorder=4)
+        axes.annotate("", last, before[-1], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8,
+                                                        "shrinkA": 0, "shrinkB": 0}, zorder=4)  # fmt: skip
+
+    batches, weights, windows, _ = COLOURS
+    box(0.2, 0.6, 4.4, 8.2, "node where the run is started")
+    box(0.6, 5.6, 3.6, 1.6, "driver: rlpipe train\npasses references on", "0.35")
+    box(0.6, 2.6, 3.6, 1.6, "metric-logger\nrun directory, checkpoints", windows)
+    box(0.6, 1.0, 3.6, 1.0, "a process for each tracker", "0.55")
+    for node, (bottom, first) in enumerate([(5.0, 0), (0.6, 4)]):
+        box(8.0, bottom, 5.0, 3.8, f"simulator node {node + 1}: cluster.worker_nodes")
+        for rank in range(4):
+            x, y = 8.3 + 2.3 * (rank % 2), bottom + 1.75 - 1.45 * (rank // 2)
+            box(x, y, 2.1, 1.2, f"rollout-{first + rank}", batches)
+    box(16.0, 2.8, 3.8, 3.8, "GPU node:\ncluster.learner_nodes")
+    box(16.4, 3.2, 3.0, 1.8, "learner", weights)
+    for y in (7.6, 3.2):
+        arrow([(13.0, y), (14.4, y), (14.4, 3.6), (16.4, 3.6)], batches)
+    arrow([(16.4, 4.6), (15.2, 4.6), (15.2, 8.98), (7.2, 8.98), (7.2, 7.0), (8.0, 7.0)], weights)
+    arrow([(7.2, 7.0), (7.2, 1.8), (8.0, 1.8)], weights)
+    for y in (5.6, 3.4):
+        arrow([(8.0, y), (5.6, y), (5.6, 3.4), (4.2, 3.4)], windows)
+    arrow([(17.9, 3.2), (17.9, 0.2), (5.6, 0.2), (5.6, 3.0), (4.2, 3.0)], windows)
+    for x, y, text, colour in [(13.7, 7.7, "batches", batches), (10.5, 9.05, "weights", weights),
+                               (15.4, 0.3, "windows of metrics", windows)]:  # fmt: skip
+        axes.text(x, y, text, color=colour, fontsize=9, ha="center", va="bottom")
+    return figure
+
+
 def _terminal() -> Terminal:
     return Terminal(record=True, force_terminal=True, width=100, file=Path("/dev/null").open("w"))
 
@@ -205,6 +252,8 @@ def main() -> None:
         draw_readme(runs).savefig(IMAGES / "curve.png", dpi=150)
         draw_console(runs[0])
         draw_explanation("ppo/policy/clipfrac")
+    elif what == "cluster":
+        draw_cluster().savefig(IMAGES / "cluster.png", dpi=130)
     else:
         draw = {"benchmarks": draw_benchmarks, "cartpole": draw_cartpole}[what]
         draw(runs).savefig(IMAGES / f"{what}.png", dpi=130)
