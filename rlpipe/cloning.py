@@ -19,6 +19,7 @@ from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.learner import Arrays, LearnerBase
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.spans import spans
 from rlpipe.observations import Observations
 from rlpipe.plugins import ConfigError
 from rlpipe.rollout import Snapshot
@@ -91,7 +92,9 @@ class CloningLearner(LearnerBase):
         window.observe(m.VERSION, self._version)
         window.observe(m.DEMO_SAMPLES, len(self._train[0]) + len(self._held_out[0]))
         window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
-        window.observe(m.RUN_TRAINING_TIME, self._now() - began)
+        trained = self._now()
+        window.observe(m.RUN_TRAINING_TIME, trained - began)
+        window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window
 
     def _loss(self, observations: Tensor, actions: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ import copy
 import importlib
 import itertools
 import os
+import platform
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -31,40 +32,55 @@ from rlpipe.algorithms.base import (
     optimizer_state,
 )
 from rlpipe.checkpoint import under
-from rlpipe.config import AUTO, Config, Stage, declared_metrics
+from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, declared_metrics
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.observations import Observations
-from rlpipe.plugins import resolve
+from rlpipe.metrics.spans import spans
+from rlpipe.observations import Cut, Observations
 from rlpipe.policies.base import Policy, Weights
+from rlpipe.ranks import ALONE, Joined, Meeting, Minibatches, Portion, portion
 from rlpipe.rollout import Snapshot, build_policy
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def join(batches: Sequence[TrajectoryBatch], device: torch.device) -> Trajectories:
-    """Fragments of several workers as one, side by side along N, on the device."""
+_BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
+
+
+def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Portion | None = None) -> Trajectories:
+    """Fragments of several workers as one, side by side along N, on the device.
+
+    Args:
+        batches: in the order of their workers.  device: of the result.
+        own: which of their environments to take; None for all.
+    """
     envs = [batch.rewards.shape[1] for batch in batches]
     total, offset = sum(envs), 0
-    final_index = []
+    own = own or Portion(range(len(envs)), range(total), 0, total)
+    first, last = own.columns.start, own.columns.stop
+    finals, final_index = [], []
     for batch, count in zip(batches, envs, strict=True):
         steps, slots = np.divmod(batch.final_index, count)
-        final_index.append(steps * total + offset + slots)
+        slots += offset
+        taken = (slots >= first) & (slots < last)
+        finals.append(batch.final_observations[taken])
+        final_index.append((steps * (last - first) + slots - first)[taken])
         offset += count
 
-    def joined(name: str, axis: int) -> Tensor:
-        parts = [getattr(batch, name) for batch in batches]
-        return torch.from_numpy(np.concatenate(parts, axis=axis)).to(device)
+    def joined(name: str) -> Tensor:
+        whole = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
+        return torch.from_numpy(whole[:, first:last]).to(device)
 
-    by_env = {f.name: joined(f.name, 1) for f in fields(Trajectories) if not f.name.startswith("final_")}
     return Trajectories(
-        **by_env,
-        final_observations=joined("final_observations", 0),
+        **{name: joined(name) for name in _BY_ENVIRONMENT},
+        final_observations=torch.from_numpy(np.concatenate(finals)).to(device),
         final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
+        first=own.first,
+        environments=own.environments,
     )
 
 
@@ -73,11 +89,11 @@ class LearnerBase(ABC):
 
     _learns_critic = True
 
-    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, learners: int = 1) -> None:
         """Makes the policy with its first weights, which follow from the seed or from ``policy.warm_start``.
 
         Args:
-            stages: of the run.  spec: of the simulator.
+            stages: of the run.  spec: of the simulator.  learners: of the run; they may share a machine.
         """
         config = stages[0].config
         self._stages = stages
@@ -86,11 +102,13 @@ class LearnerBase(ABC):
         threads = config.learner.num_threads
         if isinstance(threads, str):
             threads = len(os.sched_getaffinity(0))
-            if resolve("algorithms", config.algorithm.name, "algorithm.name").ahead:
-                threads = max(1, threads // 2)  # workers collect meanwhile
+            if algorithm_class(config).ahead:
+                threads //= 2  # workers collect meanwhile
+            threads = max(1, threads // learners)
         self._threads = threads
         torch.set_num_threads(self._threads)
         device = config.learner.device
+        check_device(device)
         self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
         self._policy = build_policy(config, spec).to(self._device)
         self._generator = torch.Generator().manual_seed(config.runner.seed)
@@ -105,8 +123,7 @@ class LearnerBase(ABC):
         return changed
 
     def _make_algorithm(self) -> Any:
-        algorithm = self._config.algorithm
-        return resolve("algorithms", algorithm.name, "algorithm.name")(algorithm)
+        return algorithm_class(self._config)(self._config.algorithm)
 
     def snapshot(self) -> Snapshot:
         """The weights that act, as they are now."""
@@ -171,14 +188,16 @@ class LearnerBase(ABC):
             window.observe(m.CRITIC_LR, critic * scale)
         return actor * scale, critic * scale
 
-    def _observe_versions(self, window: MetricWindow, stage: int, batches: Sequence[TrajectoryBatch]) -> None:
-        """Whose actions were learnt from."""
-        window.observe(m.STAGE, stage)
-        window.observe(m.VERSION, self._version)
-        versions = [batch.policy_version for batch in batches]
-        decisions = [np.count_nonzero(batch.valid) for batch in batches]
+    def _observe_versions(
+        self, window: MetricWindow, batches: Sequence[TrajectoryBatch], own: Portion | None = None
+    ) -> None:
+        """Whose actions were learnt from, of the own environments or else of all."""
+        columns = slice(None) if own is None else slice(own.columns.start, own.columns.stop)
+        decisions = np.concatenate([batch.valid.sum(0) for batch in batches])[columns]
+        envs = [batch.valid.shape[1] for batch in batches]
+        versions = np.repeat([batch.policy_version for batch in batches], envs)[columns]
         window.observe(m.POLICY_VERSION, versions, weights=decisions)
-        lags = [self._version - 1 - version for version in versions]
+        lags = self._version - 1 - versions
         window.observe(m.POLICY_LAG, lags, weights=decisions)
         window.observe(m.POLICY_LAG_MAX, lags)
 
@@ -190,17 +209,26 @@ class LearnerBase(ABC):
 
 
 class Learner(LearnerBase):
-    """Policy, optimiser and algorithm; one update an iteration."""
+    """Policy, optimiser and algorithm; one update an iteration.
 
-    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+    Several share a batch: each holds the decisions of its own environments, draws the same minibatches, and sums its
+    gradients with those of the others, so that all have the same weights and none has seen all decisions.
+    """
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, rank: int = 0, meeting: Meeting | None = None) -> None:
         """Makes the policy with its first weights, and reads the demonstrations if a stage clones them.
 
         Args:
             stages: of the run.  spec: of the simulator.
+            rank: of this learner.  meeting: where it finds the others; None where there is none.
         Raises:
             ConfigError: the demonstrations are missing, or do not fit.
         """
-        super().__init__(stages, spec)
+        super().__init__(stages, spec, 1 if meeting is None else meeting.size)
+        self._ranks = ALONE if meeting is None else Joined(meeting, rank, self._device)
+        with torch.no_grad():  # a seed need not give the same bits on every kind of machine
+            for tensor in self._policy.state_dict().values():
+                tensor.copy_(self._ranks.from_first(tensor))
         self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
         self._learns_critic = self._algorithm.learns_critic
         self._actor = list(self._policy.actor_parameters())
@@ -209,14 +237,15 @@ class Learner(LearnerBase):
         self._optimizer = torch.optim.Adam(groups, lr=0.0, eps=self._config.learner.adam_eps, fused=True)
         self._shown = self._demonstrated(spec)
         self._begin()
+        self._compile()
 
     def _begin(self) -> None:
         """Freezes the policy as it is now as the reference, if a stage compares with it."""
-        options = [stage.config.algorithm for stage in self._stages]
+        configs = [stage.config for stage in self._stages]
         self._reference: Policy | None = None
-        if any(resolve("algorithms", each.name, "algorithm.name")(each).keeps_reference for each in options):
+        if any(algorithm_class(config)(config.algorithm).keeps_reference for config in configs):
             self._reference = copy.deepcopy(self._policy).requires_grad_(False)
-        self._algorithm.begin(self._reference)
+        self._algorithm.begin(self._reference, self._ranks)
 
     def begin_with(self, weights: Weights) -> Snapshot:
         snapshot = super().begin_with(weights)
@@ -227,9 +256,18 @@ class Learner(LearnerBase):
         changed = super()._enter(stage)
         if changed:
             before, self._algorithm = self._algorithm, self._make_algorithm()
-            self._algorithm.begin(self._reference)
+            self._algorithm.begin(self._reference, self._ranks)
             self._algorithm.load_state(before.state())
+            self._compile()
         return changed
+
+    def _compile(self) -> None:
+        loss = self._algorithm.loss
+        self._loss = torch.compile(loss, dynamic=True) if self._config.learner.compile else loss
+
+    def _autocast(self) -> torch.autocast:
+        """Half the bits for matrix products, if so configured; weights and optimiser keep theirs."""
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
 
     def _demonstrated(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
         """Observations and actions to clone; None if no stage does."""
@@ -242,97 +280,168 @@ class Learner(LearnerBase):
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         torch.set_num_threads(self._threads)
         self._enter(stage)
-        window, observations = MetricWindow(), Observations(self._metrics)
+        common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
+        observations = Observations(self._metrics, self._ranks)
         marks = [self._now()]
         with torch.no_grad():
-            trajectories = join(batches, self._device)
+            own = self._portion(batches)
+            trajectories = join(batches, self._device, own)
             marks.append(self._now())
-            samples, observed = self._algorithm.prepare(trajectories, self._policy)
+            with self._autocast():  # as in the loss, so that what is compared differs by the policy alone
+                samples, observed = self._algorithm.prepare(trajectories, self._policy)
             observations.add(observed)
         marks.append(self._now())
-        rates = self._learning_rates(iteration, window)
+        rates = self._learning_rates(iteration, common)
         for group, rate in zip(self._optimizer.param_groups, rates, strict=self._learns_critic):
             group["lr"] = rate
-        self._run_epochs(samples, iteration, observations, window)
+        spent = self._run_epochs(samples, iteration, observations, common)
         with torch.no_grad():
-            self._policy.observe(samples.observations)
+            self._policy.observe(samples.observations, self._ranks)
             if (deviation := self._policy.action_std()) is not None:
-                observations.add({m.ACTION_STD: deviation})
+                observations.add_common({m.ACTION_STD: deviation})
             observations.reduce(window)
+            self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
-        snapshot = self.snapshot()
+        snapshot = self.snapshot() if self._ranks.first else Snapshot(self._version, {})  # the first speaks for all
         marks.append(self._now())
-        self._observe_versions(window, stage, batches)
+        common.observe(m.STAGE, stage)
+        common.observe(m.VERSION, self._version)
+        self._observe_versions(window, batches, own)
+        name = "learner" if self._ranks.size == 1 else f"learner-{self._ranks.rank}"
+        window.spans = spans(name, marks, ["receive batches", "advantages", "train", "publish weights"])
         received, prepared, trained, published = np.diff(marks).tolist()
         window.observe(m.RECV_TRAJ_TIME, received)
         window.observe(m.COMPUTE_ADV_TIME, prepared)
-        window.observe(m.CAL_ADVANTAGES, received + prepared)
         window.observe(m.RUN_TRAINING_TIME, trained)
-        window.observe(m.SYNC_WEIGHTS, published)
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
+        for metric, seconds in spent.items() if self._device.type == "cpu" else ():
+            window.observe(metric, seconds)  # elsewhere a clock on the host only sees work being queued
+        common.observe(m.CAL_ADVANTAGES, received + prepared)
+        common.observe(m.SYNC_WEIGHTS, published)
+        if self._ranks.first:
+            window.merge(common)
         return snapshot, window
 
-    def _run_epochs(self, samples: Samples, iteration: int, observations: Observations, window: MetricWindow) -> None:
+    def _portion(self, batches: Sequence[TrajectoryBatch]) -> Portion | None:
+        """What is this learner's of the fragments that it was given; None for all."""
+        if self._ranks.size == 1:
+            return None
+        config = self._config
+        environments = config.env.train.total_num_envs
+        workers = environments // batches[0].rewards.shape[1]
+        group_size = getattr(config.algorithm, "group_size", 1)
+        return portion(self._ranks.rank, self._ranks.size, workers, environments, group_size)
+
+    def _run_epochs(
+        self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow
+    ) -> dict[Metric, float]:
+        """Learns from the samples; returns the seconds that its parts took, by metric."""
         config = self._config.algorithm
+        spent: defaultdict[Metric, float] = defaultdict(float)
         cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
-        minibatches = min(config.num_minibatches, len(samples))  # an algorithm may leave out decisions, or all
+        minibatches = Minibatches(samples.position, config.num_minibatches, self._ranks, self._generator)
         terms: list[Terms] = []
         orders: list[Tensor] = []
+        own_sizes: list[int] = []
         sizes: list[int] = []
-        skipped = 0
-        learning = stepping = 0.0
-        for _ in range(config.update_epochs if minibatches else 0):
-            orders.append(torch.randperm(len(samples), generator=self._generator).to(self._device))
-            shuffled = samples.select(orders[-1])
-            bounds = np.linspace(0, len(samples), minibatches + 1).astype(int)
-            for begin, end in itertools.pairwise(bounds.tolist()):
+        for _ in range(config.update_epochs if minibatches.total else 0):
+            order, own, counts = minibatches.draw()
+            shuffled, begin = samples.select(order), 0
+            for length, count in zip(own, counts, strict=True):
                 began = time.perf_counter()
-                loss = self._algorithm.loss(self._policy, shuffled.select(slice(begin, end)))
-                total = loss.total
-                if config.cloning_coef:
-                    distance = self._cloning_loss(config.cloning_batch_size)
-                    total = total + cloning * distance.mean()
-                    observations.add({m.CLONING_LOSS: distance.detach()})
+                with self._autocast():
+                    loss = self._loss(self._policy, shuffled.select(slice(begin, begin + length)))
+                    total = loss.each.sum() / count
+                    if config.cloning_coef:
+                        distance = self._cloning_loss(config.cloning_batch_size)
+                        total = total + cloning * distance.sum() / config.cloning_batch_size
+                        observations.add({m.CLONING_LOSS: distance.detach()})
                 self._optimizer.zero_grad(set_to_none=True)
                 total.backward()  # type: ignore[no-untyped-call]
-                learnt = time.perf_counter()
-                norms = self._clip_gradients()
-                observations.add(norms)
-                finite = bool(torch.isfinite(torch.stack([total.detach(), *norms.values()])).all())
-                if finite:
-                    self._optimizer.step()
-                skipped += not finite
+                spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
+                observations.add_common(self._descend(total.detach(), spent))
                 terms.append(loss.terms)
-                sizes.append(end - begin)
-                learning, stepping = learning + learnt - began, stepping + time.perf_counter() - learnt
-            if config.target_kl is not None:
-                moved = [self._algorithm.divergence(part) for part in terms[-minibatches:]]
-                if float(torch.cat(moved).double().mean()) > config.target_kl:
-                    break
+                begin += length
+            orders.append(order)
+            own_sizes += own
+            sizes += counts
+            if config.target_kl is not None and self._divergence(terms[-len(own) :]) > config.target_kl:
+                break
         if terms:
             taken = torch.cat(orders)
             with torch.no_grad():
                 joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
                 observed = self._algorithm.observe(samples, taken, joined)
-                observations.add_update(observed, samples.trajectory[taken], sizes, minibatches)
+                cut = Cut(own_sizes, sizes, minibatches.parts)
+                observations.add_update(observed, samples.trajectory[taken], cut)
+        else:
+            common.observe(m.NUM_UPDATES, 0)
+            common.observe(m.NONFINITE_STEPS, 0)
         if config.cloning_coef:
-            window.observe(m.CLONING_WEIGHT, cloning)
-        epochs = len(orders)
-        window.observe(m.EPOCHS_RUN, epochs)
-        window.observe(m.NUM_UPDATE_EPOCHS, epochs)
-        window.observe(m.NUM_SAMPLES, sum(sizes))
-        window.observe(m.NUM_UPDATES, len(sizes) - skipped)
-        window.observe(m.NONFINITE_STEPS, skipped)
-        if self._device.type == "cpu":  # elsewhere a clock on the host only sees work being queued
-            window.observe(m.FORWARD_BACKWARD_TIME, learning)
-            window.observe(m.OPTIMIZER_STEP_TIME, stepping)
+            common.observe(m.CLONING_WEIGHT, cloning)
+        common.observe(m.EPOCHS_RUN, len(orders))
+        common.observe(m.NUM_UPDATE_EPOCHS, len(orders))
+        common.observe(m.NUM_SAMPLES, sum(sizes))
+        return spent
+
+    def _descend(self, total: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
+        """One optimiser step with the gradients of all learners, unless they or the loss are not finite.
+
+        Args:
+            total: the own part of the loss.  spent: seconds by metric, added to.
+        Returns:
+            Norms before clipping, and whether the step was taken.
+        """
+        began = time.perf_counter()
+        if self._ranks.size > 1:
+            parameters = itertools.chain(self._actor, self._critic)
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            summed = self._ranks.sum(torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]))
+            total, *parts = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+            spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
+        synced = time.perf_counter()
+        observed = self._clip_gradients()
+        finite = torch.isfinite(torch.stack([total.squeeze(), *observed.values()])).all()
+        self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined] # the step is skipped on the device
+        self._optimizer.step()
+        spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - synced
+        return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
+
+    def _compare_weights(self, iteration: int) -> None:
+        """Checks that this learner has the weights of the first, to the last bit, NaN included.
+
+        Raises:
+            RuntimeError: it has not.
+        """
+        if self._ranks.size == 1:
+            return
+        state = self._policy.state_dict()
+        sums = torch.stack([tensor.float().reshape(-1).view(torch.int32).sum() for tensor in state.values()])
+        unlike = (sums != self._ranks.from_first(sums)).tolist()
+        if any(unlike):
+            names = ", ".join(itertools.compress(state, unlike))
+            raise RuntimeError(
+                f"after iteration {iteration}, learner {self._ranks.rank} of {self._ranks.size} (learner.num_learners) "
+                f"on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
+                "round differently: keep learners to one kind (cluster.learner_nodes), or have one "
+                "(learner.num_learners=1), and go on from the last checkpoint with --resume."
+            )
+
+    def _divergence(self, terms: Sequence[Terms]) -> float:
+        """Nats that the policy moved on the decisions of these minibatches, of all learners."""
+        moved = torch.cat([self._algorithm.divergence(part) for part in terms]).double()
+        total, count = self._ranks.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
+        return float(total / count)
 
     def _cloning_loss(self, count: int) -> Tensor:
-        """[count] of demonstrated steps, drawn anew."""
+        """Of this learner's part of as many demonstrated steps, drawn anew."""
         assert self._shown is not None
         observations, actions = self._shown
-        drawn = torch.randint(len(actions), (count,), generator=self._generator).to(self._device)
+        drawn = torch.randint(len(actions), (count,), generator=self._generator)[self._ranks.rank :: self._ranks.size]
+        drawn = drawn.to(self._device)
         return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
 
     def _clip_gradients(self) -> dict[Metric, Tensor]:
@@ -365,7 +474,7 @@ class Learner(LearnerBase):
 
 def learner_class(config: Config) -> type[LearnerBase]:
     """Where the configured algorithm learns."""
-    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    algorithm = algorithm_class(config)
     module, _, name = algorithm.learner.partition(":")
     found: type[LearnerBase] = getattr(importlib.import_module(module), name)
     return found

@@ -117,7 +117,7 @@ def in_order():
     """Both take the samples of each epoch in the order in which they were collected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "permutation", np.arange)
-        patch.setattr(torch, "randperm", lambda count, generator=None: torch.arange(count))
+        patch.setattr(torch, "randperm", lambda count, **_: torch.arange(count))
         yield
 
 

@@ -39,7 +39,7 @@ from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.window import merged
-from rlpipe.observations import Observations
+from rlpipe.observations import Cut, Observations
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
@@ -95,7 +95,7 @@ def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observ
     joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
     observed = algorithm.observe(samples, torch.arange(len(samples)), joined)
     sizes = [len(samples.select(part)) for part in parts]
-    observations.add_update(observed, samples.trajectory, sizes, len(sizes))
+    observations.add_update(observed, samples.trajectory, Cut(sizes, sizes, len(sizes)))
     return reduced(observations)
 
 
@@ -240,7 +240,7 @@ def minibatches(inputs: dict[str, Any], dtype: type) -> Observed:
             sizes = [decisions for _, decisions in means]
             values = torch.cat([torch.full((decisions,), mean, dtype=torch.float64) for mean, decisions in means])
             trajectory = torch.zeros(len(values), dtype=torch.int64)
-            observations.add_update({CATALOGUE[name]: values}, trajectory, sizes, len(epochs[-1]))
+            observations.add_update({CATALOGUE[name]: values}, trajectory, Cut(sizes, sizes, len(epochs[-1])))
         windows.append(reduced(observations))
     return windows, None
 
@@ -263,7 +263,9 @@ def policy(inputs: dict[str, Any], dtype: type) -> Observed:
     observations = Observations(ALL)
     if (deviation := acting.action_std()) is not None:
         observations.add({m.ACTION_STD: deviation.detach()})
-    samples = PPOSamples(numbers.unsqueeze(-1), actions, numbers, numbers, numbers.long(), numbers, numbers)
+    samples = PPOSamples(
+        numbers.unsqueeze(-1), actions, numbers, numbers, numbers.long(), numbers.long(), numbers, numbers
+    )
     return [learn(ppo(), acting, samples, observations)], None
 
 

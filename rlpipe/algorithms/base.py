@@ -14,6 +14,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
+from rlpipe.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,11 @@ Observed = Mapping[Metric, Tensor | float]
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Fragments joined along N, on the learner's device; fields as in ``rlpipe.trajectory.TrajectoryBatch``."""
+    """Fragments joined along N, on the learner's device; fields as in ``rlpipe.trajectory.TrajectoryBatch``.
+
+    Attributes:
+        first: number of the first environment among those of all learners.  environments: how many those are.
+    """
 
     observations: Tensor
     actions: Tensor
@@ -69,6 +74,14 @@ class Trajectories:
     valid: Tensor
     final_observations: Tensor
     final_index: Tensor
+    first: int
+    environments: int
+
+    def positions(self) -> Tensor:
+        """[T, N] int64 where each decision stands among those of all learners, time first."""
+        steps, envs = self.valid.shape
+        rows = torch.arange(steps, device=self.valid.device).unsqueeze(1) * self.environments
+        return rows + torch.arange(self.first, self.first + envs, device=self.valid.device)
 
     def numbers(self) -> Tensor:
         """[T, N] int64 numbers of the trajectories: each environment begins one, and each end another."""
@@ -85,6 +98,7 @@ class Samples:
         observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages: [B].
         trajectory: [B] int64, number of the trajectory that a decision belongs to; an episode that spans iterations is
             one in each.
+        position: [B] int64, rising, of ``Trajectories.positions``.
     """
 
     observations: Tensor
@@ -92,6 +106,7 @@ class Samples:
     old_log_probs: Tensor
     advantages: Tensor
     trajectory: Tensor
+    position: Tensor
 
     def select(self, index: Tensor | slice) -> Self:
         """The decisions at an index."""
@@ -122,11 +137,11 @@ class Loss(NamedTuple):
     """Loss of one minibatch.
 
     Attributes:
-        total: scalar to minimise, with gradients.
+        each: [B] of each decision, with gradients; their mean over the minibatch is minimised.
         terms: what ``observe`` wants to have, per decision [B], without gradients.
     """
 
-    total: Tensor
+    each: Tensor
     terms: Terms
 
 
@@ -157,6 +172,8 @@ class Algorithm(ABC):
     """Whether workers collect while it learns, with weights that are one update older."""
     collects: ClassVar[bool] = True
     """Whether it learns from what workers collect."""
+    shared: ClassVar[bool] = False
+    """Whether several learners can share the work."""
     staged: ClassVar[bool] = True
     """Whether a stage of the run may change its options."""
     needs_bounds: ClassVar[bool] = False
@@ -177,6 +194,9 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
     """
 
     learner = "rlpipe.learner:Learner"
+    shared = True
+    ranks: Ranks = ALONE
+    """All learners; statistics of the whole batch are sums over them."""
     learns_critic: ClassVar[bool] = True
     """Whether its loss reaches the policy's critic."""
     Config = OnPolicyConfig
@@ -187,12 +207,14 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Whether it compares the policy with what it was when the run began."""
         return False
 
-    def begin(self, reference: Policy | None) -> None:
+    def begin(self, reference: Policy | None, ranks: Ranks = ALONE) -> None:  # noqa: ARG002 - for those that compare
         """Called once, before anything else, and again with new options when a stage begins.
 
         Args:
             reference: frozen copy of the policy as it was when the run began; None if no stage keeps one.
+            ranks: all learners.
         """
+        self.ranks = ranks
 
     def state(self) -> Mapping[str, float]:
         """Numbers that a later process, or the next stage, goes on from; the default has none."""

@@ -17,6 +17,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
+from rlpipe.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     config: ClippedConfig
     _reference: Policy | None = None
 
-    def begin(self, reference: Policy | None) -> None:
+    def begin(self, reference: Policy | None, ranks: Ranks = ALONE) -> None:
+        super().begin(reference, ranks)
         self._reference = reference if self.keeps_reference else None
 
     def divergence(self, terms: Terms) -> Tensor:

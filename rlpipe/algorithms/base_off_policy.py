@@ -97,8 +97,11 @@ class OffPolicyAlgorithm(Algorithm):
     shown = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
     demo_share: float = 0.0
     """Share of each batch that is demonstrated."""
-    skipped: int = 0
-    """Gradient steps that were not taken in full, because a gradient was not finite."""
+
+    @property
+    def skipped(self) -> int:
+        """Gradient steps so far that were not taken in full, because a gradient was not finite."""
+        return 0
 
     @abstractmethod
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
@@ -214,6 +217,11 @@ class SoftActorCritic(OffPolicyAlgorithm):
             "temperature": torch.optim.Adam([self._log_temperature], fused=True),
         }
         self._steps = 0
+        self._finite = self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def skipped(self) -> int:
+        return int(self._skipped)
 
     def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
         for name, optimizer in self._optimizers.items():
@@ -224,12 +232,12 @@ class SoftActorCritic(OffPolicyAlgorithm):
         return torch.randn(count, self._dim, generator=self._generator).to(self._device)
 
     def step(self, batch: Transitions) -> Observed:
-        self._finite = True
+        self._finite = torch.ones_like(self._finite)
         observed = self._step_critics(batch)
         self._steps += 1
         if self._steps % self.config.actor_interval == 0:
             observed |= self._step_actor(batch)
-        self.skipped += not self._finite
+        self._skipped = self._skipped + 1 - self._finite
         return observed
 
     def _step_critics(self, batch: Transitions) -> dict[Metric, Tensor | float]:
@@ -297,10 +305,10 @@ class SoftActorCritic(OffPolicyAlgorithm):
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
-        if bool(torch.isfinite(norm)):
-            optimizer.step()
-        else:
-            self._finite = False
+        finite = torch.isfinite(norm)
+        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined] # the step is skipped on the device
+        optimizer.step()
+        self._finite = self._finite * finite
         return norm.detach()
 
     def state(self) -> dict[str, Tensor]:

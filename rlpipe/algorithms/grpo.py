@@ -98,7 +98,8 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         trajectory = t.numbers()[learnt]
         samples = GRPOSamples(
             t.observations[:-1][learnt], t.actions[learnt], t.log_probs[learnt], advantages[learnt], trajectory,
-            loss_weights(trajectory, config.loss_aggregation).to(t.rewards.dtype),
+            t.positions()[learnt],
+            loss_weights(trajectory, config.loss_aggregation, total=self.ranks.sum).to(t.rewards.dtype),
             None if ref_log_probs is None else ref_log_probs[learnt[valid]],
         )  # fmt: skip
         observed = self._describe_batch(t, policy, ref_log_probs)
@@ -122,20 +123,22 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         """
         t, size = trajectories, self.config.group_size
         steps, envs = t.valid.shape
-        running = int((~(t.terminated | t.truncated).any(0)).sum())
+        first = t.observations[0].view(envs // size, size, -1)
+        unended = (~(t.terminated | t.truncated).any(0)).sum()
+        unlike = (first != first[:, :1]).flatten(1).any(1).sum()
+        running, differing = self.ranks.sum(torch.stack([unended, unlike])).tolist()
         if running:
             raise ConfigError(
-                f"{running} of {envs} episodes did not end within rollout.horizon, which is {steps}; GRPO scores whole "
-                "episodes. Raise rollout.horizon to the time limit of the task, or lower the limit "
+                f"{running} of {t.environments} episodes did not end within rollout.horizon, which is {steps}; GRPO "
+                "scores whole episodes. Raise rollout.horizon to the time limit of the task, or lower the limit "
                 "(env.train.max_episode_steps)."
             )
-        first = t.observations[0].view(envs // size, size, -1)
-        differing = int((first != first[:, :1]).flatten(1).any(1).sum())
         if differing:
             raise ConfigError(
-                f"{differing} of {envs // size} groups of {size} environments (algorithm.group_size) did not begin in "
-                "one state, although they were reset with one seed: their first observations differ. GRPO needs a "
-                "simulator whose state after a reset follows from the seed; env.train.vectorized=false may help."
+                f"{differing} of {t.environments // size} groups of {size} environments (algorithm.group_size) did not "
+                "begin in one state, although they were reset with one seed: their first observations differ. GRPO "
+                "needs a simulator whose state after a reset follows from the seed; env.train.vectorized=false may "
+                "help."
             )
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
@@ -147,7 +150,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio}
-        return Loss(loss.mean(), {name: term.detach() for name, term in terms.items()})
+        return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def observe(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
         observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)

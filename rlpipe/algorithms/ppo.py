@@ -124,10 +124,10 @@ class PPO(ClippedAlgorithm[PPOSamples]):
             gae_lambda=config.gae_lambda,
         )
         returns = raw + values
-        advantages = normalize(raw, valid) if config.normalize_advantages else raw
+        advantages = normalize(raw, valid, total=self.ranks.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], t.log_probs[valid], advantages[valid], t.numbers()[valid],
-            returns[valid], values[valid], ref_log_probs,
+            t.positions()[valid], returns[valid], values[valid], ref_log_probs,
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[valid],
@@ -158,14 +158,18 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         }
         divergence = observed[m.KL_REF_EPISODE]
         assert isinstance(divergence, Tensor)
-        if config.kl_control == "adaptive" and math.isfinite(mean := float(divergence.mean())):
-            self._kl_coef = adaptive_kl_coef(
-                self._kl_coef,
-                mean,
-                kl_target=config.kl_target,
-                kl_horizon=config.kl_horizon,
-                trajectories=len(divergence),
-            )
+        if config.kl_control == "adaptive":
+            total, count = self.ranks.sum(
+                torch.stack([divergence.sum(), divergence.new_tensor(len(divergence))])
+            ).tolist()
+            if math.isfinite(total) and count:
+                self._kl_coef = adaptive_kl_coef(
+                    self._kl_coef,
+                    total / count,
+                    kl_target=config.kl_target,
+                    kl_horizon=config.kl_horizon,
+                    trajectories=int(count),
+                )
         return penalties
 
     def loss(self, policy: Policy, samples: PPOSamples) -> Loss:
@@ -176,7 +180,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
         loss = surrogate.loss + config.value_coef * value.loss - config.entropy_coef * entropy
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
-        return Loss(loss.mean(), {name: term.detach() for name, term in terms.items()})
+        return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def observe(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
         config, values = self.config, terms["values"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlpipe.functional.aggregation import Total, alone
+
 
 def gae(
     rewards: Tensor,
@@ -41,7 +43,7 @@ def gae(
     return advantages
 
 
-def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8) -> Tensor:
+def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: Total = alone) -> Tensor:
     """Advantages with mean 0 and standard deviation 1 over the valid decisions, ``(A - mean) / (std + eps)``, where the
     standard deviation divides by n - 1.
 
@@ -50,8 +52,11 @@ def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8) -> Tensor
 
     Args:
         advantages: any shape.  valid: bool of the same shape; the other positions do not influence the result.
+        total: sums over all learners.
     """
-    chosen = advantages[valid].double()  # in float32, the mean of equal numbers need not be that number
-    if chosen.numel() < 2:
-        return advantages
-    return ((advantages.double() - chosen.mean()) / (chosen.std() + eps)).to(advantages.dtype)
+    exact = advantages.double()  # in float32, the mean of equal numbers need not be that number
+    chosen = exact[valid]
+    count, first = total(torch.stack([exact.new_tensor(len(chosen)), chosen.sum()]))
+    mean = first / count
+    deviation = (total((chosen - mean).square().sum()) / (count - 1.0)).sqrt()
+    return torch.where(count < 2, exact, (exact - mean) / (deviation + eps)).to(advantages.dtype)

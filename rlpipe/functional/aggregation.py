@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+Total = Callable[[Tensor], Tensor]
+"""From a tensor of this learner to the sum over all learners."""
 AGGREGATIONS = ("decision", "trajectory")
+
+
+def alone(values: Tensor) -> Tensor:
+    """The sum over all learners where there is one."""
+    return values
 
 
 def trajectory_sums(values: Tensor, trajectory: Tensor) -> Tensor:
@@ -18,7 +27,7 @@ def trajectory_sums(values: Tensor, trajectory: Tensor) -> Tensor:
     return torch.zeros(len(counts), dtype=torch.float64, device=values.device).index_add_(0, index, values.double())
 
 
-def loss_weights(trajectory: Tensor, aggregation: str) -> Tensor:
+def loss_weights(trajectory: Tensor, aggregation: str, *, total: Total = alone) -> Tensor:
     """[B] weight ``w_i`` of each decision in the loss ``mean_i w_i l_i``; their mean is 1.
 
     ``decision`` weighs all decisions alike (Yu et al. 2025, arXiv:2503.14476, equation 12). ``trajectory`` weighs all J
@@ -31,6 +40,7 @@ def loss_weights(trajectory: Tensor, aggregation: str) -> Tensor:
     Args:
         trajectory: [B] integer, number of the trajectory that a decision belongs to.
         aggregation: one of ``AGGREGATIONS``.
+        total: sums over all learners; a trajectory is whole on one of them.
     Returns:
         [B] float64.
     """
@@ -39,5 +49,6 @@ def loss_weights(trajectory: Tensor, aggregation: str) -> Tensor:
     if aggregation == "decision":
         return torch.ones(len(trajectory), dtype=torch.float64, device=trajectory.device)
     _, index, counts = torch.unique(trajectory, return_inverse=True, return_counts=True)
-    weights: Tensor = len(trajectory) / (len(counts) * counts[index].double())
+    decisions, trajectories = total(counts.new_tensor([len(trajectory), len(counts)]))
+    weights: Tensor = decisions / (trajectories * counts[index].double())
     return weights

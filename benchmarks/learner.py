@@ -1,0 +1,144 @@
+"""What an update costs: samples a second on the CPU and on a GPU, and the share of transfers and of metrics.
+
+    python benchmarks/learner.py [--precision bfloat16] [--compile] [--samples N]
+
+One PPO learner takes batches of made-up observations: 64 steps of 1,024 environments (64 environments where there is
+no GPU) with 42 observed numbers and 8 actions, eight minibatches, four passes. The policy is the quickstart's (three
+layers of 256) or one of about ten million parameters (three of 1,536). The devices take turns, an update each, and
+the ratio is that of the medians. A device that is missing is named. Shares are parts of the update's wall clock,
+taken with the device idle before and after each part:
+
+- transfers: the batch to the device, the new weights to the host;
+- metrics: an update with all that is logged, less one without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from rlpipe.algorithms.base_clipped import ClippedAlgorithm
+from rlpipe.algorithms.ppo import PPO
+from rlpipe.config import load_config, stages
+from rlpipe.learner import Learner
+from rlpipe.metrics import catalogue as m
+from rlpipe.observations import Observations
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+STEPS, OBSERVED, ACTIONS = 64, 42, 8
+POLICIES = {"3 x 256": [256, 256, 256], "3 x 1536": [1536, 1536, 1536]}
+
+
+def made_up(envs: int) -> TrajectoryBatch:
+    """A fragment in which one episode in a hundred steps ends."""
+    draw = np.random.default_rng(0)
+    terminated = draw.random((STEPS, envs)) < 0.01
+    ended = np.flatnonzero(terminated)
+    return TrajectoryBatch(
+        draw.standard_normal((STEPS + 1, envs, OBSERVED), dtype=np.float32),
+        draw.standard_normal((STEPS, envs, ACTIONS), dtype=np.float32),
+        draw.standard_normal((STEPS, envs), dtype=np.float32) - 10.0,
+        draw.standard_normal((STEPS, envs), dtype=np.float32),
+        terminated,
+        np.zeros_like(terminated),
+        np.ones_like(terminated),
+        draw.standard_normal((len(ended), OBSERVED), dtype=np.float32),
+        ended,
+        0,
+    )
+
+
+def learner(device: str, hidden: list[int], args: argparse.Namespace) -> Learner:
+    """One that moves no weight, so that every update is alike."""
+    config = load_config(
+        {
+            "env": {"train": {"name": "scripted", "total_num_envs": args.samples // STEPS}},
+            "policy": {"name": "mlp", "hidden_sizes": hidden},
+            "algorithm": {"name": "ppo", "update_epochs": 4, "num_minibatches": 8},
+            "learner": {"device": device, "lr": 0.0, "precision": args.precision, "compile": args.compile},
+            "rollout": {"horizon": STEPS},
+        }
+    )
+    bounds = np.ones(ACTIONS, dtype=np.float32)
+    return Learner(stages(config), SpaceSpec(OBSERVED, ACTIONS, None, -bounds, bounds))
+
+
+def without_metrics() -> list[object]:
+    """Turns off all that is only logged."""
+    nothing = lambda *_args, **_options: {}  # noqa: E731
+    return [
+        patch.object(ClippedAlgorithm, "_describe_batch", nothing),
+        patch.object(PPO, "observe", nothing),
+        patch.object(Observations, "add", nothing),
+        patch.object(Observations, "reduce", nothing),
+    ]
+
+
+def update(learn: Learner, batch: TrajectoryBatch, iteration: int, *, logged: bool) -> tuple[float, float]:
+    """Seconds of an update, and of its transfers."""
+    patches = [] if logged else without_metrics()
+    for each in patches:
+        each.start()  # type: ignore[attr-defined]
+    began = time.perf_counter()
+    _, window = learn.update(0, iteration, batch)
+    spent = time.perf_counter() - began
+    for each in patches:
+        each.stop()  # type: ignore[attr-defined]
+    moved = window.read([m.RECV_TRAJ_TIME, m.PUBLISH_WEIGHTS_TIME])
+    return spent, sum(moved.values())
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--samples", type=int, default=65_536 if torch.cuda.is_available() else 4_096)
+    parser.add_argument("--updates", type=int, default=5)
+    args = parser.parse_args()
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    batch = made_up(args.samples // STEPS)
+    table = Table("policy", "parameters", "device", "samples/s", "transfers", "metrics", title="One update of PPO")
+    for name, hidden in POLICIES.items():
+        learners = {device: learner(device, hidden, args) for device in devices}
+        times: dict[tuple[str, bool], list[float]] = {(device, logged): [] for device in devices for logged in (1, 0)}
+        moved: dict[str, list[float]] = {device: [] for device in devices}
+        for iteration in range(1, args.updates + 2):
+            for device, learn in learners.items():
+                for logged in (True, False):
+                    spent, transfers = update(learn, batch, iteration, logged=logged)
+                    if iteration > 1:  # the first finds caches cold
+                        times[device, logged].append(spent)
+                        moved[device] += [transfers] if logged else []
+        rates = {}
+        for device in devices:
+            whole, bare = (statistics.median(times[device, logged]) for logged in (True, False))
+            rates[device] = args.samples / whole
+            count = sum(parameter.numel() for parameter in learners[device]._policy.parameters())
+            table.add_row(
+                name, f"{count:,}", device, f"{rates[device]:,.0f}",
+                f"{statistics.median(moved[device]) / whole:.1%}", f"{(whole - bare) / whole:.1%}",
+            )  # fmt: skip
+        if "cuda" in rates:
+            table.add_row(name, "", "cuda / cpu", f"{rates['cuda'] / rates['cpu']:.1f} x", "", "")
+    console = Console(width=100)
+    console.print(table)
+    gpu = torch.cuda.get_device_name() if "cuda" in devices else "no GPU here: run this where there is one"
+    console.print(
+        f"{os.cpu_count()} CPUs ({platform.processor() or platform.machine()}), {gpu}; torch {torch.__version__}, "
+        f"{args.precision}{', compiled' if args.compile else ''}; {args.samples:,} samples, 4 passes, 8 minibatches, "
+        f"median of {args.updates}"
+    )
+
+
+if __name__ == "__main__":
+    main()
