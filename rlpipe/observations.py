@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -12,18 +13,38 @@ from torch import Tensor
 
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.reductions import EDGES, LARGEST, Distribution, Histogram, Mean, exact_sum
+from rlpipe.metrics.reductions import EDGES, LARGEST, Distribution, Histogram, Mean, Sum, exact_sum
+from rlpipe.ranks import ALONE, Ranks
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the decisions of an update were cut into minibatches, over all epochs.
+
+    Attributes:
+        own: decisions of this learner in each.  all: of every learner.  last_epoch: how many of them are the last
+            epoch's.
+    """
+
+    own: Sequence[int]
+    all: Sequence[int]
+    last_epoch: int
 
 
 class Observations:
-    """Everything observed in one update. Nothing leaves the device before ``reduce``.
+    """Everything that one learner observed in one update. Nothing leaves the device before ``reduce``.
 
     A metric's companions (``Metric.of``) take the same values: over all decisions, the mean of each minibatch or
     trajectory, or only those of the last epoch or minibatch.
     """
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        """Notes which metrics are companions of which."""
+    def __init__(self, metrics: Iterable[Metric], ranks: Ranks = ALONE) -> None:
+        """Notes which metrics are companions of which.
+
+        Args:
+            metrics: all there are.  ranks: the learners; what is the same on all of them is told by the first.
+        """
+        self._ranks = ranks
         self._companions: defaultdict[Metric, list[Metric]] = defaultdict(list)
         for metric in metrics:
             if metric.of is not None:
@@ -33,7 +54,7 @@ class Observations:
         self._pooled: list[tuple[Metric, Tensor]] = []
 
     def add(self, observed: Mapping[Metric, Tensor | float]) -> None:
-        """Takes values of any shape, each an observation; or a number that is set.
+        """Takes this learner's values, of any shape, each an observation; or a number that is set, on all alike.
 
         Raises:
             ValueError: a number is set twice.
@@ -41,36 +62,46 @@ class Observations:
         for metric, values in observed.items():
             if isinstance(values, Tensor):
                 self._values[metric].append(values.reshape(-1))
+            elif not self._ranks.first:
+                continue
             elif metric in self._set:
                 raise ValueError(f"{metric.name} is set twice in one update; it has one writer.")
             else:
                 self._set[metric] = values
 
-    def add_update(
-        self, observed: Mapping[Metric, Tensor], trajectory: Tensor, minibatches: Sequence[int], last_epoch: int
-    ) -> None:
+    def add_common(self, observed: Mapping[Metric, Tensor]) -> None:
+        """Takes values that are the same on every learner."""
+        if self._ranks.first:
+            self.add(observed)
+
+    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, cut: Cut) -> None:
         """Takes values of every decision that was learnt from.
 
         Args:
             observed: [S] each, in the order of the minibatches.
             trajectory: [S] int64, number of the trajectory that a decision belongs to.
-            minibatches: sizes, of all epochs; they sum to S.  last_epoch: how many of them are the last epoch's.
+            cut: into minibatches.
         """
         _, index = torch.unique(trajectory, return_inverse=True)
         lengths = torch.bincount(index).double()
-        start = sum(minibatches[: len(minibatches) - last_epoch])
+        epoch, last = sum(cut.own[len(cut.own) - cut.last_epoch :]), cut.own[-1]
         pools: dict[str, Callable[[Tensor], Tensor]] = {
             "decision": lambda values: values,
-            "minibatch": lambda values: torch.stack(
-                [part.double().mean() for part in torch.split(values, list(minibatches))]
-            ),
             "trajectory": lambda values: torch.zeros_like(lengths).index_add_(0, index, values.double()) / lengths,
-            "last epoch": lambda values: values[start:],
-            "last minibatch": lambda values: values[-minibatches[-1] :],
+            "last epoch": lambda values: values[len(values) - epoch :],
+            "last minibatch": lambda values: values[len(values) - last :],
         }
+        parted: dict[Metric, Tensor] = {}  # a minibatch lies on all learners
         for metric, values in observed.items():
             for taker in (metric, *self._companions.get(metric, ())):
-                self._pooled.append((taker, pools[taker.over](values)))
+                if taker.over == "minibatch":
+                    parted[taker] = torch.stack([part.double().sum() for part in torch.split(values, list(cut.own))])
+                else:
+                    self._pooled.append((taker, pools[taker.over](values)))
+        if parted:
+            means = self._ranks.sum(torch.stack([*parted.values()])) / lengths.new_tensor(cut.all)
+            if self._ranks.first:
+                self._pooled += zip(parted, means, strict=True)
 
     def reduce(self, window: MetricWindow) -> None:
         """Reduces everything on the device, fetches the sums in one copy, and observes them."""
@@ -99,13 +130,13 @@ _CUBE_LIMIT = 1e90
 
 def _sums(metric: Metric, values: Tensor) -> Tensor:
     """Sufficient statistics of float64 values, as one vector."""
-    finite = values.abs() < (LARGEST if metric.reduction is Mean else _CUBE_LIMIT)
+    finite = values.abs() < (LARGEST if metric.reduction in (Mean, Sum) else _CUBE_LIMIT)
     count = finite.sum()
     dropped = len(values) - count
     kept = torch.where(finite, values, 0.0)
     total = kept.sum()
     head = torch.stack([count.double(), dropped.double(), total])
-    if metric.reduction is Mean:
+    if metric.reduction in (Mean, Sum):
         return head
     extremes = torch.stack(
         [torch.where(finite, values, torch.inf).min(), torch.where(finite, values, -torch.inf).max()]
@@ -127,11 +158,13 @@ def _edges(device: torch.device) -> Tensor:
     return torch.from_numpy(EDGES).to(device)
 
 
-def _state(metric: Metric, sums: np.ndarray) -> Mean | Distribution | Histogram:
+def _state(metric: Metric, sums: np.ndarray) -> Mean | Sum | Distribution | Histogram:
     """The reduction that a vector of ``_sums`` describes."""
     count, dropped, total = int(sums[0]), int(sums[1]), float(sums[2])
     if metric.reduction is Mean:
         return Mean(exact_sum([total]), exact_sum([float(count)]), dropped)
+    if metric.reduction is Sum:
+        return Sum(exact_sum([total]), count, dropped)
     if metric.reduction is Histogram:
         if not count:
             return Histogram(nonfinite=dropped)

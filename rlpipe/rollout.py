@@ -7,20 +7,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from rlpipe.config import FIRST_TRAINING_SEED, Config, Stage
-from rlpipe.envs.base import Simulator
+from rlpipe.envs.base import Simulator, Step
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.evaluation import Evaluator, check_same_spaces
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.spans import spans
 from rlpipe.plugins import resolve
-from rlpipe.policies.base import Policy, Weights
-from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
+from rlpipe.policies.base import Acting, Policy, Weights
+from rlpipe.trajectory import Episode, Float32, SpaceSpec, TrajectoryBatch
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,48 @@ def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: i
     return FIRST_TRAINING_SEED + int(drawn) % FIRST_TRAINING_SEED
 
 
+class _Fragment:
+    """The arrays of a ``TrajectoryBatch`` while they fill."""
+
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec) -> None:
+        shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
+        self._observations = np.zeros((steps + 1, envs, spec.observation_dim), dtype=np.float32)
+        self._actions = np.zeros(shape, dtype=np.int64 if spec.num_actions else np.float32)
+        self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
+        self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
+        self._finals = [np.empty((0, spec.observation_dim), dtype=np.float32)]
+        self._final_index = [np.empty(0, dtype=np.int64)]
+
+    def decide(self, t: int, observations: Float32, actions: NDArray[Any], log_probs: Float32) -> None:
+        """Takes in what was seen and done at step t, before the simulator may write over it."""
+        self._observations[t], self._actions[t], self._log_probs[t] = observations, actions, log_probs
+
+    def add(self, t: int, step: Step) -> NDArray[np.int64]:
+        """Takes in what came of step t; returns the environments whose episode it ended."""
+        self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
+        self._valid[t] = step.valid
+        ended = np.flatnonzero(step.terminated | step.truncated)
+        if ended.size:
+            self._finals.append(step.successors[ended])
+            self._final_index.append(t * len(step.terminated) + ended)
+        return ended
+
+    def batch(self, observations: Float32, policy_version: int) -> TrajectoryBatch:
+        """All of it, with what is observed after the last step."""
+        self._observations[-1] = observations
+        return TrajectoryBatch(
+            self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
+            self._valid, np.concatenate(self._finals), np.concatenate(self._final_index), policy_version,
+        )  # fmt: skip
+
+
 class Collector:
     """One simulator and one policy, advanced together a fragment at a time."""
 
     def __init__(
         self,
         simulator: Simulator,
-        policy: Policy,
+        policy: Acting,
         horizon: int,
         worker: int,
         first_slot: int,
@@ -69,6 +108,7 @@ class Collector:
         incarnation: int = 0,
         first_step: int = 0,
         whole_episodes: bool = False,
+        acting_time: Metric = m.PREDICT_TIME,
     ) -> None:
         """Resets the simulator, unless each collection does.
 
@@ -78,6 +118,7 @@ class Collector:
             noise_seed: origin of the action noise, which each slot draws for itself.
             incarnation: how often the run was resumed.  first_step: steps each environment has taken since then.
             whole_episodes: begin new episodes in each collection; the simulator leaves an environment idle after it.
+            acting_time: what the time until the policy has answered counts as.
         """
         self._simulator = simulator
         self._policy = policy
@@ -89,6 +130,7 @@ class Collector:
         )
         self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
         self._whole_episodes = whole_episodes
+        self._acting_time = acting_time
         if not whole_episodes:
             self._reset()
 
@@ -118,55 +160,35 @@ class Collector:
         """
         entered = time.perf_counter()
         simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
-        steps, envs = self._horizon, simulator.num_envs
         if self._whole_episodes:
             self._reset()
-        first_step, running = self._tracker.steps, np.ones(envs, dtype=bool)
-        noise = torch.from_numpy(np.stack([policy.noise(g, steps) for g in self._generators], axis=1))
-        observations = np.zeros((steps + 1, envs, spec.observation_dim), dtype=np.float32)
-        shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
-        actions = np.zeros(shape, dtype=np.int64 if spec.num_actions else np.float32)
-        log_probs, rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
-        terminated, truncated, valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
-        finals: list[np.ndarray] = []
-        final_index: list[np.ndarray] = []
+        first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
+        noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
+        fragment = _Fragment(self._horizon, simulator.num_envs, spec)
         episodes: list[Episode] = []
         observed: list[tuple[Metric, np.ndarray]] = []
-        env_seconds = predict_seconds = 0.0
-        for t in range(steps):
-            observations[t] = self._observations
+        env_seconds = acting_seconds = 0.0
+        for t in range(self._horizon):
             began = time.perf_counter()
             chosen, log_prob = policy.act(torch.from_numpy(self._observations), noise[t])
-            actions[t], log_probs[t] = chosen.numpy(), log_prob.numpy()
+            actions, log_probs = chosen.numpy(), log_prob.numpy()
+            fragment.decide(t, self._observations, actions, log_probs)
             acted = time.perf_counter()
-            bounded = actions[t] if spec.num_actions else spec.clip(actions[t])
-            step = simulator.step(bounded)
+            step = simulator.step(actions if spec.num_actions else spec.clip(actions))
             env_seconds += time.perf_counter() - acted
-            predict_seconds += acted - began
-            rewards[t], terminated[t], truncated[t], valid[t] = (
-                step.rewards, step.terminated, step.truncated, step.valid,
-            )  # fmt: skip
-            ended = np.flatnonzero(step.terminated | step.truncated)
-            if ended.size:
-                finals.append(step.successors[ended])
-                final_index.append(t * envs + ended)
-            episodes += self._tracker.step(step, policy_version, log_probs[t])
+            acting_seconds += acted - began
+            ended = fragment.add(t, step)
+            episodes += self._tracker.step(step, policy_version, log_probs)
             observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
             self._observations = step.observations
             running[ended] = False
             if self._whole_episodes and not running.any():
                 break
-        self._tracker.steps = first_step + steps  # idle or not, so that workers keep step
-        observations[steps] = self._observations
-        batch = TrajectoryBatch(
-            observations, actions, log_probs, rewards, terminated, truncated, valid,
-            np.concatenate(finals) if finals else np.empty((0, spec.observation_dim), dtype=np.float32),
-            np.concatenate(final_index) if final_index else np.empty(0, dtype=np.int64),
-            policy_version,
-        )  # fmt: skip
-        window = self._describe(episodes, valid)
+        self._tracker.steps = first_step + self._horizon  # idle or not, so that workers keep step
+        batch = fragment.batch(self._observations, policy_version)
+        window = self._describe(episodes, batch.valid)
         window.observe(m.ENV_STEP_TIME, env_seconds)
-        window.observe(m.PREDICT_TIME, predict_seconds)
+        window.observe(self._acting_time, acting_seconds)
         for metric, values in observed:
             window.observe(metric, values)
         window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
@@ -198,15 +220,67 @@ def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     return policy
 
 
-class RolloutWorker:
-    """One rank of collection and evaluation: its share of the environments, and a copy of the policy."""
+class PolicyServer(Protocol):
+    """Where a policy lives that several workers act with; see ``inference.InferenceServer``."""
 
-    def __init__(self, stages: Sequence[Stage], rank: int, num_workers: int, incarnation: int = 0) -> None:
+    def act(
+        self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool
+    ) -> tuple[NDArray[Any], Float32]:
+        """Actions and log-probabilities for the rows of one worker."""
+
+    def leave(self, rank: int) -> None:
+        """Says that a worker asks nothing more in this collection."""
+
+
+class ServedPolicy:
+    """Implements ``Acting`` with a policy that lives on a server.
+
+    Attributes:
+        version: of the weights that must answer.
+    """
+
+    def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
+        """Takes the policy without its weights, for the noise; and who asks whom."""
+        self._policy = policy
+        self._server = server
+        self._rank = rank
+        self.version = 0
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        """As ``Policy.noise``."""
+        return self._policy.noise(generator, steps)
+
+    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act``."""
+        return self._ask(observations, noise, each=False)
+
+    def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act_each``."""
+        return self._ask(observations, noise, each=True)
+
+    def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
+        drawn = None if noise is None else noise.numpy()
+        actions, log_probs = self._server.act(self._rank, self.version, observations.numpy(), drawn, each)
+        return torch.tensor(actions), torch.tensor(log_probs)  # copies: what Ray hands over may not be written to
+
+
+class RolloutWorker:
+    """One rank of collection and evaluation: its share of the environments, and the policy, here or on a server."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        rank: int,
+        num_workers: int,
+        incarnation: int = 0,
+        server: PolicyServer | None = None,
+    ) -> None:
         """Makes the simulator of the first stage.
 
         Args:
             stages: of the run.  rank: of this worker.  num_workers: of all.
             incarnation: how often the run was resumed.
+            server: that acts; None for a copy of the policy in this worker.
         Raises:
             ConfigError: the simulator cannot be made as configured.
         """
@@ -219,7 +293,14 @@ class RolloutWorker:
         self._steps = 0
         self._evaluator: Evaluator | None = None
         self._simulator = self._make_simulator()
-        self._policy = build_policy(self._config, self._simulator.spec)
+        self._server = server
+        self._policy: Policy | ServedPolicy
+        if server is None:
+            self._policy = build_policy(self._config, self._simulator.spec)
+        else:
+            with torch.device("meta"):  # shapes without numbers
+                shapes = build_policy(self._config, self._simulator.spec)
+            self._policy = ServedPolicy(shapes, server, rank)
         self._collector: Collector | None = None
 
     @property
@@ -257,11 +338,25 @@ class RolloutWorker:
 
     def collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
         """One fragment with the given weights, under the settings of the given stage."""
+        try:
+            return self._collect(snapshot, stage)
+        finally:
+            if self._server is not None:
+                self._server.leave(self._rank)  # however it ended: the others need not wait for this one
+
+    def _load(self, snapshot: Snapshot) -> None:
+        """Acts with these weights from now on."""
+        if isinstance(self._policy, ServedPolicy):
+            self._policy.version = snapshot.version
+        else:
+            self._policy.load_weights(snapshot.weights)
+
+    def _collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()
         torch.set_num_threads(1)
         discarded = self._enter(stage)
         entered = time.perf_counter()
-        self._policy.load_weights(snapshot.weights)
+        self._load(snapshot)
         loaded = time.perf_counter()
         if self._collector is None:
             share = self._simulator.num_envs
@@ -269,6 +364,7 @@ class RolloutWorker:
                 self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
                 [self._config.runner.seed, self._incarnation, self._stage],
                 incarnation=self._incarnation, first_step=self._steps, whole_episodes=self._group_size is not None,
+                acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
             )  # fmt: skip
         collecting = time.perf_counter()
         batch, window = self._collector.collect(snapshot.version)
@@ -279,7 +375,11 @@ class RolloutWorker:
         window.observe(m.GENERATE_TIME, time.perf_counter() - began)
         if discarded:
             window.observe(m.DISCARDED_TRAJECTORIES, discarded)
-        window.worker = self._rank
+        self._sign(
+            window,
+            [began, entered, loaded, collecting, time.perf_counter()],
+            ["enter stage", "load weights", "first reset", "collect"],
+        )
         return replace(batch, seconds=time.perf_counter() - began), window
 
     def _enter(self, stage: int) -> int:
@@ -301,10 +401,18 @@ class RolloutWorker:
     def evaluate(self, snapshot: Snapshot) -> MetricWindow:
         """This worker's share of an evaluation with the given weights."""
         torch.set_num_threads(1)
+        began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
             self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
-        self._policy.load_weights(snapshot.weights)
+        made = time.perf_counter()
+        self._load(snapshot)
+        loaded = time.perf_counter()
         window = self._evaluator.evaluate(self._policy, snapshot.version)
-        window.worker = self._rank
+        self._sign(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
+
+    def _sign(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
+        """Notes whose window it is, and what was done when."""
+        window.worker = self._rank
+        window.spans = spans(f"rollout-{self._rank}", moments, names)

@@ -10,7 +10,7 @@ import torch
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.reductions import Histogram
-from rlpipe.observations import Observations
+from rlpipe.observations import Cut, Observations
 
 ALL = list(CATALOGUE.values())
 
@@ -21,7 +21,8 @@ def observed(*epochs: list[tuple[list[float], list[int]]], metric=m.CLIP_FRACTIO
     minibatches = [minibatch for epoch in epochs for minibatch in epoch]
     values = torch.tensor([value for values, _ in minibatches for value in values])
     numbers = torch.tensor([number for _, numbers in minibatches for number in numbers])
-    observations.add_update({metric: values}, numbers, [len(values) for values, _ in minibatches], len(epochs[-1]))
+    sizes = [len(values) for values, _ in minibatches]
+    observations.add_update({metric: values}, numbers, Cut(sizes, sizes, len(epochs[-1])))
     observations.reduce(window)
     return window
 

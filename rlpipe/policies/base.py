@@ -10,8 +10,8 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe.plugins import ConfigError
+from rlpipe.ranks import ALONE, Ranks
 from rlpipe.trajectory import Float32
 
 Weights = dict[str, NDArray[Any]]
@@ -35,6 +36,19 @@ class PolicyConfig:
     """Run directory or checkpoint whose policy a new run begins with."""
 
 
+class Acting(Protocol):
+    """What chooses actions: a ``Policy``, or what asks one that lives elsewhere."""
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        """As ``Policy.noise``."""
+
+    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act``."""
+
+    def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act_each``."""
+
+
 class Policy(ABC, nn.Module):
     """A policy with a value function. A plug-in is made as ``Policy(config, spec)`` and offers ``Config``."""
 
@@ -49,7 +63,8 @@ class Policy(ABC, nn.Module):
 
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        """[steps, noise width] random numbers that ``act`` turns into a sampled action."""
+        """[steps, noise width] random numbers that ``act`` turns into a sampled action. They depend on no weights:
+        where a server acts, the policy that draws them has none."""
 
     @abstractmethod
     def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -61,6 +76,14 @@ class Policy(ABC, nn.Module):
         Returns:
             actions [N, A] float32 or [N] int64, and their log-probabilities [N] in nats.
         """
+
+    def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``act``, but each row is computed by itself: the size of a matrix product can change the rounding of its
+        rows."""
+        rows = range(len(observations))
+        parts = [self.act(observations[n : n + 1], None if noise is None else noise[n : n + 1]) for n in rows]
+        actions, log_probs = zip(*parts, strict=True)
+        return torch.cat(actions), torch.cat(log_probs)
 
     @abstractmethod
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,10 +109,10 @@ class Policy(ABC, nn.Module):
         """[B, D] observations as its networks see them."""
         return observations if self.normalizer is None else self.normalizer.normalize(observations)
 
-    def observe(self, observations: Tensor) -> None:
-        """Takes note of [B, D] observations that were learnt from."""
+    def observe(self, observations: Tensor, ranks: Ranks = ALONE) -> None:
+        """Takes note of [B, D] observations that were learnt from, here and by the other learners."""
         if self.normalizer is not None:
-            self.normalizer.observe(observations)
+            self.normalizer.observe(observations, ranks)
 
     def weights(self) -> Weights:
         """Everything, as copies."""
@@ -120,6 +143,24 @@ class Policy(ABC, nn.Module):
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 
 
+@dataclass(frozen=True)
+class PerceptronConfig(PolicyConfig):
+    """Options of a policy made of perceptrons."""
+
+    hidden_sizes: list[int] = field(default_factory=lambda: [256, 256, 256])
+    """Units of each hidden layer, of actor and value function alike."""
+    activation: str = "tanh"
+    """``tanh``, ``relu`` or ``silu``."""
+    normalize_observations: bool = False
+    """Shift and scale observations by their running mean and deviation, which are part of the weights."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
+
+
 class RunningMoments(nn.Module):
     """Mean and variance of each dimension over everything observed.
 
@@ -138,32 +179,35 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
 
-    def observe(self, values: Tensor) -> None:
-        """Takes [B, width] values in."""
-        if len(values):
-            part = RunningMoments(self.mean.numel()).to(values.device)
-            values = values.double()
-            part.count.fill_(len(values))
-            part.mean.copy_(values.mean(0))
-            part.squares.copy_((values - part.mean).square().sum(0))
-            self.merge(part)
-
-    def merge(self, other: RunningMoments) -> None:
-        """Takes in everything the other has observed."""
-        if not other.count:
-            return
-        total = self.count + other.count
-        delta = other.mean - self.mean
-        self.mean += delta * (other.count / total)
-        self.squares += other.squares + delta.square() * (self.count * other.count / total)
-        self.count.copy_(total)
+    def observe(self, values: Tensor, ranks: Ranks = ALONE) -> None:
+        """Takes in [B, width] values, and those of the other learners."""
+        values = values.double()
+        mean = values.sum(0) / max(len(values), 1)
+        moments = torch.stack([torch.full_like(mean, len(values)), mean, (values - mean).square().sum(0)])
+        for count, mean, squares in torch.stack(ranks.gather(moments)):
+            total = self.count + count
+            share = count / total.clamp(min=1.0)
+            delta = mean - self.mean
+            self.mean += delta * share
+            self.squares += squares + delta.square() * self.count * share
+            self.count.copy_(total[0])
 
     def normalize(self, values: Tensor) -> Tensor:
         """Values with mean 0 and deviation 1, clamped to 10 deviations; unchanged before anything was observed."""
-        if not self.count:
-            return values
-        deviation = (self.squares / self.count + 1e-8).sqrt()
-        return ((values - self.mean.float()) / deviation.float()).clamp(-10.0, 10.0)
+        deviation = (self.squares / self.count.clamp(min=1.0) + 1e-8).sqrt()
+        normal = ((values - self.mean.float()) / deviation.float()).clamp(-10.0, 10.0)
+        return torch.where(self.count > 0, normal, values)  # on the device: asking for the count would wait for it
+
+
+class Head(nn.Linear):
+    """The last layer of a network: in float32 also where matrix products have fewer bits, because differences of
+    log-probabilities and of values are small."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
 
 
 def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> nn.Sequential:
@@ -171,7 +215,7 @@ def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: flo
     layers: list[nn.Module] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         last = index == len(sizes) - 2
-        layer = nn.Linear(fan_in, fan_out)
+        layer = (Head if last else nn.Linear)(fan_in, fan_out)
         nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
         nn.init.zeros_(layer.bias)
         layers += [layer] if last else [layer, activation()]

@@ -7,17 +7,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import (
     ACTIVATIONS,
+    PerceptronConfig,
     Policy,
-    PolicyConfig,
     RunningMoments,
     Weights,
     gaussian_log_prob,
@@ -29,23 +28,11 @@ __all__ = ["MLPPolicy"]
 
 
 @dataclass(frozen=True)
-class MLPConfig(PolicyConfig):
+class MLPConfig(PerceptronConfig):
     """Options of the perceptrons."""
 
-    hidden_sizes: list[int] = field(default_factory=lambda: [256, 256, 256])
-    """Units of each hidden layer, of actor and critic alike."""
-    activation: str = "tanh"
-    """``tanh``, ``relu`` or ``silu``."""
     initial_log_std: float = -0.5
     """Natural logarithm of a Gaussian's first standard deviation, in action units."""
-    normalize_observations: bool = False
-    """Shift and scale observations by their running mean and deviation, which are part of the weights."""
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
 
 
 class MLPPolicy(Policy):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlpipe.plugins import ConfigError
-from rlpipe.policies.base import ACTIVATIONS, Policy, PolicyConfig, RunningMoments, Weights, perceptron
+from rlpipe.policies.base import ACTIVATIONS, PerceptronConfig, Policy, RunningMoments, Weights, perceptron
 from rlpipe.trajectory import Float32, SpaceSpec
 
 __all__ = ["SquashedGaussianPolicy"]
@@ -26,7 +26,7 @@ _EDGE = 1.0 - 1e-6
 
 
 @dataclass(frozen=True)
-class SquashedGaussianConfig(PolicyConfig):
+class SquashedGaussianConfig(PerceptronConfig):
     """Options of the perceptrons."""
 
     hidden_sizes: list[int] = field(default_factory=lambda: [128, 128, 128])
@@ -37,14 +37,9 @@ class SquashedGaussianConfig(PolicyConfig):
     """Smallest natural logarithm of a standard deviation, before squashing."""
     log_std_max: float = 2.0
     """Largest one."""
-    normalize_observations: bool = False
-    """Shift and scale observations by their running mean and deviation, which are part of the weights."""
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
+        super().__post_init__()
         if self.log_std_min >= self.log_std_max:
             raise ConfigError(f"policy.log_std_min is {self.log_std_min}; it must be below policy.log_std_max.")
 
