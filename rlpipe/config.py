@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,26 @@ class ClusterConfig:
 
     cpus_per_worker: float = 1.0
     """CPUs that Ray reserves for each rollout worker; its torch runs on one thread."""
+    worker_nodes: dict[str, str] = field(default_factory=dict)
+    """Labels of the nodes that rollout workers go to, such as ``{role: sim}``, as Ray's label selectors have them:
+    ``sim``, ``!sim``, ``in(sim, spare)``. Empty: any node."""
+    cpus_per_learner: float = 0.0
+    """CPUs that Ray reserves for the learner. 0 lets a learner without a GPU use those of the workers, which wait
+    meanwhile, on the machine that starts the run."""
+    gpus_per_learner: int | float | str = AUTO
+    """GPUs of the learner; ``auto``: 1 where a node has one, unless ``learner.device`` is ``cpu``."""
+    learner_nodes: dict[str, str] = field(default_factory=dict)
+    """Labels of the nodes that the learner goes to. Empty: any node."""
+    cpus_per_inference_server: float = 1.0
+    """CPUs that Ray reserves for each inference server; its torch runs on as many threads, and on one at least."""
+    gpus_per_inference_server: int | float | str = AUTO
+    """GPUs of each inference server; ``auto``: 1 where there is one for each beside the learner's, else none."""
+    inference_nodes: dict[str, str] = field(default_factory=dict)
+    """Labels of the nodes that inference servers go to. Empty: any node."""
+    strategy: str = "spread"
+    """How parts are laid on nodes: ``spread`` evenly, ``pack`` on few, or ``strict_spread``, no two on one."""
+    placement_timeout: float = 30.0
+    """Seconds to wait for nodes that are busy, or still to come, as with an autoscaler."""
     start_timeout: float = 180.0
     """Seconds within which all rollout workers must have their simulators ready."""
 
@@ -121,6 +142,15 @@ class RolloutConfig:
     """Rollout workers, which must divide env.train.total_num_envs; ``auto`` takes as many as there are CPUs for."""
     horizon: int = 200
     """Steps each environment advances per iteration (T)."""
+    inference: str = "local"
+    """Where actions are chosen: ``local``, by a copy of the policy in each worker, or ``server``, by one for many."""
+    num_inference_servers: int = 1
+    """Servers among which the workers are shared by rank."""
+    inference_wait: float | None = 10.0
+    """Milliseconds a server waits, from the first request on, for those of its other workers; None waits for all."""
+    max_inference_batch: int = 4096
+    """Rows with which a server waits no longer, and the most of one forward pass; what one worker asks for at once
+    stays together."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +159,11 @@ class LearnerConfig:
 
     device: str = AUTO
     """``cpu``, ``cuda``, or ``auto``: cuda where there is one."""
+    num_learners: int | str = AUTO
+    """Learners that share each batch; ``auto``: one for each GPU that the nodes have for them, else one."""
     num_threads: int | str = AUTO
     """Torch threads while learning; ``auto`` takes all CPUs, since workers wait meanwhile, and half of them where these
-    collect while it learns."""
+    collect while it learns; several learners divide them."""
     lr: float = 3e-4
     """Learning rate of the actor (Adam)."""
     critic_lr: float | None = None
@@ -142,6 +174,10 @@ class LearnerConfig:
     """Adam's epsilon."""
     max_grad_norm: float | None = 0.5
     """L2 norm to which the gradients of actor and of critic are cut, each; None never cuts."""
+    precision: str = "float32"
+    """Of matrix products while learning: ``float32``, or ``bfloat16``, whose weights stay float32."""
+    compile: bool = False
+    """Compile the loss with ``torch.compile``."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +289,17 @@ def from_yaml(text: str) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()} if isinstance(tree, dict) else {}
 
 
+def without_learner(config: Config) -> Config:
+    """The same for an engine that only evaluates: it needs no place for a learner."""
+    cluster = dataclasses.replace(config.cluster, cpus_per_learner=0.0, gpus_per_learner=0.0, learner_nodes={})
+    return dataclasses.replace(config, cluster=cluster)
+
+
+def algorithm_class(config: Config) -> Any:
+    """The class that the algorithm's name stands for."""
+    return resolve("algorithms", config.algorithm.name, "algorithm.name")
+
+
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of nested mappings under dotted keys; an empty mapping is one."""
     if isinstance(tree, Mapping) and tree:
@@ -269,7 +316,7 @@ def check_demonstrations(config: Config) -> None:
     Raises:
         ConfigError: one of these is not so.
     """
-    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    algorithm = algorithm_class(config)
     cloned = max(getattr(stage.config.algorithm, "cloning_coef", 0.0) for stage in stages(config))
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
@@ -297,7 +344,7 @@ def stages(config: Config) -> list[Stage]:
     Raises:
         ConfigError: a stage is impossible.
     """
-    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    algorithm = algorithm_class(config)
     total = -(-config.runner.total_timesteps // config.steps_per_iteration)
     if not algorithm.collects:
         total = config.algorithm.epochs
@@ -326,7 +373,7 @@ def stages(config: Config) -> list[Stage]:
             OmegaConf.update(tree, name, value, force_add=True)
         staged = _build(tree)
         _check(staged)
-        for name in ("device", "num_threads", "adam_eps"):
+        for name in ("device", "num_learners", "num_threads", "adam_eps", "precision", "compile"):
             if getattr(staged.learner, name) != getattr(config.learner, name):
                 raise ConfigError(f"{key}.overrides changes learner.{name}, which stays the same for a run.")
         found.append(Stage(stage.name, until, staged))
@@ -405,7 +452,8 @@ def _read(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> D
         if not equals or not key:
             raise ConfigError(f"{override!r} is no override; write key=value, such as runner.seed=1.")
         try:
-            OmegaConf.update(tree, key, OmegaConf.create(f"value: {value}").value if value else None, force_add=True)
+            given = OmegaConf.create(f"value: {value}").value if value else None
+            OmegaConf.update(tree, key, given, force_add=True, merge=given != {})  # {} takes away what was there
         except Exception as error:
             raise ConfigError(f"the override {override!r} cannot be applied: {error}") from error
     return tree
@@ -518,20 +566,24 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (
             "runner.total_timesteps", "runner.save_interval", "runner.keep_checkpoints", "rollout.horizon",
             "env.train.total_num_envs", "env.eval.total_num_envs", "evaluation.episodes",
-            "algorithm.update_epochs", "algorithm.num_minibatches",
+            "algorithm.update_epochs", "algorithm.num_minibatches", "rollout.num_inference_servers",
+            "rollout.max_inference_batch",
         ),
         lambda value: value >= 1,
         "must be at least 1",
     ),
     (
-        ("runner.val_check_interval", "runner.seed", "runner.logger.finish_timeout", "learner.lr", "learner.critic_lr"),
+        (
+            "runner.val_check_interval", "runner.seed", "runner.logger.finish_timeout", "learner.lr",
+            "learner.critic_lr", "cluster.cpus_per_learner", "rollout.inference_wait",
+        ),
         lambda value: value >= 0,
         "may not be negative",
     ),
     (
         (
-            "cluster.cpus_per_worker", "runner.logger.deadline", "learner.max_grad_norm", "learner.adam_eps",
-            "algorithm.target_kl",
+            "cluster.cpus_per_worker", "cluster.placement_timeout", "runner.logger.deadline", "learner.max_grad_norm",
+            "learner.adam_eps", "algorithm.target_kl", "cluster.cpus_per_inference_server",
         ),
         lambda value: value > 0,
         "must be greater than 0",
@@ -539,7 +591,10 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
 )  # fmt: skip
 """Numbers and what they must be, where they are given at all."""
 _CHOICES = {
+    "cluster.strategy": ("spread", "pack", "strict_spread"),
     "learner.lr_schedule": ("constant", "linear"),
+    "learner.precision": ("float32", "bfloat16"),
+    "rollout.inference": ("local", "server"),
     "runner.logger.console_style": ("table", "sb3", "line"),
     "runner.health.on_critical": ("continue", "checkpoint", "stop"),
 }
@@ -562,7 +617,6 @@ def _check(config: Config) -> None:
     _check_values(config)
     _check_split(config)
     _check_plugins(config)
-    _check_device(config.learner.device)
 
 
 def _check_values(config: Config) -> None:
@@ -588,13 +642,19 @@ def _check_values(config: Config) -> None:
             f"evaluation uses seeds {seeds.start} to {seeds[-1]}; they must lie between 0 and "
             f"{FIRST_TRAINING_SEED - 1}, above which the training seeds begin."
         )
-    for key in ("rollout.num_workers", "learner.num_threads"):
+    for key in ("rollout.num_workers", "learner.num_learners", "learner.num_threads"):
         count = _part(config, key)
         if count != AUTO and (isinstance(count, str) or count < 1):
             raise ConfigError(f"{key} is {count!r}; it must be a number of at least 1, or auto.")
+    for key in ("cluster.gpus_per_learner", "cluster.gpus_per_inference_server"):
+        gpus = _part(config, key)
+        if gpus != AUTO and (isinstance(gpus, str) or gpus < 0):
+            raise ConfigError(f"{key} is {gpus!r}; it must be a number of at least 0, or auto.")
     device = config.learner.device
     if device.split(":")[0] not in (AUTO, "cpu", "cuda"):
         raise ConfigError(f"learner.device is {device!r}; legal are auto, cpu and cuda.")
+    if device.startswith("cuda") and config.cluster.gpus_per_learner == 0:
+        raise ConfigError(f"learner.device is {device!r}, but cluster.gpus_per_learner is 0: leave one of them out.")
 
 
 def _check_split(config: Config) -> None:
@@ -640,7 +700,8 @@ def _check_plugins(config: Config) -> None:
                 f"runner.logger.options.{name} is given, but {name} is not among runner.logger.logger_backends"
                 f"{nearest(name, logger.logger_backends)}"
             )
-    algorithm = resolve("algorithms", config.algorithm.name, "algorithm.name")
+    algorithm = algorithm_class(config)
+    _check_learners(config, algorithm)
     policy = resolve("policies", config.policy.name, "policy.name")
     if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(
@@ -659,9 +720,40 @@ def _check_plugins(config: Config) -> None:
     declared_metrics(config)
 
 
-def _check_device(device: str) -> None:
+def _check_learners(config: Config, algorithm: Any) -> None:
+    """Whether so many learners can share the work."""
+    count, gpus = config.learner.num_learners, config.cluster.gpus_per_learner
+    if isinstance(count, str) or count == 1:
+        return
+    if not algorithm.shared:
+        raise ConfigError(
+            f"learner.num_learners is {count}, but {config.algorithm.name} learns with one learner: "
+            "learner.num_learners=1"
+        )
+    group_size = getattr(config.algorithm, "group_size", 1)
+    shares = config.env.train.total_num_envs // group_size
+    if count > shares:
+        of = "environments" if group_size == 1 else f"groups of {group_size} environments"
+        raise ConfigError(
+            f"{count} learners (learner.num_learners) cannot share {shares} {of} (env.train.total_num_envs): each "
+            "needs at least one."
+        )
+    if isinstance(gpus, float | int) and gpus % 1:
+        raise ConfigError(f"cluster.gpus_per_learner is {gpus} with {count} learners; each needs a whole GPU, or none.")
+
+
+def check_device(device: str) -> None:
+    """Checks that the device is there, in the process that is to learn on it: that may be on another node.
+
+    Raises:
+        ConfigError: torch does not find it.
+    """
     if device.startswith("cuda"):
         import torch
 
-        if not torch.cuda.is_available():
-            raise ConfigError(f"learner.device is {device!r}, but torch {torch.__version__} finds no CUDA device here.")
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found <= int(device.partition(":")[2] or 0):
+            devices = f"{found} CUDA device{'s' * (found != 1)}" if found else "no CUDA device"
+            raise ConfigError(
+                f"learner.device is {device!r}, but torch {torch.__version__} finds {devices} on {platform.node()}."
+            )

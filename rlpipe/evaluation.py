@@ -23,7 +23,7 @@ from rlpipe.episodes import EpisodeTracker
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError, resolve
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Acting
 from rlpipe.run_directory import versions
 from rlpipe.trajectory import Episode, Float32, SpaceSpec
 
@@ -90,22 +90,25 @@ class Evaluator:
         self._generators[n] = np.random.default_rng([self._noise_seed, seed])
         return seed
 
-    def _actions(self, policy: Policy, observations: Float32) -> NDArray[Any]:
+    def _actions(self, policy: Acting, observations: Float32) -> NDArray[Any]:
         """One action for each slot that has an episode to play.
 
-        Each is computed by itself, from noise of its episode: the size of a matrix product can change the rounding of
-        its rows, and what one episode does may not depend on how many others are played beside it.
+        Each is computed by itself, from noise of its episode: what one episode does may not depend on how many others
+        are played beside it.
         """
         spec = self._simulator.spec
         shape = () if spec.num_actions else (spec.action_dim,)
         actions = np.zeros((len(observations), *shape), dtype=np.int64 if spec.num_actions else np.float32)
-        for n, generator in self._generators.items():
-            noise = None if self._protocol.deterministic else torch.from_numpy(policy.noise(generator, 1))
-            actions[n] = policy.act(torch.from_numpy(observations[n : n + 1]), noise)[0].numpy()[0]
+        playing = list(self._generators)
+        noise = None
+        if not self._protocol.deterministic:
+            drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
+            noise = torch.from_numpy(np.concatenate(drawn))
+        actions[playing] = policy.act_each(torch.from_numpy(observations[playing]), noise)[0].numpy()
         return actions if spec.num_actions else spec.clip(actions)
 
     @torch.inference_mode()
-    def evaluate(self, policy: Policy, policy_version: int) -> MetricWindow:
+    def evaluate(self, policy: Acting, policy_version: int) -> MetricWindow:
         """Runs this worker's episodes to their end.
 
         Returns:

@@ -12,21 +12,19 @@ from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
 from rlpipe.learner import LearnerBase, learner_class
 from rlpipe.metric_logger import Closing, MetricLogger
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Weights
 from rlpipe.rollout import Ready, RolloutWorker
 from rlpipe.run_directory import RunDirectory
 
 
-def number_of_workers(config: Config, cpus: float) -> int:
-    """``rollout.num_workers``; ``auto`` is the most that there are CPUs for and that share the environments evenly."""
+def number_of_workers(config: Config, room: int) -> int:
+    """``rollout.num_workers``; ``auto`` is the most that there is room for and that share the environments evenly."""
     wanted = config.rollout.num_workers
     if isinstance(wanted, int):
         return wanted
     environments = config.env.train.total_num_envs
     shared = environments // getattr(config.algorithm, "group_size", 1)  # a group stays together
-    fit = max(1, int(cpus / config.cluster.cpus_per_worker))
-    return max(count for count in range(1, shared + 1) if shared % count == 0 and count <= fit)
+    return max(count for count in range(1, shared + 1) if shared % count == 0 and count <= max(1, room))
 
 
 class LocalEngine:
@@ -72,8 +70,9 @@ class LocalEngine:
         pairs = [worker.collect(snapshot, stage) for worker in self._workers]
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
-    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, Any]:
-        return self._learner.update(stage, iteration, *batches)
+    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
+        snapshot, window = self._learner.update(stage, iteration, *batches)
+        return snapshot, [window]
 
     def evaluate(self, snapshot: Any) -> list[Any]:
         return [worker.evaluate(snapshot) for worker in self._workers]
@@ -98,17 +97,3 @@ class LocalEngine:
 
     def close(self) -> None:
         self._workers.clear()
-
-
-def check_fits(config: Config, workers: int, cpus: float) -> None:
-    """Checks that the workers fit on the machines.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    needed = workers * config.cluster.cpus_per_worker
-    if needed > cpus:
-        raise ConfigError(
-            f"{workers} rollout workers (rollout.num_workers) with {config.cluster.cpus_per_worker:g} CPUs each "
-            f"(cluster.cpus_per_worker) need {needed:g} CPUs, but Ray has {cpus:g}. Lower one of the two, or use auto."
-        )

@@ -5,7 +5,6 @@ The counterpart of ``learner`` for algorithms that learn from remembered transit
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlpipe.learner import Arrays, LearnerBase
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.spans import spans
 from rlpipe.observations import Observations
 from rlpipe.replay import ReplayBuffer
 from rlpipe.rollout import Snapshot
@@ -91,6 +91,8 @@ class OffPolicyLearner(LearnerBase):
         self._version += 1
         snapshot = self.snapshot()
         published = self._now()
+        moments = [began, received, trained, published]
+        window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
         skipped = self._algorithm.skipped - skipped
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
@@ -103,7 +105,9 @@ class OffPolicyLearner(LearnerBase):
         if self._shown is not None:
             window.observe(m.DEMO_SAMPLES, len(self._shown))
             window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
-        self._observe_versions(window, stage, batches)
+        window.observe(m.STAGE, stage)
+        window.observe(m.VERSION, self._version)
+        self._observe_versions(window, batches)
         window.observe(m.RECV_TRAJ_TIME, received - began)
         window.observe(m.RUN_TRAINING_TIME, trained - received)
         window.observe(m.SYNC_WEIGHTS, published - trained)
@@ -123,7 +127,7 @@ class OffPolicyLearner(LearnerBase):
                 observations.add(self._step())
             return due
         steps = 0
-        while steps < LEAST_STEPS or time.perf_counter() - began < seconds:
+        while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, steps that are queued took no time yet
             observations.add(self._step())
             steps += 1
         return steps

@@ -29,7 +29,6 @@ from tests.conftest import scripted
         ("rollout.num_workers=none", ["rollout.num_workers", "auto"]),
         ("learner.lr_schedule=linaer", ["'linaer'", "'linear'"]),
         ("learner.device=tpu", ["'tpu'", "auto, cpu and cuda"]),
-        ("learner.device=cuda", ["learner.device is 'cuda'", "finds no CUDA device"]),
         ("runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
         ("evaluation.first_seed=1073741824", ["training seeds begin"]),
         ("evaluation.episodes=0", ["evaluation.episodes is 0", "at least 1"]),
@@ -103,6 +102,20 @@ def test_an_impossible_stage_is_refused_at_once(tmp_path, second, words):
 def test_a_run_that_ends_before_its_last_stage_begins_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="before stage second begins"):
         scripted(tmp_path, "runner.total_timesteps=100", stages=[{"name": "a", "timesteps": 128}, {"name": "second"}])
+
+
+def test_a_learner_on_cuda_without_a_gpu_is_a_contradiction(tmp_path):
+    with pytest.raises(ConfigError, match=r"learner\.device is 'cuda', but cluster\.gpus_per_learner is 0"):
+        scripted(tmp_path, "learner.device=cuda", "cluster.gpus_per_learner=0")
+
+
+def test_a_device_that_only_another_machine_has_is_no_mistake_of_the_configuration(tmp_path):
+    assert scripted(tmp_path, "learner.device=cuda").learner.device == "cuda"
+
+
+def test_an_empty_mapping_takes_away_what_the_file_says(tmp_path):
+    given = ["cluster.worker_nodes={role: sim}", "cluster.worker_nodes={}"]
+    assert [scripted(tmp_path, *given[:count]).cluster.worker_nodes for count in (1, 2)] == [{"role": "sim"}, {}]
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it():

@@ -320,7 +320,8 @@ def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
 @pytest.mark.slow
 @pytest.mark.ray
 def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp_path, ray_cluster):
-    config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.005")
+    # 16 steps of at least 50 ms: many times what six gradient steps take, on however busy a machine.
+    config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.05")
     rows = metrics(rlpipe.train(config).directory)
     assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 5
 

@@ -8,33 +8,43 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import platform
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
-from rlpipe.config import Config, Stage
+from rlpipe.config import Config, Stage, algorithm_class
 from rlpipe.distributed.cluster import Cluster
-from rlpipe.local import check_fits, number_of_workers
+from rlpipe.distributed.doctor import preflight
+from rlpipe.distributed.placement import LEARNER, SERVER, WORKER, Gang, here, nodes, parts
 from rlpipe.metric_logger import Closing
-from rlpipe.plugins import ConfigError, resolve
+from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Weights
+from rlpipe.ranks import open_meeting, portion
 from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import RunDirectory
+from rlpipe.trajectory import Float32
 
 log = logging.getLogger("rlpipe")
 
 
 class _Part:
-    """One part of a run in a process of its own: a rollout worker, the learner or the metric logger."""
+    """One part of a run in a process of its own: a rollout worker, an inference server, the learner or the metric
+    logger."""
 
     def __init__(self, path: str, environment: dict[str, str]) -> None:
         os.environ.update(environment)
         self._path = path
+
+    def where(self) -> tuple[str, str, float]:
+        """Host, node, and what its clock shows."""
+        return platform.node(), ray.get_runtime_context().get_node_id(), time.time()
 
     def make(self, *args: Any) -> None:
         module, _, name = self._path.partition(":")
@@ -50,6 +60,19 @@ class _Part:
         return getattr(self._part, method)(*args)
 
 
+class _Server:
+    """Implements ``rlpipe.rollout.PolicyServer`` in a worker's process."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Any:
+        return ray.get(self._part.call.remote("act", rank, version, observations, noise, each))
+
+    def leave(self, rank: int) -> None:
+        ray.get(self._part.call.remote("leave", rank))
+
+
 class RayEngine:
     """Implements ``rlpipe.training.Engine``."""
 
@@ -60,89 +83,176 @@ class RayEngine:
         """Connects to Ray.
 
         Raises:
-            ConfigError: no Ray answers, or the workers do not fit on it.
+            ConfigError: no Ray answers.
         """
         self._config = config
         self._cluster = Cluster(address)
         self._parts: list[Any] = []
-        self._num_workers = number_of_workers(config, self._cluster.cpus())
-        try:
-            check_fits(config, self._num_workers, self._cluster.cpus())
-        except ConfigError:
-            self._cluster.close()
-            raise
+        self._places: dict[str, Any] = {}
+        self._gang: Gang | None = None
+        self._store: Any = None
+        self._bundles = parts(config, nodes())
+        self._num_workers, self._num_learners, self._num_servers = (
+            sum(bundle.part == part for bundle in self._bundles) for part in (WORKER, LEARNER, SERVER)
+        )
 
     def _start(self, name: str, path: str, environment: dict[str, str], **options: Any) -> Any:
-        part = ray.remote(_Part).options(name=f"{name}-{os.getpid()}", **options).remote(path, environment)
+        unique = f"{name}-{ray.get_runtime_context().get_job_id()}-{os.getpid()}"
+        part = ray.remote(_Part).options(name=unique, **options).remote(path, environment)
         self._parts.append(part)
+        self._places[name] = part.where.remote()  # answered before the part is made, which may take long
         return part
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
-        config, count = self._config, self._num_workers
+        config, count, self._plan = self._config, self._num_workers, plan
+        if self._num_servers > count:
+            raise ConfigError(
+                f"rollout.num_inference_servers is {self._num_servers}, but there are {count} rollout workers "
+                "(rollout.num_workers): some servers would have none to answer."
+            )
         each = config.env.train.total_num_envs // count
+        wishes = config.cluster
+        self._gang = Gang(self._bundles, wishes.strategy, wishes.placement_timeout, grows=not self._cluster.started)
+        weak = preflight(config, self._gang.landed(WORKER))
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._workers = [
             self._start(
                 f"rollout-{rank}",
                 "rlpipe.rollout:RolloutWorker",
                 {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},  # simulators on CPU must not see a GPU
-                num_cpus=config.cluster.cpus_per_worker,
+                **self._gang.place(rank),
             )
             for rank in range(count)
         ]
+        self._servers = [self._start_server(index) for index in range(self._num_servers)]
         plan_ref = ray.put(plan)
         for rank, worker in enumerate(self._workers):
-            worker.make.remote(plan_ref, rank, count, incarnation)
+            server = _Server(self._servers[rank % len(self._servers)]) if self._servers else None
+            worker.make.remote(plan_ref, rank, count, incarnation, server)
         answers = [worker.call.remote("ready") for worker in self._workers]
         try:
-            ready: list[Ready] = ray.get(answers, timeout=config.cluster.start_timeout)
+            ready: list[Ready] = ray.get(answers, timeout=wishes.start_timeout)
         except GetTimeoutError as error:
             raise ConfigError(
-                f"not all {count} rollout workers were ready within {config.cluster.start_timeout:g} s "
+                f"not all {count} rollout workers were ready within {wishes.start_timeout:g} s "
                 "(cluster.start_timeout); is the cluster busy, or the simulator slow to load?"
             ) from error
         except RayTaskError as error:
             raise _cause(error) from None
-        return ready[0]
+        # Waits until they are made: calls of a server run side by side, not one after the other.
+        ranks = [range(index, count, self._num_servers) for index in range(self._num_servers)]
+        self.wait(
+            [
+                server.make.remote(config, ready[0].spec, index, own)
+                for index, (server, own) in enumerate(zip(self._servers, ranks, strict=True))
+            ]
+        )
+        return replace(ready[0], notes=(*ready[0].notes, *(found.sentence for found in weak)))
+
+    def _start_server(self, index: int) -> Any:
+        assert self._gang is not None
+        where = self._gang.place(self._num_workers + self._num_learners + index)
+        environment = {"OMP_NUM_THREADS": str(max(1, int(where["num_cpus"])))}
+        if not where["num_gpus"]:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        return self._start(
+            f"inference-{index}",
+            "rlpipe.inference:InferenceServer",
+            environment,
+            max_concurrency=self._num_workers + 2,  # a request of each worker, and two calls from here
+            **where,
+        )
 
     def start_learner(
         self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
     ) -> Any:
-        gpu = self._config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
-        where: dict[str, Any] = {"num_gpus": 1} if gpu else {"scheduling_strategy": self._here()}
-        algorithm = resolve("algorithms", self._config.algorithm.name, "algorithm.name")
-        self._learner = self._start("learner", algorithm.learner, {}, num_cpus=0, **where)
-        self._learner.make.remote(plan, ready.spec)
-        if warm is not None:
-            return self._learner.call.remote("begin_with", warm)
+        count, plan_ref = self._num_learners, ray.put(plan)
+        self._learners = [self._start_learner(rank) for rank in range(count)]
+        if count == 1:
+            self._learners[0].make.remote(plan_ref, ready.spec)
+        else:
+            self._store, meeting = open_meeting(ray.util.get_node_ip_address(), count)
+            for rank, learner in enumerate(self._learners):
+                learner.make.remote(plan_ref, ready.spec, rank, meeting)
         if state is not None:
-            self._learner.call.remote("load_state", state.arrays)
-        elif self._config.demos is None:  # the first weights follow from the seed: nobody need wait for the learner
-            return ray.put(Snapshot(0, {}))
-        return self._learner.call.remote("snapshot")
+            arrays = ray.put(state.arrays)
+            self.wait([learner.call.remote("load_state", arrays) for learner in self._learners])
+        elif count == 1 and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
+            return ray.put(Snapshot(0, {}))  # the first weights follow from the seed: nobody need wait for the learner
+        question = ["snapshot"] if warm is None else ["begin_with", ray.put(warm)]
+        answers = [learner.call.remote(*question) for learner in self._learners]
+        self.wait(answers)  # whatever a learner cannot do is heard before anything is written
+        return answers[0]
+
+    def _start_learner(self, rank: int) -> Any:
+        assert self._gang is not None
+        where = self._gang.place(self._num_workers + rank)
+        hidden = {} if where["num_gpus"] else {"CUDA_VISIBLE_DEVICES": ""}
+        name = "learner" if self._num_learners == 1 else f"learner-{rank}"
+        return self._start(name, algorithm_class(self._config).learner, hidden, **where)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         self._logger = self._start(  # it keeps the run directory, so it must live where that is
-            "metric-logger", "rlpipe.metric_logger:MetricLogger", {}, num_cpus=0, scheduling_strategy=self._here()
-        )
+            "metric-logger", "rlpipe.metric_logger:MetricLogger", {"CUDA_VISIBLE_DEVICES": ""}, num_cpus=0,
+            scheduling_strategy=here(),
+        )  # fmt: skip
         self._logger.make.remote(directory, info, config, state.meta["metrics"] if state else {})
 
-    def _here(self) -> NodeAffinitySchedulingStrategy:
-        return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-
     def cluster(self) -> dict[str, Any]:
-        return {"mode": "ray", "workers": self._num_workers, "nodes": self._cluster.describe()}
+        return {
+            "mode": "ray",
+            "workers": self._num_workers,
+            "nodes": self._cluster.describe(),
+            "parts": self._where(),
+            "job": self._cluster.job(),
+        }
+
+    def _where(self) -> dict[str, dict[str, Any]]:
+        """Host, node and clock of each part; the metric logger will be where the driver is."""
+        here = ray.get_runtime_context().get_node_id()
+        own = {"host": platform.node(), "node": here, "clock": 0.0}
+        try:
+            places = ray.get(list(self._places.values()), timeout=self._config.cluster.start_timeout)
+        except GetTimeoutError as error:
+            raise ConfigError(
+                f"not all parts of the run have a process after {self._config.cluster.start_timeout:g} s "
+                "(cluster.start_timeout); is the cluster busy, or does no node suit cluster.learner_nodes?"
+            ) from error
+        clocks, found = {here: 0.0}, {"driver": own}
+        for name, part, (host, node, _) in zip(self._places, self._parts, places, strict=True):
+            if node not in clocks:
+                clocks[node] = _ahead(part)
+            found[name] = {"host": host, "node": node, "clock": clocks[node]}
+        return {**found, "metric-logger": own}
+
+    def _acting(self, snapshot: Any) -> list[Any]:
+        """Snapshots for the workers in turn; where servers act, without weights, and ready when the server is."""
+        return [server.call.remote("load", snapshot) for server in self._servers] or [snapshot]
 
     def collect(self, snapshot: Any, stage: int) -> tuple[list[Any], list[Any]]:
-        pairs = [worker.call.options(num_returns=2).remote("collect", snapshot, stage) for worker in self._workers]
-        return [batch for batch, _ in pairs], [window for _, window in pairs]
+        acting = self._acting(snapshot)
+        pairs = [
+            worker.call.options(num_returns=2).remote("collect", acting[rank % len(acting)], stage)
+            for rank, worker in enumerate(self._workers)
+        ]
+        windows = [server.call.remote("window", loaded) for server, loaded in zip(self._servers, acting, strict=False)]
+        return [batch for batch, _ in pairs], [*(window for _, window in pairs), *windows]
 
-    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, Any]:
-        snapshot, window = self._learner.call.options(num_returns=2).remote("update", stage, iteration, *batches)
-        return snapshot, window
+    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
+        config, size = self._plan[stage].config, self._num_learners
+        environments, group_size = config.env.train.total_num_envs, getattr(config.algorithm, "group_size", 1)
+        pairs = []
+        for rank, learner in enumerate(self._learners):
+            own = batches
+            if size > 1:
+                taken = portion(rank, size, len(batches), environments, group_size).workers
+                own = batches[taken.start : taken.stop]
+            pairs.append(learner.call.options(num_returns=2).remote("update", stage, iteration, *own))
+        return pairs[0][0], [window for _, window in pairs]
 
     def evaluate(self, snapshot: Any) -> list[Any]:
-        return [worker.call.remote("evaluate", snapshot) for worker in self._workers]
+        acting = self._acting(snapshot)
+        return [worker.call.remote("evaluate", acting[rank % len(acting)]) for rank, worker in enumerate(self._workers)]
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         return self._logger.call.remote("write", iteration, *windows)
@@ -151,7 +261,7 @@ class RayEngine:
         return self._logger.call.remote("event", event)
 
     def save(self, iteration: int) -> Any:
-        return self._logger.call.remote("save", iteration, self._learner.call.remote("state"))
+        return self._logger.call.remote("save", iteration, self._learners[0].call.remote("state"))
 
     def wait(self, refs: list[Any]) -> None:
         waiting = list(refs)
@@ -179,7 +289,22 @@ class RayEngine:
         for part in self._parts:
             ray.kill(part)
         self._parts.clear()
+        self._store = None
+        if self._gang is not None:
+            self._gang.close()
         self._cluster.close()
+
+
+def _ahead(part: Any) -> float:
+    """Seconds by which the clock of a part is ahead of ours: from the quickest of three answers, given half way
+    between question and answer (Cristian 1989, "Probabilistic clock synchronization")."""
+    answers: list[tuple[float, float]] = []
+    for _ in range(3):
+        asked = time.time()
+        _, _, clock = ray.get(part.where.remote())
+        answered = time.time()
+        answers.append((answered - asked, clock - (asked + answered) / 2))
+    return round(min(answers)[1], 6)
 
 
 def _cause(error: RayTaskError) -> Exception:
