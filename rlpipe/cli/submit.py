@@ -1,0 +1,215 @@
+"""``rlpipe submit CONFIG [key=value ...] --address http://HOST:8265``"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from rlpipe.plugins import ConfigError, require
+from rlpipe.secrets import is_credential, redacted
+
+if TYPE_CHECKING:
+    from rlpipe.distributed.jobs import Outcome, Submission
+
+EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130, "LOST": 3, "DETACHED": 3}
+"""Of each way the following of a job can end; 3 means that how the job ends is not known."""
+_HEADINGS = {
+    "SUCCEEDED": "[bold green]succeeded[/]",
+    "FAILED": "[bold red]failed[/]",
+    "STOPPED": "[bold yellow]stopped[/]",
+    "LOST": "[bold red]lost contact[/], the job may go on",
+    "DETACHED": "[bold]no longer following[/], the job goes on",
+}
+_MEANINGS = {2: "it could not use the configuration", 3: "a critical alert ended the run", 130: "it was interrupted"}
+
+_NOTHING_SENT = "interrupted; nothing was sent."
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="submit")(submit)
+
+
+def submit(
+    config: Annotated[str | None, typer.Argument(help="YAML file in this folder. The job gets the folder.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Job server of the cluster, http://HOST:8265.", envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"]
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait: print the job's id, and how to follow, stop and fetch.")
+    ] = False,
+    follow: Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")] = None,
+    stop: Annotated[str | None, typer.Option(metavar="JOB", help="Let a job save and end, and wait for that.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Run directory on the cluster; takes the place of CONFIG.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out of the package, as in a .gitignore.")
+    ] = None,
+    max_package: Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")] = 100.0,
+    stop_wait: Annotated[
+        int, typer.Option(metavar="SECONDS", help="What a stopped job has to finish its iteration and save.")
+    ] = 300,
+    lost_after: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Without an answer, after which contact counts as lost.")
+    ] = 300.0,
+) -> None:
+    """Train on a cluster as a Ray job: check, pack, send, and follow it to its end.
+
+    Exit codes: 0 succeeded, 1 failed, 130 stopped, 3 lost contact, 2 not sent. Ctrl-C ends the following and leaves the
+    job alone (exit code 3), and before anything is sent it ends all (2); rlpipe submit --stop JOB ends the job.
+    """
+    known = follow or stop
+    if known is not None and (config is not None or resume is not None or (follow and stop)):
+        raise ConfigError("--follow and --stop are about a job that exists: give one of them, and nothing to train.")
+    if known is None and config is None and resume is None:
+        raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
+    if address is None:
+        raise ConfigError("name the cluster: --address http://HOST:8265, or RAY_API_SERVER_ADDRESS.")
+    for package in ("aiohttp", "pathspec"):
+        require(package, "cluster", "rlpipe submit")
+    changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
+    with _sigterm_like_ctrl_c():
+        job, submission = known or "", None
+        try:
+            from rlpipe.distributed.jobs import job_id, prepare
+
+            if known is None:
+                submission = prepare(
+                    config if resume is None else None, changes, folder=Path.cwd(), resume=resume, env=env or [],
+                    excludes=exclude or [], max_megabytes=max_package, stop_wait=stop_wait,
+                )  # fmt: skip
+                job = job_id(submission)
+                _show(submission)
+        except KeyboardInterrupt:
+            raise ConfigError(_NOTHING_SENT) from None
+        outcome = _carry_out(address, job, submission, stop=stop is not None, detach=detach, lost_after=lost_after)
+    if outcome is not None:
+        _tell(outcome)
+    if outcome is None or outcome.status in ("LOST", "DETACHED"):
+        _hints(job, redacted(address, {}), submission)
+    if outcome is not None and (code := EXIT_CODES[outcome.status]):
+        raise typer.Exit(code)
+
+
+def _carry_out(
+    address: str, job: str, submission: Submission | None, *, stop: bool, detach: bool, lost_after: float
+) -> Outcome | None:
+    """Sends a job, or finds one that was sent before, and follows it; None where it is not to be followed."""
+    from rlpipe.distributed.jobs import LostContactError, Outcome, connect
+
+    server = None
+    try:
+        server = connect(address)
+        if submission is not None:
+            server.submit(submission, job)
+            _line("job", job)
+        else:
+            server.check_exists(job)
+        if stop:
+            running = server.stop(job)
+            _say("asked it to stop; it finishes its iteration and saves" if running else "it had ended before")
+        if detach:
+            print(job)
+            return None
+        return server.follow(job, write=None if stop else _write, say=_say, lost_after=lost_after)
+    except KeyboardInterrupt:
+        if submission is not None and (server is None or not server.asked):
+            raise ConfigError(_NOTHING_SENT) from None
+        return Outcome("DETACHED", "" if submission is None else "if the cluster has taken it")
+    except LostContactError as error:
+        return Outcome("LOST", str(error))
+
+
+@contextlib.contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _line(label: str, text: str) -> None:
+    _console().print(f"  [dim]{label:<11}[/]{escape(text)}")
+
+
+def _say(text: str) -> None:
+    _console().print(f"[dim]{escape(text)}[/]")
+
+
+def _write(text: str) -> None:
+    """The job's log, on stdout; whoever read it may have gone, and the job is followed nevertheless."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show(submission: Submission) -> None:
+    """What is about to be sent."""
+    sent = submission.package
+    parts = ", ".join(f"{name} {decimal(size)}" for name, size in sent.parts()[:4])
+    left_out = list(dict.fromkeys(name.rpartition("/")[2] for name in sent.left_out))
+    more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+    facts = Table.grid()
+    facts.add_column(min_width=13, style="dim")
+    facts.add_column(overflow="fold")
+    facts.add_row("  package", f"[bold]{decimal(sent.size)}[/] in {len(sent.files):,} files")
+    facts.add_row("", escape(f"largest: {parts}"))
+    if left_out:
+        facts.add_row("  left out", escape(f"{', '.join(left_out[:8])}{more}"))
+    facts.add_row("  variables", escape(", ".join(submission.variables)))
+    for name, value in submission.variables.items():
+        if is_credential(name) or redacted(value, {}) != value:
+            facts.add_row("", f"[yellow]{name}: whoever may use the cluster can read it; a login there is safer[/]")
+    for name in submission.held_back:
+        facts.add_row("", f"[yellow]{name} stays here, because it holds a password: --env {name} sends it[/]")
+    facts.add_row("  command", escape(submission.command))
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100)
+    console.print("[bold]Sending[/]", facts, sep="\n")
+
+
+def _hints(job: str, address: str, submission: Submission | None) -> None:
+    for what in ("follow", "stop"):
+        _line(what, shlex.join(["rlpipe", "submit", f"--{what}", job, "--address", address]))
+    if submission is not None:
+        host = urlsplit(address).hostname or ""
+        head = "HEAD" if host in ("localhost", "127.0.0.1", "::1") else host  # most likely the end of a tunnel
+        _line("fetch", shlex.join(["rsync", "-a", f"{head}:{submission.results}/", f"{submission.results}/"]))
+
+
+def _tell(outcome: Outcome) -> None:
+    spent = "" if outcome.seconds is None else f" after {timedelta(seconds=round(outcome.seconds))}"
+    why = outcome.message if outcome.exit_code is None else f"exit code {outcome.exit_code}"
+    if outcome.exit_code in _MEANINGS:
+        why += f": {_MEANINGS[outcome.exit_code]}"
+    _console().print(f"{_HEADINGS[outcome.status]}{spent}{f' ({escape(why)})' if why else ''}")
