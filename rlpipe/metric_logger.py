@@ -7,13 +7,14 @@ Knows nothing of Ray or torch. One instance writes for the whole run.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, HistogramView, Place, Row, RunInfo
-from rlpipe.config import Config, Stage, declared_metrics, options_of, stages, to_yaml
+from rlpipe.config import Config, Stage, algorithm_class, declared_metrics, options_of, stages, to_yaml
 from rlpipe.exporters import Exporters
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -21,6 +22,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.reductions import from_json, to_json
+from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run_directory import RunDirectory, now, read_jsonl
@@ -66,7 +68,10 @@ class MetricLogger:
         self._monitor = Monitor(self._declared, *self._facts[0])
         health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in self._facts]
         # for whoever judges the run later, or shows it elsewhere
-        directory.write_json({**directory.read_json(), "health": health, "view": info.as_json()})
+        contents = directory.read_json()
+        directory.write_json({**contents, "health": health, "view": info.as_json()})
+        self._clocks = {name: part["clock"] for name, part in contents["cluster"].get("parts", {}).items()}
+        self._spans: list[Span] = []  # of this part since the last row
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
@@ -91,6 +96,7 @@ class MetricLogger:
         Raises:
             ValueError: a window holds a metric that nobody declared.
         """
+        began = time.perf_counter()
         window = merged(windows)
         self._exporters.observe(window)
         nonfinite = window.nonfinite()
@@ -124,7 +130,14 @@ class MetricLogger:
         ]
         for event in events:
             self.event(event)
+        self._did("write row", began)
+        spans = [one.by_clock(self._clocks.get(one.part, 0.0)) for one in [*window.spans, *self._spans]]
+        self._directory.write_spans(iteration, spans)
+        self._spans = []
         return replace(row, events=tuple(events))
+
+    def _did(self, what: str, began: float) -> None:
+        self._spans.append(span("metric-logger", what, began, time.perf_counter()))
 
     def _by_worker(self, windows: Sequence[MetricWindow], declared: Sequence[Metric]) -> dict[str, dict[str, float]]:
         """What each rollout worker saw by itself, by rank."""
@@ -225,6 +238,7 @@ class MetricLogger:
         """
         if self._directory.settle():
             return ""
+        began = time.perf_counter()
         meta = {
             "iteration": iteration,
             "run_id": self._directory.run_id,
@@ -233,12 +247,14 @@ class MetricLogger:
         }
         keep = self._config.runner.keep_checkpoints
         try:
-            return str(checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep))
+            path = checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep)
         except OSError as error:
             self._directory.trouble = error
             for event in self._disk(iteration):
                 self.event(event)
             return ""
+        self._did("save checkpoint", began)
+        return str(path)
 
     def close(self, status: str) -> Closing:
         """Notes the end of the run and closes the backends.
@@ -281,7 +297,7 @@ def run_info(
         console_style=logger.console_style,
         action_dims=spec.action_dim,
         num_actions=spec.num_actions,
-        shown=tuple(metric.name for metric in resolve("algorithms", config.algorithm.name, "algorithm.name").shown),
+        shown=tuple(metric.name for metric in algorithm_class(config).shown),
     )
 
 

@@ -27,10 +27,14 @@ from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Event, Row
 from rlpipe.config import Config, protocol, to_yaml
+from rlpipe.metrics.spans import Span
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Episode
 
-_CUT_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl")
+TIMELINE = "timeline.jsonl"
+KEPT_ITERATIONS = 100
+"""Of the timeline, at least; every so many iterations, those before are forgotten."""
+_CUT_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE)
 _LINES = (*_CUT_BACK, "events.jsonl")
 
 
@@ -203,12 +207,20 @@ class RunDirectory:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
+        self._whole.pop(new.name, None)
 
     def write_row(self, row: Row, episodes: Iterable[Episode], eval_episodes: Iterable[Episode]) -> None:
         """Writes one iteration. Its episodes go first: the line in ``metrics.jsonl`` says that all of it is there."""
         self.append("episodes.jsonl", (episode.as_row(row.iteration) for episode in episodes))
         self.append("eval_episodes.jsonl", (episode.as_row(row.iteration) for episode in eval_episodes))
         self.append("metrics.jsonl", [row.as_json()])
+
+    def write_spans(self, iteration: int, spans: Iterable[Span]) -> None:
+        """Adds an iteration to the timeline, which forgets the oldest."""
+        self.append(TIMELINE, [{"iteration": iteration, "spans": [span.as_json() for span in spans]}])
+        if iteration % KEPT_ITERATIONS == 0 and not self._waiting:
+            lines = (self.path / TIMELINE).read_bytes().splitlines(keepends=True)
+            self._write(_Waiting(TIMELINE, b"".join(lines[-KEPT_ITERATIONS:]), replaces=True))
 
     def write_event(self, event: Event) -> None:
         """Writes a line of ``events.jsonl``."""

@@ -18,12 +18,13 @@ from typing import Any, Protocol
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint, under
-from rlpipe.config import Config, Stage, stages
+from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, stages
 from rlpipe.evaluation import EvaluationReport
 from rlpipe.metric_logger import Closing, left_out, run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.spans import ITERATION, Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Weights
@@ -61,8 +62,8 @@ class Engine(Protocol):
     def collect(self, snapshot: Ref, stage: int) -> tuple[list[Ref], list[Ref]]:
         """Batches and windows of all workers, in the order of their ranks."""
 
-    def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, Ref]:
-        """New snapshot, and window."""
+    def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, list[Ref]]:
+        """New snapshot, and windows of all learners."""
 
     def evaluate(self, snapshot: Ref) -> list[Ref]:
         """Windows of all workers."""
@@ -107,6 +108,16 @@ class Interruption:
         self.reason = reason
 
 
+_DOES = {
+    m.GENERATE_ROLLOUTS: "wait for collection",
+    m.UPDATE: "wait for learning",
+    m.EVAL_TIME: "wait for evaluation",
+    m.CHECKPOINT_TIME: "hand over checkpoint",
+    m.LOG_TIME: "wait for logging",
+}
+"""What the driver does in each phase."""
+
+
 class PhaseClock:
     """Divides wall clock into phases that add up: every moment between two laps is in exactly one of them."""
 
@@ -115,6 +126,7 @@ class PhaseClock:
         self._now = now
         self._began = now()
         self._spent: dict[Metric, float] = {}
+        self._spans: list[Span] = []
 
     @contextmanager
     def __call__(self, phase: Metric) -> Iterator[None]:
@@ -123,14 +135,16 @@ class PhaseClock:
         try:
             yield
         finally:
-            self._spent[phase] = self._spent.get(phase, 0.0) + self._now() - began
+            ended = self._now()
+            self._spent[phase] = self._spent.get(phase, 0.0) + ended - began
+            self._spans.append(span("driver", _DOES[phase], began, ended))
 
     def lap(self) -> MetricWindow:
-        """The ``time/`` metrics since the last lap, of which a new one begins."""
+        """The ``time/`` metrics since the last lap, of which a new one begins, and its spans."""
         ended = self._now()
         step = ended - self._began
-        spent, self._spent, self._began = self._spent, {}, ended
-        window = MetricWindow()
+        window = MetricWindow(spans=[span("driver", ITERATION, self._began, ended), *self._spans])
+        spent, self._spent, self._began, self._spans = self._spent, {}, ended, []
         for phase, seconds in spent.items():
             window.observe(phase, seconds)
         window.observe(m.OTHER_TIME, step - sum(spent.values()))
@@ -191,8 +205,7 @@ def train(
             warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
         ready = engine.start_workers(plan, incarnation)
         snapshot = engine.start_learner(plan, ready, state, warm)
-        if warm is not None or config.demos is not None:
-            engine.get(snapshot)  # what does not fit is an error before anything is written
+        engine.get(snapshot)  # what does not fit is an error before anything is written
         if directory is None or state is None:
             directory, done, cut = RunDirectory.create(config, engine.cluster()), 0, Cut(0, ())
         else:
@@ -290,7 +303,7 @@ class _Loop:
         self._interruption.heeded = True
         engine, clock, runner = self._engine, self._clock, self._config.runner
         total = self._plan[-1].until
-        algorithm = resolve("algorithms", self._config.algorithm.name, "algorithm.name")
+        algorithm = algorithm_class(self._config)
         collected = None
         while self._done < total and self._interruption.reason is None and self._alarm is None:
             iteration = self._done + 1
@@ -302,7 +315,7 @@ class _Loop:
                 collected = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
-                engine.wait([learnt])
+                engine.wait(learnt)
             if not algorithm.collects and self._is_finished(learnt):
                 total = iteration
             due = runner.val_check_interval and iteration % runner.val_check_interval == 0
@@ -316,7 +329,7 @@ class _Loop:
                 windows = [*windows, *evaluated]
             timed = clock.lap()
             with clock(m.LOG_TIME):
-                self._unread.append(engine.write(iteration, [timed, learnt, *windows]))
+                self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
             self._done = iteration
             if iteration % runner.save_interval == 0:
                 self._save()
@@ -334,9 +347,9 @@ class _Loop:
         self._engine.wait(self._written)
         return status
 
-    def _is_finished(self, learnt: Ref) -> bool:
+    def _is_finished(self, learnt: list[Ref]) -> bool:
         """Whether the learner, which learns from what it has, has learnt all it can."""
-        state = self._engine.get(learnt).states.get(m.CLONING_FINISHED.name)
+        state = self._engine.get(learnt[0]).states.get(m.CLONING_FINISHED.name)
         return state is not None and state.read()["value"] > 0
 
     def _enter_stage(self, iteration: int) -> int:
@@ -444,15 +457,36 @@ def _check_engine(config: Config, engine: Engine) -> None:
     Raises:
         ConfigError: it cannot.
     """
-    if not engine.side_by_side and getattr(config.algorithm, "update_to_data", 1.0) is None:
-        raise ConfigError(
-            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
-            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
-        )
+    if not engine.side_by_side:
+        _check_alone(config)
     for index, name in enumerate(config.runner.logger.logger_backends):
         key = f"runner.logger.logger_backends[{index}]"
         if resolve("backends", name, key).place not in engine.places:
             raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
+
+
+def _check_alone(config: Config) -> None:
+    """What one process cannot do, told before simulators load.
+
+    Raises:
+        ConfigError: some of it is configured.
+    """
+    if getattr(config.algorithm, "update_to_data", 1.0) is None:
+        raise ConfigError(
+            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+        )
+    if config.learner.num_learners not in (1, AUTO):
+        raise ConfigError(
+            f"learner.num_learners is {config.learner.num_learners}, but with --local there is one process: leave out "
+            "--local, or give learner.num_learners=1."
+        )
+    if config.rollout.inference == "server":
+        raise ConfigError(
+            "rollout.inference is server, which answers many workers at once. With --local one acts at a time: give "
+            "rollout.inference=local, which acts alike, or run without --local."
+        )
+    check_device(config.learner.device)
 
 
 def _terminal_backends(config: Config) -> list[type[Backend]]:

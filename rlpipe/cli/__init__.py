@@ -15,7 +15,20 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from rlpipe.cli import compare, demos, diagnose, evaluate, export, metrics, pretrain, sync, train
+from rlpipe.cli import (
+    compare,
+    demos,
+    diagnose,
+    doctor,
+    evaluate,
+    export,
+    metrics,
+    pretrain,
+    submit,
+    sync,
+    timeline,
+    train,
+)
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.plugins import ConfigError
 
@@ -28,13 +41,16 @@ app = typer.Typer(
 )
 train.add_to(app)
 pretrain.add_to(app)
+submit.add_to(app)
 demos.add_to(app)
 evaluate.add_to(app)
 compare.add_to(app)
 diagnose.add_to(app)
+doctor.add_to(app)
 metrics.add_to(app)
 sync.add_to(app)
 export.add_to(app)
+timeline.add_to(app)
 
 
 def main() -> None:

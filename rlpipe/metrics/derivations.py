@@ -65,7 +65,7 @@ def rate(amount: Sum, seconds: Sum) -> float | None:
     return amount.read().get("sum", 0.0) / elapsed if elapsed > 0 else None
 
 
-def per_slowest(amount: Sum, seconds: Distribution) -> float | None:
+def per_slowest(amount: Sum | Distribution, seconds: Distribution) -> float | None:
     """``amount of all workers / seconds of the slowest``."""
     slowest = seconds.read().get("max", 0.0)
     return amount.read().get("sum", 0.0) / slowest if slowest > 0 else None

@@ -15,23 +15,26 @@ from numpy.typing import ArrayLike
 
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction
+from rlpipe.metrics.spans import Span
 from rlpipe.trajectory import Episode
 
 
 @dataclass
 class MetricWindow:
-    """Merged observations, by name of the metric they belong to, and the episodes that ended.
+    """Merged observations, by name of the metric they belong to, the episodes that ended, and what was done when.
 
     Attributes:
         states: reduction states by metric name.
         episodes: training episodes that ended in this window.
         eval_episodes: evaluation episodes that ended in it.
+        spans: of the part it comes from.
         worker: rank of the rollout worker it comes from, or None.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     eval_episodes: list[Episode] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     worker: int | None = None
 
     def observe(
@@ -100,11 +103,12 @@ class MetricWindow:
         self._add(metric.name, state)
 
     def merge(self, other: MetricWindow) -> None:
-        """Takes over the observations and episodes of another window, after its own."""
+        """Takes over what another window holds, after its own."""
         for name, state in other.states.items():
             self._add(name, state)
         self.episodes += other.episodes
         self.eval_episodes += other.eval_episodes
+        self.spans += other.spans
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)
@@ -147,6 +151,7 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
         {name: _pool(name, states) for name, states in held.items()},
         [episode for window in windows for episode in window.episodes],
         [episode for window in windows for episode in window.eval_episodes],
+        [span for window in windows for span in window.spans],
     )
 
 

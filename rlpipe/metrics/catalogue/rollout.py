@@ -770,6 +770,29 @@ VALID_FRACTION = observed(
         ),
     ),
 )
+INFERENCE_BATCH_SIZE = observed(
+    "rollout/inference_batch_size",
+    Distribution,
+    unit="decisions",
+    meaning="Mean number of decisions that a server takes in one forward pass.",
+    formula="mean over passes of their rows",
+    needs="inference on a server",
+    signs=(
+        Sign(
+            "far below env.train.total_num_envs / rollout.num_inference_servers",
+            "workers ask further apart than rollout.inference_wait",
+            "raise rollout.inference_wait, unless time/env/recv_wait is small beside time/env/interact",
+        ),
+    ),
+)
+INFERENCE_BATCH_SIZE_MAX = reading(
+    "rollout/inference_batch_size_max",
+    INFERENCE_BATCH_SIZE,
+    "max",
+    meaning="Largest number of decisions that a server took in one forward pass.",
+    formula="max over passes of their rows",
+    needs="inference on a server",
+)
 POLICY_LAG = observed(
     "rollout/policy_lag_mean",
     Mean,

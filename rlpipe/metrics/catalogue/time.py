@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rlpipe.metrics.catalogue.rollout import INFERENCE_BATCH_SIZE
 from rlpipe.metrics.catalogue.train import NUM_SAMPLES
-from rlpipe.metrics.declaration import Name, Sign, derived, observed
+from rlpipe.metrics.declaration import Name, Sign, derived, observed, reading
 from rlpipe.metrics.derivations import actor_training, per_slowest, rate, straggler_ratio, time_left, utilization
 from rlpipe.metrics.reductions import Distribution, Last, Sum
 from rlpipe.metrics.rules import Avoid, Band, Drop, Holds, Increasing, Rule, Spike
@@ -239,8 +240,8 @@ PREDICT_TIME = observed(
     reads="max",
     tier="core",
     unit="s",
-    meaning="Time the slowest rollout worker spent in the policy.",
-    formula="max over workers of the sum over steps",
+    meaning="Time the slowest rollout worker, or inference server, spent in the policy.",
+    formula="max over workers of the sum over steps; with servers, max over servers of the sum over passes",
     names=(
         Name("rlinf", "time/rollout/predict"),
         Name("trl_legacy", "time/ppo/forward_pass", "approx", "the pass that scores"),
@@ -252,8 +253,8 @@ ROLLOUT_RECV_WAIT = observed(
     reads="max",
     tier="core",
     unit="s",
-    meaning="Time the slowest policy waited for observations.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
+    meaning="Time the inference server that waited longest had no pass to do, from its first request to its last.",
+    formula="max over servers of last answer - first request - seconds in passes",
     needs="inference on a server",
     signs=(Sign("large", "the simulator is the bottleneck", "raise rollout.num_workers"),),
 )
@@ -262,9 +263,37 @@ LOAD_WEIGHTS_TIME = observed(
     Distribution,
     reads="max",
     unit="s",
-    meaning="Time the slowest rollout worker took to load new weights.",
+    meaning="Time the slowest rollout worker, or inference server, took to load new weights.",
     formula="seconds between entry and exit, summed per worker; of the slowest worker",
     names=(Name("rlinf", "time/rollout/sync_model_from_actor"),),
+)
+INFERENCE_WAIT = observed(
+    "time/inference_wait",
+    Distribution,
+    unit="s",
+    meaning="Mean time from the arrival of a worker's request at a server to the start of its forward pass.",
+    formula="mean over requests of start of pass - arrival",
+    needs="inference on a server",
+    signs=(
+        Sign(
+            "near rollout.inference_wait",
+            "some workers are slower than others, and the rest wait for them",
+            "lower rollout.inference_wait, or spread environments that are slow",
+        ),
+        Sign(
+            "above rollout.inference_wait",
+            "passes queue up behind one another",
+            "more servers (rollout.num_inference_servers), or a GPU for them",
+        ),
+    ),
+)
+INFERENCE_WAIT_MAX = reading(
+    "time/inference_wait_max",
+    INFERENCE_WAIT,
+    "max",
+    meaning="Longest time from the arrival of a worker's request at a server to the start of its forward pass.",
+    formula="max over requests of start of pass - arrival",
+    needs="inference on a server",
 )
 POLL_WEIGHTS_TIME = observed(
     "time/rollout/poll_weight_sync",
@@ -317,6 +346,16 @@ FORWARD_BACKWARD_TIME = observed(
     unit="s",
     meaning="Time the learner spent in forward and backward passes.",
     formula="seconds between entry and exit; of the slowest learner",
+)
+SYNC_GRADIENTS_TIME = observed(
+    "time/actor/sync_gradients",
+    Distribution,
+    reads="max",
+    tier="extension",
+    unit="s",
+    meaning="Time the learner spent in summing gradients with other learners, waiting for them included.",
+    formula="seconds between entry and exit; of the slowest learner",
+    needs="learner.num_learners of at least 2, on the CPU",
 )
 OPTIMIZER_STEP_TIME = observed(
     "time/actor/optimizer_step",
@@ -545,6 +584,18 @@ INFERENCE_FPS = derived(
     unit="decisions/s",
     meaning="Decisions per second that the policy takes, by the time of the slowest worker.",
     formula="decisions of all workers / time/rollout/predict",
+)
+INFERENCE_THROUGHPUT = derived(
+    "time/inference_throughput",
+    (
+        INFERENCE_BATCH_SIZE,
+        GENERATE_TIME,
+    ),
+    per_slowest,
+    unit="decisions/s",
+    meaning="Decisions that all inference servers answered per second of collection, waits included.",
+    formula="sum over passes of their rows / time/rollout/generate",
+    needs="inference on a server",
 )
 TRAIN_SPS = derived(
     "time/train_sps",

@@ -1,0 +1,45 @@
+"""``rlpipe timeline RUN``: who did what when in one iteration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from rlpipe.plugins import ConfigError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="timeline")(timeline)
+
+
+def timeline(
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may be going on.")],
+    iteration: Annotated[int | None, typer.Option(help="Which one.", show_default="the newest")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/timeline-K.json")] = None,
+) -> None:
+    """Write a trace of one iteration for Perfetto: what each part did when, and where it waited."""
+    from rlpipe.run_directory import RunDirectory
+    from rlpipe.timeline import chrome_trace, read
+
+    directory = RunDirectory.existing(run)
+    found = read(directory, iteration)
+    file = out or run / f"timeline-{found.iteration:06d}.json"
+    try:
+        file.write_text(json.dumps(chrome_trace(directory, found)), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out: cannot write {file}: {error}.") from error
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"[bold]iteration {found.iteration}[/] of {escape(directory.run_id)} took {found.ended - found.began:.3g} s"
+    )
+    for part in found.parts:
+        shares = [(name, f"{share:.0%}") for name, share in found.shares(part).items()]
+        told = ", ".join(f"{name} {share}" for name, share in shares if share != "0%")
+        console.print(f"  [dim]{escape(part):<15}[/]{told or 'nothing'}")
+    console.print(f"[dim]open in https://ui.perfetto.dev or chrome://tracing:[/] {escape(str(file))}")
