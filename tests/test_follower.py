@@ -187,7 +187,8 @@ class Sleeps(FailsLater):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["FailsAtStart", "FailsLater", "Dies", "Sleeps"])
 def test_a_backend_that_fails_is_told_once_and_costs_the_run_nothing(tmp_path, fault):
-    options = ("runner.logger.deadline=1", "runner.logger.finish_timeout=1", "env.train.step_seconds=0.05")
+    # Long enough for the view that does not fail, even where it waits for a processor while it starts.
+    options = ("runner.logger.deadline=15", "runner.logger.finish_timeout=15", "env.train.step_seconds=0.05")
     directory = run(tmp_path, f"'{HERE}:{fault}'", "csv", overrides=(*options, "runner.total_timesteps=384"))
     assert directory.read_json()["status"] == "completed"
     told = events(directory, "backend")
