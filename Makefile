@@ -23,7 +23,7 @@ quickstart: setup
 	$(BIN)/rlpipe train configs/ppo_push_cube.yaml
 
 test: setup-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -78,12 +78,12 @@ def evaluate(
         rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
     """
     from rlpipe import training
-    from rlpipe.config import from_yaml, load_config
+    from rlpipe.config import from_yaml, load_config, without_learner
 
     state, trained_with = training.find_checkpoint(Path(checkpoint))
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
-    return training.evaluate(config, state, _engine(config, local, ray_address)).recorded()
+    return training.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()
 
 
 def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:

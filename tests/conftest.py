@@ -1,4 +1,4 @@
-"""What tests share: one Ray cluster per session, and small configurations."""
+"""What tests share: one Ray cluster per process, and small configurations."""
 
 from __future__ import annotations
 
@@ -16,19 +16,14 @@ settings.register_profile("unhurried", deadline=None)  # how long an example tak
 settings.load_profile("unhurried")
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of a file run one after the other in one process, and those on Ray all in one, which has the cluster."""
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """A local Ray with two CPUs, shared by all tests of the session."""
+    """A local Ray with two CPUs, shared by all tests of a process."""
     import ray
 
     os.environ.setdefault("RAY_AUTH_TOKEN", "f" * 64)
+    # Ray gives its workers niceness 15, so beside the other test process they would starve.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         address="local",
         num_cpus=2,

@@ -208,6 +208,7 @@ def test_the_tables_of_the_run_directory_name_every_field(tmp_path):
     named = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|")))
     contents = json.loads((run / "run.json").read_text())
     written = {*contents, *contents["protocol"], *checkpoint.newest(run).meta}
-    for name in ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl"):
+    for name in ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl", "timeline.jsonl"):
         written |= next(read_jsonl(run / name)).keys()
+    written |= next(read_jsonl(run / "timeline.jsonl"))["spans"][0].keys()
     assert written <= named

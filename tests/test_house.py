@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "rlpipe"
 FLOORS = {
-    0: ["plugins", "trajectory"],
+    0: ["plugins", "ranks", "trajectory"],
     1: ["functional", "metrics", "config", "secrets", "demonstrations"],
     2: ["envs", "policies", "algorithms", "backends"],
     3: [
@@ -25,12 +25,15 @@ FLOORS = {
         "observations",
         "follower",
         "exporters",
+        "inference",
         "learner",
         "metric_logger",
         "checkpoint",
         "diagnosis",
+        "doctor",
         "planner",
         "run_directory",
+        "timeline",
         "training",
     ],
     4: ["local", "distributed"],

@@ -26,7 +26,7 @@ def test_without_a_path_there_is_nothing_to_do(tmp_path):
     run = trained(tmp_path, "runner.logger.logger_backends=[jsonl]")
     assert not [event for event in (run.path / "events.jsonl").read_text().splitlines() if '"backend"' in event]
     assert {file.name for file in run.path.rglob("*.jsonl")} == {
-        "metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl",
+        "metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl", "timeline.jsonl",
     }  # fmt: skip
 
 

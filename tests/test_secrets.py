@@ -82,7 +82,9 @@ def found_in(*folders: Path) -> list[str]:
 
 
 def test_nothing_is_passed_on_through_the_environment_that_rays_dashboard_shows():
-    assert [file for file in (ROOT / "rlpipe").rglob("*.py") if "runtime_env" in file.read_text()] == []
+    using = {file.name for file in (ROOT / "rlpipe").rglob("*.py") if "runtime_env" in file.read_text()}
+    # Of `rlpipe submit`, which forwards what an allow-list or the user names (test_submit), and a switch of Ray's own.
+    assert using == {"jobs.py", "doctor.py"}
 
 
 # --- what a configuration may hold
@@ -160,7 +162,7 @@ def test_an_address_without_a_password_is_welcome(url):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_configurations_of_this_repository_hold_none(file):
-    if importlib.util.find_spec("mani_skill") is None and "cube" in file.stem:
+    if importlib.util.find_spec("mani_skill") is None and "name: maniskill" in file.read_text():
         pytest.skip("ManiSkill is not installed")
     check_no_secrets(dataclasses.asdict(load_config(file)), SENTINELS)
 

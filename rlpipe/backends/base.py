@@ -207,6 +207,11 @@ class Backend(ABC):
         return ""
 
     @classmethod
+    def server(cls, options: Any) -> str:  # noqa: ARG003 - for those that have one
+        """Address (http or https) of the server that it sends to with these options; empty if there is none."""
+        return ""
+
+    @classmethod
     def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for those that can be asked
         """Last iteration that it holds for certain, asked of its own store; None if that cannot be asked."""
         return None

@@ -60,6 +60,11 @@ class MLflow(Backend):
         return f"mlflow ui --backend-store-uri {options.tracking_uri or os.environ.get('MLFLOW_TRACKING_URI') or own}"
 
     @classmethod
+    def server(cls, options: Options) -> str:
+        uri = options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        return uri if uri.startswith("http") else ""
+
+    @classmethod
     def reached(cls, run: RunInfo) -> int:
         found = _find(_client(run), run)
         return int(found.data.tags.get(REACHED, 0)) if found else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -94,6 +95,10 @@ class SwanLab(Backend):
     @classmethod
     def how_to_look(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
         return f"swanlab watch {run.parents[1] / options.folder}" if options.mode is Mode.local else ""
+
+    @classmethod
+    def server(cls, options: Options) -> str:
+        return os.environ.get("SWANLAB_API_HOST", "https://api.swanlab.cn") if options.mode is Mode.cloud else ""
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:

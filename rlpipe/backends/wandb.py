@@ -74,6 +74,11 @@ class WandB(Backend):
         require("wandb", "wandb", "runner.logger.logger_backends=[wandb]")
 
     @classmethod
+    def server(cls, options: Options) -> str:
+        online = options.mode == "online"
+        return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai") if online else ""
+
+    @classmethod
     def reached(cls, run: RunInfo) -> int:
         if run.options.mode == "online":
             return max(int(_opened(run).starting_step) - 1, 0)
