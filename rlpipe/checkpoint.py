@@ -102,6 +102,14 @@ def newest(run: Path) -> Checkpoint:
     raise ConfigError(f"{run}: {state}. A run writes its first after runner.save_interval iterations.")
 
 
+def newest_or_none(run: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None in a run that has none yet, or none any more."""
+    try:
+        return newest(run)
+    except ConfigError:
+        return None
+
+
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Arrays whose names begin so, without that beginning."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

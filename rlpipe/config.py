@@ -113,6 +113,9 @@ class RunnerConfig:
     """Iterations between checkpoints; one is also written at the end and on Ctrl-C."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept."""
+    max_recoveries: int = 20
+    """How often a run goes back to its last checkpoint because its learner, its metric logger or an inference server
+    died, before it gives up."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
@@ -127,6 +130,8 @@ class EvaluationConfig:
     """Seed of the first episode; the others follow by one. Below 2^30, where training seeds begin."""
     deterministic: bool = True
     """Take the most likely action instead of sampling."""
+    timeout: float = 3600.0
+    """Seconds a worker has for its share, before it is replaced."""
 
     @property
     def seeds(self) -> range:
@@ -151,6 +156,17 @@ class RolloutConfig:
     max_inference_batch: int = 4096
     """Rows with which a server waits no longer, and the most of one forward pass; what one worker asks for at once
     stays together."""
+    timeout: float = 600.0
+    """Seconds a worker has for a collection, before it is replaced."""
+    min_workers: int | str = "all"
+    """Fragments with which an iteration goes on while workers that failed are replaced; ``all`` waits for them, so that
+    every iteration has as many steps."""
+    max_restarts: int = 100
+    """Workers that are replaced in a run before it gives up."""
+    simulator_retries: int = 3
+    """How often a worker makes a simulator that raised again, in one collection, before it gives up itself."""
+    max_memory: float | None = None
+    """GiB of memory with which a worker is replaced after its collection, against simulators that leak; None: never."""
 
 
 @dataclass(frozen=True)
@@ -575,7 +591,8 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (
         (
             "runner.val_check_interval", "runner.seed", "runner.logger.finish_timeout", "learner.lr",
-            "learner.critic_lr", "cluster.cpus_per_learner", "rollout.inference_wait",
+            "learner.critic_lr", "cluster.cpus_per_learner", "rollout.inference_wait", "rollout.max_restarts",
+            "rollout.simulator_retries", "runner.max_recoveries",
         ),
         lambda value: value >= 0,
         "may not be negative",
@@ -583,7 +600,8 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (
         (
             "cluster.cpus_per_worker", "cluster.placement_timeout", "runner.logger.deadline", "learner.max_grad_norm",
-            "learner.adam_eps", "algorithm.target_kl", "cluster.cpus_per_inference_server",
+            "learner.adam_eps", "algorithm.target_kl", "cluster.cpus_per_inference_server", "rollout.timeout",
+            "rollout.max_memory", "evaluation.timeout",
         ),
         lambda value: value > 0,
         "must be greater than 0",
@@ -646,6 +664,7 @@ def _check_values(config: Config) -> None:
         count = _part(config, key)
         if count != AUTO and (isinstance(count, str) or count < 1):
             raise ConfigError(f"{key} is {count!r}; it must be a number of at least 1, or auto.")
+    _check_least_workers(config)
     for key in ("cluster.gpus_per_learner", "cluster.gpus_per_inference_server"):
         gpus = _part(config, key)
         if gpus != AUTO and (isinstance(gpus, str) or gpus < 0):
@@ -655,6 +674,24 @@ def _check_values(config: Config) -> None:
         raise ConfigError(f"learner.device is {device!r}; legal are auto, cpu and cuda.")
     if device.startswith("cuda") and config.cluster.gpus_per_learner == 0:
         raise ConfigError(f"learner.device is {device!r}, but cluster.gpus_per_learner is 0: leave one of them out.")
+
+
+def _check_least_workers(config: Config) -> None:
+    """Whether an iteration can go on with so few workers."""
+    least, workers, learners = config.rollout.min_workers, config.rollout.num_workers, config.learner.num_learners
+    if least == "all":
+        return
+    if isinstance(least, str) or least < 1:
+        raise ConfigError(f"rollout.min_workers is {least!r}; it must be a number of at least 1, or all.")
+    if isinstance(workers, int) and least > workers:
+        raise ConfigError(
+            f"rollout.min_workers is {least}, but there are {workers} rollout workers (rollout.num_workers)."
+        )
+    if isinstance(learners, int) and least < learners:
+        raise ConfigError(
+            f"rollout.min_workers is {least}, which leaves nothing for some of {learners} learners "
+            "(learner.num_learners)."
+        )
 
 
 def _check_split(config: Config) -> None:

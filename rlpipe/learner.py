@@ -277,14 +277,17 @@ class Learner(LearnerBase):
         shown = demonstrations.load(config.demos, config.env.train, spec)
         return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
 
-    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+    def update(
+        self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
+    ) -> tuple[Snapshot, MetricWindow]:
+        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken."""
         torch.set_num_threads(self._threads)
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
         observations = Observations(self._metrics, self._ranks)
         marks = [self._now()]
         with torch.no_grad():
-            own = self._portion(batches)
+            own = self._portion(batches, fragments)
             trajectories = join(batches, self._device, own)
             marks.append(self._now())
             with self._autocast():  # as in the loss, so that what is compared differs by the policy alone
@@ -323,15 +326,14 @@ class Learner(LearnerBase):
             window.merge(common)
         return snapshot, window
 
-    def _portion(self, batches: Sequence[TrajectoryBatch]) -> Portion | None:
+    def _portion(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Portion | None:
         """What is this learner's of the fragments that it was given; None for all."""
         if self._ranks.size == 1:
             return None
-        config = self._config
-        environments = config.env.train.total_num_envs
-        workers = environments // batches[0].rewards.shape[1]
-        group_size = getattr(config.algorithm, "group_size", 1)
-        return portion(self._ranks.rank, self._ranks.size, workers, environments, group_size)
+        assert fragments is not None
+        environments = fragments * batches[0].rewards.shape[1]
+        group_size = getattr(self._config.algorithm, "group_size", 1)
+        return portion(self._ranks.rank, self._ranks.size, fragments, environments, group_size)
 
     def _run_epochs(
         self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow

@@ -125,7 +125,7 @@ class MetricLogger:
             *self._disk(iteration),
             *self._exporters.tick(iteration, now()),
             *self._still_standing(iteration),
-            *self._incidents(row),
+            *self._incidents(row, window.faults),
             *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
         ]
         for event in events:
@@ -203,8 +203,8 @@ class MetricLogger:
             return []
         return [Event("note", f"Alerts still stand on {', '.join(names)}.", iteration, now())]
 
-    def _incidents(self, row: Row) -> list[Event]:
-        """What happened to the update of this iteration that a user should find again later."""
+    def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
+        """What happened in this iteration that a user should find again later: to its update, and to simulators."""
         stage = int(row.metrics.get(m.STAGE.name, 0))
         config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
@@ -218,7 +218,7 @@ class MetricLogger:
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             found.append(Event("nonfinite", message, row.iteration, now(), {"steps": skipped}))
-        return found
+        return [*found, *(Event("simulator", told, row.iteration, now()) for told in faults)]
 
     def event(self, event: Event) -> None:
         """Writes an event."""

@@ -16,6 +16,7 @@ FLOORS = {
     2: ["envs", "policies", "algorithms", "backends"],
     3: [
         "episodes",
+        "faults",
         "rollout",
         "replay",
         "off_policy",
