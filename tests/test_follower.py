@@ -7,7 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from rlpipe.config import load_config
 from rlpipe.follower import Follower, Tail
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.training import Interruption
 from tests.conftest import scripted
 
 HERE = "tests.test_follower"
@@ -184,13 +188,36 @@ class Sleeps(FailsLater):
         time.sleep(60)
 
 
+@contextmanager
+def interrupted_once_told(log_path: Path, kind: str, interruption: Interruption) -> Iterator[None]:
+    """Ends a run once an event of that kind is written, however long that takes."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            if any(f'"kind": "{kind}"' in file.read_text() for file in log_path.glob("*/*/events.jsonl")):
+                interruption.request("the test")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["FailsAtStart", "FailsLater", "Dies", "Sleeps"])
 def test_a_backend_that_fails_is_told_once_and_costs_the_run_nothing(tmp_path, fault):
     # Long enough for the view that does not fail, even where it waits for a processor while it starts.
-    options = ("runner.logger.deadline=15", "runner.logger.finish_timeout=15", "env.train.step_seconds=0.05")
-    directory = run(tmp_path, f"'{HERE}:{fault}'", "csv", overrides=(*options, "runner.total_timesteps=384"))
-    assert directory.read_json()["status"] == "completed"
+    options = ("runner.logger.deadline=10", "runner.logger.finish_timeout=15", "env.train.step_seconds=0.02")
+    backends = f"runner.logger.logger_backends=['{HERE}:{fault}',csv]"
+    interruption = Interruption()
+    with interrupted_once_told(tmp_path, "backend", interruption):
+        config = scripted(tmp_path, backends, *options, "runner.total_timesteps=1_000_000")
+        directory = RunDirectory(rlpipe.train(config, local=True, interruption=interruption).directory)
+    assert directory.read_json()["status"] == "interrupted"
     told = events(directory, "backend")
     assert [event["data"]["backend"] for event in told] == [f"{HERE}:{fault}"]
     assert "nothing is lost" in told[0]["message"]
