@@ -382,7 +382,8 @@ class RayEngine:
         try:
             closing: Closing = ray.get(self._logger.call("close", status))
         except RayError as error:
-            log.error("The metric logger could not close its backends: %s", self._explained(error))
+            if not lost(error):  # of one that is gone its end is told already
+                log.error("The metric logger could not close its backends: %s", self._explained(error))
             return Closing()
         return closing
 

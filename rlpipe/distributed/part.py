@@ -28,6 +28,8 @@ _SHOWN_LINES = 12
 _ANSWERS = 3.0
 """Seconds that a question beside the work may take."""
 _CRASH = re.compile(r"Fatal Python error: ([^\n]+)|\*\*\* (SIG\w+) received")
+_DUMP = re.compile(r"Fatal Python error|Timeout \(")
+_THREAD = re.compile(r"(Thread|Current thread) 0x")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXIT = re.compile(r"exit code (-?\d+)")
 _MEMORY = (
@@ -170,7 +172,7 @@ class Part:
         where = self.location()
         log = [] if where is None else _on(where.node, _tail, where.log) or []
         what, kind, lines = _ended(error, where, log, key, seconds)
-        lines = [redacted(line, os.environ) for line in lines][-_SHOWN_LINES:]
+        lines = [redacted(line, os.environ) for line in _telling(lines)]
         advice = _ADVICE.get(kind, "").format(key=key)
         host, node, pid = ("", "", None) if where is None else (where.host, where.node, where.pid)
         return Fault(self.name, redacted(what, os.environ), doing, host, node, pid, tuple(lines), advice)
@@ -197,8 +199,21 @@ def _ended(
     if exited := _EXIT.search(str(error)):
         return f"ended with exit code {exited[1]}", "exited", log
     if isinstance(error, RayActorError):
-        return "was killed (SIGKILL)", "killed", log
+        return "ended without a word, as by SIGKILL", "killed", log
     return f"was lost: {type(error).__name__}", "lost", log
+
+
+def _telling(log: list[str]) -> list[str]:
+    """The lines of a log that say most: its last, or where it holds what each thread did when the process crashed or
+    hung, the first of the thread that worked."""
+    marks = [index for index, line in enumerate(log) if _DUMP.match(line)]
+    if not marks:
+        return log[-_SHOWN_LINES:]
+    first, *rest = log[marks[-1] :]
+    begins = [index for index, line in enumerate(rest) if _THREAD.match(line)]
+    threads = [rest[begin:end] for begin, end in zip(begins, [*begins[1:], len(rest)], strict=True)]
+    working = [lines for lines in threads if lines[0].startswith("Current") or any(__file__ in line for line in lines)]
+    return [first, *(working[-1] if working else rest)][:_SHOWN_LINES]
 
 
 def user_error(error: RayTaskError) -> ConfigError | None:

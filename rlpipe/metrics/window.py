@@ -155,6 +155,7 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
         [episode for window in windows for episode in window.episodes],
         [episode for window in windows for episode in window.eval_episodes],
         [span for window in windows for span in window.spans],
+        faults=[fault for window in windows for fault in window.faults],
     )
 
 

@@ -1,0 +1,148 @@
+"""A simulator that fails in a chosen way, and checks of what a run wrote in spite of it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from numpy.typing import NDArray
+
+from rlpipe.config import Config
+from rlpipe.envs.base import NextSeed, Step
+from rlpipe.envs.scripted import Scripted, ScriptedConfig
+from rlpipe.metrics import catalogue as m
+from rlpipe.run_directory import read_jsonl
+from tests.conftest import scripted
+from tests.test_training import from_ledger
+
+TWO_WORKERS = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5")
+
+
+@dataclass(frozen=True)
+class FaultyConfig(ScriptedConfig):
+    """Options of the faulty simulator."""
+
+    fault: str = ""
+    """``kill``, ``crash``, ``exit``, ``hang``, ``stop``, ``raise``, ``leak``; empty for none."""
+    folder: str = ""
+    """Where it is noted how often it has failed, in whatever process."""
+    times: int = 1
+    """How often it fails."""
+    at: int = 40
+    """Step of a simulator at which it fails."""
+
+
+class Faulty(Scripted):
+    """The scripted simulator, with a fault."""
+
+    Config = FaultyConfig
+
+    @classmethod
+    def make(cls, config: FaultyConfig, num_envs: int, next_seed: NextSeed) -> Faulty:
+        simulator = super().make(config, num_envs, next_seed)
+        assert isinstance(simulator, Faulty)
+        simulator._config = config
+        simulator._taken = 0
+        simulator._kept = []
+        return simulator
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        self._taken += 1
+        fault = self._config.fault
+        if fault == "leak":
+            self._kept.append(os.urandom(2_000_000))
+        elif fault and self._taken >= self._config.at and self._may():
+            fail(fault)
+        return super().step(actions)
+
+    def _may(self) -> bool:
+        """Whether it has not failed often enough, which is noted."""
+        for n in range(self._config.times):
+            with contextlib.suppress(FileExistsError):
+                Path(self._config.folder, f"fault-{n}").touch(exist_ok=False)
+                return True
+        return False
+
+
+def fail(fault: str) -> None:
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault == "crash":
+        faulthandler._sigsegv()
+    elif fault == "exit":
+        sys.exit(7)
+    elif fault == "hang":
+        time.sleep(3600)
+    raise ArithmeticError("the solver diverged")
+
+
+def faulty(tmp_path: Path, fault: str, *overrides: str, **tree: Any) -> Config:
+    """A run of 12 iterations with two workers, 4 environments and 16 steps each, whose simulators fail."""
+    train = {"name": "tests.faults.faulty:Faulty", "total_num_envs": 4, "match_actions": True, "fault": fault}
+    tree.setdefault("env", {"train": {**train, "folder": str(tmp_path)}, "eval": {"fault": ""}})
+    return scripted(tmp_path, *TWO_WORKERS, "runner.total_timesteps=768", *overrides, **tree)
+
+
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return list(read_jsonl(run / name))
+
+
+def events(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in rows(run, "events.jsonl") if event["kind"] == kind]
+
+
+def assert_whole(run: Path, iterations: int) -> None:
+    """Every iteration once, every number what the ledger says, no episode twice."""
+    written = rows(run)
+    assert [row["iteration"] for row in written] == list(range(1, iterations + 1))
+    for row in written:
+        found = {name: value for name, value in row["metrics"].items() if name.startswith("env/")}
+        assert found == from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+    played = [(episode["slot"], episode["seed"]) for episode in rows(run, "episodes.jsonl")]
+    assert len({*played}) == len(played)
+
+
+def processes(name: str) -> list[psutil.Process]:
+    """Of that part, on the Ray that this process has started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(f"ray::{name}"):
+                found.append(process)
+    return found
+
+
+@contextlib.contextmanager
+def killed(name: str, log_path: Path, after: int, times: int = 1) -> Iterator[None]:
+    """Kills a part with SIGKILL once so many iterations are written since the run began or the part was killed."""
+    ends = threading.Event()
+
+    def kill() -> None:
+        for n in range(1, times + 1):
+            while not ends.wait(0.02):
+                files = [*log_path.glob("*/*/metrics.jsonl")]
+                if files and files[0].read_bytes().count(b"\n") >= after * n and (found := processes(name)):
+                    with contextlib.suppress(psutil.Error):
+                        found[0].kill()
+                        found[0].wait(10)
+                    break
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
