@@ -54,6 +54,8 @@ class Faulty(Scripted):
         simulator._config = config
         simulator._taken = 0
         simulator._kept = []
+        for env in simulator._envs:
+            env._slot = 0  # or environments of a group could be told apart
         return simulator
 
     def step(self, actions: NDArray[Any]) -> Step:

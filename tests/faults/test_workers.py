@@ -37,24 +37,12 @@ def test_a_worker_that_fails_is_replaced_and_the_run_is_whole(tmp_path, fault, t
     assert last["time/worker_restarts"] == 1
     assert last["time/total_timesteps"] == 768
     assert sum(row["metrics"].get("rollout/discarded_trajectories", 0) for row in rows(run)) == 2
-    assert all(row["metrics"]["time/workers_reporting"] == 2 for row in rows(run))
-
-
-def test_a_crash_leaves_its_traceback_in_the_event(tmp_path):
-    run = rlpipe.train(faulty(tmp_path, "crash")).directory
-    (event,) = events(run, "restarted")
-    log = event["data"]["log"]
-    assert log[0] == "Fatal Python error: Segmentation fault"
-    assert "faulty.py" in log[2]
-    assert "in fail" in log[2]
-
-
-def test_a_worker_that_takes_anothers_place_acts_with_the_weights_of_that_iteration(tmp_path):
-    run = rlpipe.train(faulty(tmp_path, "kill")).directory
-    assert events(run, "restarted")
-    for row in rows(run):
-        assert row["metrics"]["train/actor/policy_lag_max"] == 0
-        assert abs(row["metrics"]["train/actor/rollout_train_kl"]) < 1e-6
+    for metrics in (row["metrics"] for row in rows(run)):
+        assert metrics["time/workers_reporting"] == 2
+        assert metrics["rollout/policy_lag_max"] == 0  # whoever takes its place acts with the weights of the iteration
+        assert abs(metrics["train/actor/rollout_train_kl"]) < 1e-6
+    if fault in ("crash", "hang"):
+        assert "faulty.py" in "\n".join(event["data"]["log"])
 
 
 def test_a_simulator_that_raises_is_made_again_in_place(tmp_path):
@@ -67,7 +55,8 @@ def test_a_simulator_that_raises_is_made_again_in_place(tmp_path):
 
 
 def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path):
-    config = faulty(tmp_path, "raise", "env.train.times=1000", "env.train.at=1", "rollout.simulator_retries=1")
+    config = faulty(tmp_path, "raise", "env.train.times=1000", "env.train.at=1", "rollout.simulator_retries=1",
+                    "rollout.num_workers=1")  # fmt: skip
     with pytest.raises(RunError, match="ArithmeticError: the solver diverged") as raised:
         rlpipe.train(config)
     assert "replaced 4 times in a row" in str(raised.value)
