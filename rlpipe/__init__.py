@@ -60,6 +60,7 @@ def train(
 def evaluate(
     checkpoint: str | Path,
     *,
+    best: bool = False,
     episodes: int | None = None,
     overrides: Sequence[str] = (),
     local: bool = False,
@@ -71,6 +72,7 @@ def evaluate(
 
     Args:
         checkpoint: file or run directory.
+        best: of a run directory, the checkpoint whose evaluation was best instead of the newest.
         episodes: how many; None takes the configuration's.
         overrides: ``key=value`` on the configuration it was trained with.
         local, ray_address: as for ``train``.
@@ -80,7 +82,7 @@ def evaluate(
     from rlpipe import training
     from rlpipe.config import from_yaml, load_config, without_learner
 
-    state, trained_with = training.find_checkpoint(Path(checkpoint))
+    state, trained_with = training.find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
     return training.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from omegaconf import OmegaConf
 
+from rlpipe import checkpoint
 from rlpipe.backends.base import Event, Row
 from rlpipe.config import Config, protocol, to_yaml
 from rlpipe.metrics.spans import Span
@@ -45,10 +46,12 @@ class Cut:
     Attributes:
         iterations: that had been reported and will come again.
         torn: files whose last line a crash had left incomplete.
+        damaged: checkpoints after the one it goes on from, none of which was whole; they are set aside.
     """
 
     iterations: int
     torn: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -265,7 +268,7 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
-        return Cut(discarded, tuple(torn))
+        return Cut(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
 
 
 def _iteration_of(line: bytes) -> float:

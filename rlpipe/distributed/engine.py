@@ -176,7 +176,7 @@ class RayEngine:
                 learner.make.remote(plan_ref, ready.spec, rank, meeting)
         if state is not None:
             arrays = ray.put(state.arrays)
-            self.wait([learner.call.remote("load_state", arrays) for learner in self._learners])
+            self.wait([learner.call.remote("resume", arrays, state.path) for learner in self._learners])
         elif count == 1 and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
             return ray.put(Snapshot(0, {}))  # the first weights follow from the seed: nobody need wait for the learner
         question = ["snapshot"] if warm is None else ["begin_with", ray.put(warm)]
@@ -260,8 +260,8 @@ class RayEngine:
     def event(self, event: Event) -> Any:
         return self._logger.call.remote("event", event)
 
-    def save(self, iteration: int) -> Any:
-        return self._logger.call.remote("save", iteration, self._learners[0].call.remote("state"))
+    def save(self, iteration: int, if_best: bool = False) -> Any:
+        return self._logger.call.remote("save", iteration, self._learners[0].call.remote("state"), if_best)
 
     def wait(self, refs: list[Any]) -> None:
         waiting = list(refs)
