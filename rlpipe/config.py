@@ -117,6 +117,8 @@ class RunnerConfig:
     """Also keep the checkpoint whose evaluation was best; one is written for it where none is due."""
     best_metric: str | None = None
     """Metric of the evaluation that decides which is best; None: ``eval/success_once``, or else ``eval/return``."""
+    auto_resume: bool = False
+    """Go on with the newest run of the same settings that did not complete; begin a new one where there is none."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -240,6 +241,25 @@ class RunDirectory:
         return locked(
             self.path / ".lock", patience, f"{self.path} is being written: the run goes on. Stop it before resuming."
         )
+
+    def claimed(self, patience: float = 20.0) -> IO[str]:
+        """The run, to go on with until the answer is closed: one start at a time. The logger, which then holds the
+        directory, may live in another process.
+
+        Args:
+            patience: seconds to wait for a start, and for the logger of a run, that have just died.
+        Raises:
+            ConfigError: another start goes on with it, or the run itself still goes on.
+        """
+        told = f"{self.path} was resumed and goes on: wait for its end, or stop it."
+        try:
+            with ExitStack() as claims:
+                claim = claims.enter_context(locked(self.path / ".resume.lock", patience, told))
+                self.held(patience).close()
+                claims.pop_all()
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
+        return claim
 
     def cut_back(self, iteration: int) -> Cut:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.

@@ -18,6 +18,7 @@ FLOORS = {
         "episodes",
         "rollout",
         "replay",
+        "resuming",
         "off_policy",
         "cloning",
         "comparison",

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 import rlpipe
-from rlpipe import checkpoint
+from rlpipe import checkpoint, resuming
 from rlpipe.checkpoint import DamagedError, NoCheckpointError, Retention
-from rlpipe.config import load_config, stages
+from rlpipe.config import load_config, stages, to_yaml
 from rlpipe.metric_logger import MetricLogger, run_info
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -31,7 +31,7 @@ from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import RunDirectory
 from rlpipe.trajectory import SpaceSpec
 from tests.conftest import scripted
-from tests.test_training import lines, to_mapping
+from tests.test_training import SLOW_RUN, lines, rlpipe_command, to_mapping, wait_for_rows, write_config
 
 ARRAYS = {"version": np.array(7), "policy/weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 STATE = ["Sum", {"parts": [128.0], "count": 2, "nonfinite": 0}]
@@ -312,7 +312,7 @@ class TestNewest:
         with pytest.raises(NoCheckpointError, match="none of its 2 checkpoints is whole"):
             goes_on(run)
         assert {file: file.read_bytes() for file in before} == before
-        assert {file for file in run.rglob("*") if file.is_file()} == before.keys()
+        assert {file for file in run.rglob("*") if file.is_file()} - before.keys() == {run / ".resume.lock"}
 
     def test_one_under_the_name_of_another_is_passed_over(self, run):
         shutil.copy(run / "checkpoints" / "iteration-000002.npz", run / "checkpoints" / "iteration-000009.npz")
@@ -600,6 +600,183 @@ class TestElsewhere:
         assert int(moved["version"]) == int(kept["version"]) + 2
         steps = [array for name, array in moved.items() if name.endswith("/step")]
         assert {float(step) for step in steps} == {32.0}  # Adam went on and did not begin anew
+
+
+def auto(tmp_path: Path, *overrides: str):
+    return scripted(tmp_path / "runs", "runner.keep_best=false", "runner.auto_resume=true", *overrides)
+
+
+def died(run: Path) -> Path:
+    """The run as if it had been killed after its third iteration."""
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    contents = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**contents, "status": "running"}))
+    return run
+
+
+def found(config) -> Path | None:
+    with resuming.claimed(config, None, patience=0) as path:
+        return path
+
+
+class TestAutoResume:
+    def test_a_run_that_died_goes_on(self, run, tmp_path, caplog):
+        caplog.set_level("INFO")
+        result = rlpipe.train(auto(tmp_path), local=True)
+        assert result.directory != run.resolve()  # it had completed
+        second = died(result.directory)
+        result = rlpipe.train(auto(tmp_path), local=True)
+        assert (result.directory, result.status) == (second, "completed")
+        assert [row["iteration"] for row in lines(second, "metrics.jsonl")] == [1, 2, 3, 4]
+        assert f"Going on with {second} after iteration 2 (runner.auto_resume)." in caplog.text
+
+    @pytest.mark.parametrize("status", ["running", "interrupted", "failed", "stopped"])
+    def test_whatever_ended_it_before_its_end(self, run, tmp_path, status):
+        contents = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**contents, "status": status}))
+        assert found(auto(tmp_path)) == run.resolve()
+
+    def test_without_a_run_a_new_one_begins(self, tmp_path, caplog):
+        caplog.set_level("INFO")
+        assert found(auto(tmp_path)) is None
+        assert "There is no run to go on with" in caplog.text
+
+    def test_without_the_key_nothing_is_looked_for(self, run, tmp_path):
+        died(run)
+        assert found(scripted(tmp_path / "runs", "runner.keep_best=false")) is None
+
+    def test_a_completed_run_is_not_taken_up_nor_one_before_it(self, run, tmp_path, caplog):
+        caplog.set_level("INFO")
+        before = run.with_name("20200101-000000-seed0")
+        died(Path(shutil.copytree(run, before)))
+        assert found(auto(tmp_path)) is None  # not that one either
+        assert f"{run.resolve()} has completed; a new run begins" in caplog.text
+
+    def test_the_newest_of_several_is_taken_also_of_one_second(self, run, tmp_path):
+        died(run)
+        others = [run.with_name(f"{run.name}-{number}") for number in (2, 9, 10)]
+        for other in others:
+            shutil.copytree(run, other)
+        assert found(auto(tmp_path)) == others[-1].resolve()
+
+    def test_that_of_another_seed_is_not_taken(self, run, tmp_path):
+        died(run)
+        assert found(auto(tmp_path, "runner.seed=10")) is None
+
+    def test_one_with_other_settings_is_left_and_the_key_is_told(self, run, tmp_path, caplog):
+        died(run)
+        assert found(auto(tmp_path, "learner.lr=0.5")) is None
+        assert "has other settings, so a new run begins (runner.auto_resume): learner.lr was 0.0003 and is now 0.5" in (
+            caplog.text
+        )
+
+    def test_behind_one_with_other_settings_its_own_is_found(self, run, tmp_path):
+        died(run)
+        other = shutil.copytree(run, run.with_name("20990101-000000-seed0"))
+        (other / "config.yaml").write_text(to_yaml(auto(tmp_path, "learner.lr=0.5")))
+        assert found(auto(tmp_path)) == run.resolve()
+
+    @pytest.mark.parametrize(
+        "override",
+        [
+            "rollout.num_workers=2", "cluster.start_timeout=5", "runner.logger.logger_backends=[csv]",
+            "learner.num_threads=2", "runner.save_interval=7", "runner.health.on_critical=stop",
+        ],
+    )  # fmt: skip
+    def test_settings_that_do_not_say_what_is_learnt_may_differ(self, run, tmp_path, override):
+        died(run)
+        assert found(auto(tmp_path, override)) == run.resolve()
+
+    def test_a_key_that_the_run_does_not_know_yet_may_differ(self, run, tmp_path):
+        died(run)
+        text = (run / "config.yaml").read_text()
+        assert "  max_grad_norm: 0.5\n" in text
+        (run / "config.yaml").write_text(text.replace("  max_grad_norm: 0.5\n", ""))
+        assert found(auto(tmp_path)) == run.resolve()
+
+    def test_one_without_a_whole_checkpoint_is_left(self, run, tmp_path, caplog):
+        caplog.set_level("INFO")
+        damage(died(run), 2)
+        assert found(auto(tmp_path)) is None
+        assert "its only checkpoint is not whole" in caplog.text
+
+    @pytest.mark.parametrize("name", ["run.json", "config.yaml"])
+    @pytest.mark.parametrize("contents", ["", "[", "[]", "{a: "])
+    def test_a_directory_that_cannot_be_read_does_no_harm(self, run, tmp_path, name, contents):
+        (died(run) / name).write_text(contents)
+        found(auto(tmp_path))
+
+    def test_two_starts_never_take_the_same_run(self, run, tmp_path):
+        died(run)
+        with resuming.claimed(auto(tmp_path), None, patience=0) as taken:
+            assert taken == run.resolve()
+            with pytest.raises(ConfigError, match=r"with these settings and runner\.seed=0 goes on already"):
+                found(auto(tmp_path))
+            with (
+                pytest.raises(ConfigError, match="was resumed and goes on"),
+                resuming.claimed(scripted(tmp_path), run, patience=0),
+            ):
+                pass
+        assert found(auto(tmp_path)) == run.resolve()
+
+    def test_two_starts_never_begin_the_same_run(self, tmp_path):
+        with (
+            resuming.claimed(auto(tmp_path), None, patience=0),
+            pytest.raises(ConfigError, match="goes on already"),
+        ):
+            found(auto(tmp_path))
+
+    def test_starts_with_other_settings_or_seeds_do_not_wait_for_each_other(self, tmp_path):
+        with resuming.claimed(auto(tmp_path), None, patience=0):
+            assert found(auto(tmp_path, "runner.seed=1")) is None
+            assert found(auto(tmp_path, "learner.lr=0.5")) is None
+
+    def test_a_run_that_is_being_written_is_not_taken(self, run, tmp_path):
+        died(run)
+        with RunDirectory(run).held(), pytest.raises(ConfigError, match="is being written: the run goes on"):
+            found(auto(tmp_path))
+
+    @pytest.mark.slow
+    def test_killed_twice_at_once_started_twice_one_goes_on_and_the_other_says_so(self, tmp_path):
+        command = ["train", write_config(tmp_path), "--local", *SLOW_RUN, "runner.auto_resume=true"]
+        first = rlpipe_command(*command)
+        run = wait_for_rows(tmp_path / "runs", 4)
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+        starts = [rlpipe_command(*command) for _ in range(2)]
+        deadline = time.monotonic() + 200
+        while not (ended := [start for start in starts if start.poll() is not None]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (other,) = [start for start in starts if start is not ended[0]]
+        before = len(lines(run, "metrics.jsonl"))
+        while len(lines(run, "metrics.jsonl")) < before + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        other.send_signal(signal.SIGTERM)
+        _, refused = ended[0].communicate(timeout=200)
+        _, told = other.communicate(timeout=200)
+        assert (ended[0].returncode, other.returncode) == (2, 130), refused + told
+        assert "goes on already" in " ".join(refused.split())
+        assert "Going on with" in " ".join(told.split())
+        assert [path for path in run.parent.iterdir() if path.is_dir()] == [run]
+        rows = [row["iteration"] for row in lines(run, "metrics.jsonl")]
+        assert rows == list(range(1, len(rows) + 1))
+
+    @pytest.mark.slow
+    def test_with_several_seeds_each_goes_on_by_itself_and_what_is_complete_stays(self, tmp_path):
+        command = ["train", write_config(tmp_path), "--local", "--seeds", "0,1", "runner.auto_resume=true"]
+        first = rlpipe_command(*command)
+        assert first.wait(timeout=250) == 0, first.communicate()
+        runs = {path.parent for path in tmp_path.glob("runs/scripted/*/run.json")}
+        (second,) = [run for run in runs if run.name.endswith("-seed1")]
+        died(second)
+        again = rlpipe_command(*command)
+        _, stderr = again.communicate(timeout=250)
+        assert again.returncode == 0, stderr
+        assert {path.parent for path in tmp_path.glob("runs/scripted/*/run.json")} == runs
+        incarnations = {run.name[-1]: json.loads((run / "run.json").read_text())["incarnation"] for run in runs}
+        assert incarnations == {"0": 0, "1": 1}
 
 
 def test_a_new_run_begins_with_the_newest_policy_of_a_run_directory(run, tmp_path):
