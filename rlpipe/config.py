@@ -116,6 +116,12 @@ class RunnerConfig:
     max_recoveries: int = 20
     """How often a run goes back to its last checkpoint because its learner, its metric logger or an inference server
     died, before it gives up."""
+    keep_best: bool = True
+    """Also keep the checkpoint whose evaluation was best; one is written for it where none is due."""
+    best_metric: str | None = None
+    """Metric of the evaluation that decides which is best; None: ``eval/success_once``, or else ``eval/return``."""
+    auto_resume: bool = False
+    """Go on with the newest run of the same settings that did not complete; begin a new one where there is none."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
@@ -754,7 +760,28 @@ def _check_plugins(config: Config) -> None:
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)
-    declared_metrics(config)
+    declared = declared_metrics(config)
+    ranked = [name for name, metric in declared.items() if metric.better]
+    wanted = config.runner.best_metric
+    if wanted is not None and wanted not in ranked:
+        raise ConfigError(
+            f"runner.best_metric is {wanted!r}{nearest(wanted, ranked)} Evaluations can be ranked by "
+            f"{', '.join(ranked)}."
+        )
+    if wanted is not None and not config.runner.keep_best:
+        raise ConfigError(
+            f"runner.best_metric is {wanted!r}, but runner.keep_best is false, so nothing is ranked: leave one out."
+        )
+
+
+def best_metrics(config: Config) -> list[Metric]:
+    """Metrics by which evaluations are ranked; the first that an evaluation has decides. None of them where the best
+    checkpoint is not kept."""
+    if not config.runner.keep_best:
+        return []
+    wanted = config.runner.best_metric
+    names = ("eval/success_once", "eval/return") if wanted is None else (wanted,)
+    return [declared_metrics(config)[name] for name in names]
 
 
 def _check_learners(config: Config, algorithm: Any) -> None:

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.spans import spans
 from rlpipe.observations import Cut, Observations
+from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy, Weights
 from rlpipe.ranks import ALONE, Joined, Meeting, Minibatches, Portion, portion
 from rlpipe.rollout import Snapshot, build_policy
@@ -156,6 +158,22 @@ class LearnerBase(ABC):
     @abstractmethod
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Takes over what ``state`` gave, also on another device."""
+
+    def resume(self, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Goes on from the arrays of a checkpoint.
+
+        Raises:
+            ConfigError: they do not fit this policy, algorithm or optimiser; it names the file.
+        """
+        try:
+            self.load_state(arrays)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path} does not fit what is to go on from it: {type(error).__name__}: {error}. It may be of another "
+                "algorithm."
+            ) from error
 
     def _common_state(self) -> Arrays:
         arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}

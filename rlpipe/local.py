@@ -64,7 +64,7 @@ class LocalEngine:
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
         self._learner = learner_class(self._config)(self._plan, ready.spec)
         if state is not None:
-            self._learner.load_state(state.arrays)
+            self._learner.resume(state.arrays, state.path)
         return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
@@ -100,8 +100,8 @@ class LocalEngine:
     def event(self, event: Event) -> Any:
         return self._logger.event(event)
 
-    def save(self, iteration: int) -> Any:
-        return self._logger.save(iteration, self._learner.state())
+    def save(self, iteration: int, if_best: bool = False) -> Any:
+        return self._logger.save(iteration, self._learner.state(), if_best)
 
     def wait(self, refs: list[Any]) -> None:
         """Everything is there already."""

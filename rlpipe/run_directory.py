@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -25,6 +26,7 @@ from typing import IO, Any
 
 from omegaconf import OmegaConf
 
+from rlpipe import checkpoint
 from rlpipe.backends.base import Event, Row
 from rlpipe.config import Config, protocol, to_yaml
 from rlpipe.metrics.spans import Span
@@ -45,10 +47,12 @@ class Cut:
     Attributes:
         iterations: that had been reported and will come again.
         torn: files whose last line a crash had left incomplete.
+        damaged: checkpoints after the one it goes on from, none of which was whole; they are set aside.
     """
 
     iterations: int
     torn: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,6 +242,25 @@ class RunDirectory:
             self.path / ".lock", patience, f"{self.path} is being written: the run goes on. Stop it before resuming."
         )
 
+    def claimed(self, patience: float = 20.0) -> IO[str]:
+        """The run, to go on with until the answer is closed: one start at a time. The logger, which then holds the
+        directory, may live in another process.
+
+        Args:
+            patience: seconds to wait for a start, and for the logger of a run, that have just died.
+        Raises:
+            ConfigError: another start goes on with it, or the run itself still goes on.
+        """
+        told = f"{self.path} was resumed and goes on: wait for its end, or stop it."
+        try:
+            with ExitStack() as claims:
+                claim = claims.enter_context(locked(self.path / ".resume.lock", patience, told))
+                self.held(patience).close()
+                claims.pop_all()
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
+        return claim
+
     def cut_back(self, iteration: int) -> Cut:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
 
@@ -265,7 +288,7 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
-        return Cut(discarded, tuple(torn))
+        return Cut(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
 
 
 def _iteration_of(line: bytes) -> float:

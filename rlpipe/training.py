@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint, under
-from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, stages
+from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, from_yaml, stages
 from rlpipe.evaluation import EvaluationReport
 from rlpipe.faults import Fault, PartLostError, RunError
 from rlpipe.metric_logger import Closing, left_out, run_info
@@ -91,8 +91,9 @@ class Engine(Protocol):
     def event(self, event: Event) -> Ref:
         """Writes an event; the reference is only good for waiting."""
 
-    def save(self, iteration: int) -> Ref:
-        """Path of a checkpoint of the state after the last update."""
+    def save(self, iteration: int, if_best: bool = False) -> Ref:
+        """Path of a checkpoint of the state after the last update; with ``if_best`` only if its evaluation is the best
+        so far, else nothing."""
 
     def wait(self, refs: list[Ref]) -> None:
         """Waits for all.
@@ -283,8 +284,8 @@ class _Run:
                 f"then go on with: rlpipe train --resume {directory.path}"
             )
         assert self._loop is not None
-        found = sorted(directory.checkpoints.glob("iteration-*.npz"))
-        last, seconds = found[-1] if found else None, time.perf_counter() - began
+        found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
+        last = found[max(found)] if found else None
         return TrainResult(status, directory.path, last, self._loop.metrics, seconds)
 
     def _start(self) -> tuple[Ref, Cut]:
@@ -447,6 +448,8 @@ class _Loop:
         elif state is not None:
             message = f"Resumed after iteration {self._done} from {state.path.name}."
             self.event("resumed", message, discarded=cut.iterations)
+        for name in cut.damaged:
+            self.event("damaged", f"{name} was not whole; it is kept as {name}.damaged.", file=name)
         for name in cut.torn:
             self.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
 
@@ -487,6 +490,8 @@ class _Loop:
             self._done = iteration
             if iteration % runner.save_interval == 0:
                 self._save()
+            elif due and runner.keep_best and iteration < total:
+                self._save(if_best=True)
             with clock(m.LOG_TIME):
                 shown = self._show_rows(behind=1)
             self._heed(shown)
@@ -533,12 +538,12 @@ class _Loop:
                 self.event("started", f"Collecting from iteration {iteration} on.")
         return stage
 
-    def _save(self) -> None:
-        """Checkpoints the state after the last iteration, once."""
+    def _save(self, if_best: bool = False) -> None:
+        """Checkpoints the state after the last iteration, once; with ``if_best`` perhaps not yet."""
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
-                self._written.append(self._engine.save(self._done))
-            self._saved_at = self._done
+                self._written.append(self._engine.save(self._done, if_best))
+            self._saved_at = self._saved_at if if_best else self._done
 
     def _show_rows(self, behind: int) -> list[Row]:
         """Waits for all but the newest ``behind`` rows and returns them: here the logger's errors surface."""
@@ -593,18 +598,28 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     return EvaluationReport.of(window, config, state)
 
 
-def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
+def find_checkpoint(path: Path, best: bool = False) -> tuple[Checkpoint, str]:
     """The checkpoint that a file or a run directory names, and the configuration (YAML) it was trained with.
 
+    Args:
+        path: of the file, or of the run directory, which stands for its newest whole checkpoint.
+        best: take the one whose evaluation was best instead of the newest.
     Raises:
         ConfigError: there is none.
     """
     if path.is_dir():
-        state = checkpoint.newest(RunDirectory.existing(path).path)
+        run = RunDirectory.existing(path).path
+        state = checkpoint.best(run) if best else checkpoint.newest(run)
+    elif best:
+        raise ConfigError(f"{path} is no run directory, of whose checkpoints one could be the best.")
     elif path.is_file():
         state = checkpoint.load(path)
     else:
         raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
+    try:
+        from_yaml(state.meta["config"])
+    except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
+        raise ConfigError(f"{state.path}: the configuration in it is not readable as YAML: {error}") from error
     return state, state.meta["config"]
 
 

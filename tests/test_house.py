@@ -19,6 +19,7 @@ FLOORS = {
         "faults",
         "rollout",
         "replay",
+        "resuming",
         "off_policy",
         "cloning",
         "comparison",

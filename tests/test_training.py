@@ -376,6 +376,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     result = rlpipe.train(scripted(tmp_path, "runner.save_interval=1", "runner.keep_checkpoints=2"), local=True)
     assert [file.name for file in sorted((result.directory / "checkpoints").iterdir())] == [
+        "best.json",
         "iteration-000003.npz",
         "iteration-000004.npz",
     ]

@@ -168,7 +168,7 @@ class RayEngine:
                 learner.make(self._plan_ref, ready.spec, rank, meeting)
         if state is not None:
             arrays = ray.put(state.arrays)
-            self.wait([learner.call("load_state", arrays) for learner in self._learners])
+            self.wait([learner.call("resume", arrays, state.path) for learner in self._learners])
 
     def _first_snapshot(self, warm: Weights | None) -> Any:
         question = ["snapshot"] if warm is None else ["begin_with", ray.put(warm)]
@@ -337,9 +337,9 @@ class RayEngine:
         assert self._logger is not None
         return self._logger.call("event", event)
 
-    def save(self, iteration: int) -> Any:
+    def save(self, iteration: int, if_best: bool = False) -> Any:
         assert self._logger is not None
-        return self._logger.call("save", iteration, self._learners[0].call("state"))
+        return self._logger.call("save", iteration, self._learners[0].call("state"), if_best)
 
     def wait(self, refs: list[Any]) -> None:
         own = [ref for ref in refs if isinstance(ref, ray.ObjectRef)]
