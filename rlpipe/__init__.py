@@ -51,9 +51,12 @@ def train(
     """
     from rlpipe import training
     from rlpipe.config import check_demonstrations
+    from rlpipe.run_directory import RunDirectory
 
     check_demonstrations(config)
-    resume = None if resume is None else Path(resume)
+    if resume is not None:
+        resume = Path(resume)
+        RunDirectory.existing(resume).check()
     return training.train(config, _engine(config, local, ray_address), resume=resume, interruption=interruption)
 
 
@@ -77,9 +80,10 @@ def evaluate(
     Raises:
         rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
     """
-    from rlpipe import training
+    from rlpipe import records, training
     from rlpipe.config import from_yaml, load_config, without_learner
 
+    records.kind_of(Path(checkpoint))
     state, trained_with = training.find_checkpoint(Path(checkpoint))
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
