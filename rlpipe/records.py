@@ -152,11 +152,17 @@ class Place(TypedDict):
 
 
 @_whole
-class Cluster(TypedDict):
+class Parts(TypedDict):
+    """Where each part runs, in ``run.json``."""
+
+    parts: NotRequired[dict[str, Place]]
+
+
+@_whole
+class Cluster(Parts):
     """The machines, in ``run.json``."""
 
     nodes: Annotated[list[Node], Field(min_length=1)]
-    parts: NotRequired[dict[str, Place]]
 
 
 @_whole
@@ -235,7 +241,7 @@ class RunRecord(Created):
     project: str
     status: str
     incarnation: Count
-    cluster: Cluster
+    cluster: Parts
     protocol: Protocol
     resumed_after: NotRequired[list[Count]]
     health: NotRequired[list[Stage]]
