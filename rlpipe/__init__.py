@@ -52,9 +52,12 @@ def train(
     """
     from rlpipe import resuming, training
     from rlpipe.config import check_demonstrations
+    from rlpipe.run_directory import RunDirectory
 
     check_demonstrations(config)
     with resuming.claimed(config, None if resume is None else Path(resume)) as run:
+        if run is not None:
+            RunDirectory.existing(run).check()
         return training.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
 
 
@@ -80,9 +83,10 @@ def evaluate(
     Raises:
         rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
     """
-    from rlpipe import training
+    from rlpipe import records, training
     from rlpipe.config import from_yaml, load_config, without_learner
 
+    records.kind_of(Path(checkpoint))
     state, trained_with = training.find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)

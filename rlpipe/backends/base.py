@@ -90,6 +90,9 @@ class Event:
         return asdict(self)
 
 
+_KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """What a backend may want to know when it opens.
@@ -133,8 +136,13 @@ class RunInfo:
 
     def as_json(self) -> dict[str, Any]:
         """What ``run.json`` keeps, so that a view can be opened from the run directory alone."""
-        kept = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
-        return {name: getattr(self, name) for name in kept}
+        return {name: getattr(self, name) for name in _KEPT}
+
+    @staticmethod
+    def kept(view: Mapping[str, Any]) -> dict[str, Any]:
+        """Inverse of ``as_json``: arguments; those of later versions are left out."""
+        found = {name: view[name] for name in _KEPT if name in view}
+        return {**found, "stages": tuple(map(tuple, view["stages"]))}
 
 
 @dataclass(frozen=True)

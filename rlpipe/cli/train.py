@@ -46,12 +46,11 @@ def train(
 ) -> None:
     """Train a policy. Ctrl-C stops after the current iteration and saves; a second Ctrl-C stops at once."""
     import rlpipe
+    from rlpipe.run_directory import RunDirectory
 
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     if resume is not None:
-        config = str(resume / "config.yaml")
-        if not (resume / "run.json").is_file():
-            raise ConfigError(f"--resume {resume}: not a run directory, because run.json is missing.")
+        config = str(RunDirectory.existing(resume).path / "config.yaml")
     elif config is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or --resume a run directory.")
     if seeds is not None:
