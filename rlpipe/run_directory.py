@@ -113,7 +113,7 @@ class RunDirectory:
     def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int, after: int) -> None:
         """Notes that the run goes on after an iteration, perhaps with another configuration or on another machine."""
         self.write_config(config)
-        before = self.read_json()
+        before = {key: value for key, value in self.read_json().items() if key != "cause"}
         changes = {"status": "running", "incarnation": incarnation, **_circumstances(config, cluster)}
         resumed = [*before.get("resumed_after", []), after]
         self.write_json({**before, **changes, "resumed_after": resumed})
