@@ -39,6 +39,7 @@ _ADVICE = {
     "memory": _MEMORY,
     "killed": f"Somebody or the kernel ended it. {_MEMORY}",
     "crashed": "A native library crashed, most often the simulator's or a driver's: see the lines above.",
+    "start": "The lines above are what Ray says of it.",
     "place": "Are there nodes that may hold it? Otherwise raise cluster.start_timeout, or go on later with --resume.",
     "node": "Machines that may be taken away cost least with a small runner.save_interval.",
     "hung": "The lines above show where it was. If it only needs longer, raise {key}.",
@@ -192,7 +193,10 @@ def _ended(
         cause = error.cause
         told = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         return f"raised {type(cause).__name__}: {cause}", "raised", told[:-1]  # the last is the exception itself
-    if where is not None and not _lives(where.node):
+    if where is None:  # it never came up, and has no log
+        said = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+        return "could not be started", "start", said
+    if not _lives(where.node):
         return "was lost with its node", "node", log
     if crash := _CRASH.findall("\n".join(log)):
         return f"crashed ({next(filter(None, crash[-1]))})", "crashed", log

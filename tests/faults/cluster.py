@@ -105,7 +105,7 @@ class Run:
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
                 self._command, stdout=out, stderr=out, cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_AUTH_MODE": "token"},
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             )  # fmt: skip
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import os
 import signal
 import sys
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 from rlpipe.config import Config
 from rlpipe.envs.base import NextSeed, Step
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
+from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run_directory import read_jsonl
+from rlpipe.trajectory import Episode
 from tests.conftest import scripted
-from tests.test_training import from_ledger
 
 TWO_WORKERS = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5")
 
@@ -107,13 +109,24 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def assert_whole(run: Path, iterations: int) -> None:
     """Every iteration once, every number what the ledger says, no episode twice."""
-    written = rows(run)
+    written, ledger = rows(run), rows(run, "episodes.jsonl")
     assert [row["iteration"] for row in written] == list(range(1, iterations + 1))
+    played: dict[int, list[Episode]] = {}
+    for row in ledger:
+        played.setdefault(row["iteration"], []).append(Episode.from_row(row))
+    begun = json.loads((run / "run.json").read_text()).get("resumed_after", [])
+    declared = [metric for name, metric in CATALOGUE.items() if name.startswith("env/")]
+    whole = MetricWindow()
     for row in written:
-        found = {name: value for name, value in row["metrics"].items() if name.startswith("env/")}
-        assert found == from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
-    played = [(episode["slot"], episode["seed"]) for episode in rows(run, "episodes.jsonl")]
-    assert len({*played}) == len(played)
+        incarnation = max((n for n, after in enumerate(begun, start=1) if after < row["iteration"]), default=0)
+        now = MetricWindow()
+        for window in (now, whole):
+            m.ENV.observe(window, played.get(row["iteration"], []), incarnation)
+        expected = now.read([metric for metric in declared if not metric.lifetime])
+        expected |= whole.read([metric for metric in declared if metric.lifetime])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+    seeds = [(row["slot"], row["seed"]) for row in ledger]
+    assert len({*seeds}) == len(seeds)
 
 
 def processes(name: str) -> list[psutil.Process]:
