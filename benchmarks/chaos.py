@@ -162,20 +162,20 @@ def main() -> int:
             orphans = processes_of_parts()
             rows = run.rows()
             assert_whole(run.directory, len(rows))
-            steps = sum(int(row["metrics"]["time/timesteps"]) for row in rows)
             claimed = int(rows[-1]["metrics"]["time/total_timesteps"])
+            ended = sum(episode["length"] for episode in run.rows("episodes.jsonl"))
             success = [row["metrics"]["env/success_once"] for row in rows]
         finally:
             run.process.kill()
     report(hits, console)
     first, last = statistics.mean(success[:10]), statistics.mean(success[-10:])
-    unnoticed = sum(hit.event is None and hit.target != "node" for hit in hits)
     console.print(
         f"{len(rows)} iterations, each once; env/* of all recomputed from episodes.jsonl: equal; {claimed:,} "
-        f"environment steps, {steps:,} by the rows; success {first:.3f} in the first ten iterations, "
-        f"{last:.3f} in the last ten; exit code {code}; {len(orphans)} processes left; {unnoticed} faults unnoticed"
+        f"environment steps, {ended:,} of them in whole episodes; success {first:.3f} in the first ten iterations, "
+        f"{last:.3f} in the last ten; exit code {code}; {len(orphans)} processes left"
     )
-    return int(claimed != steps or bool(orphans) or last <= first or code != 130)
+    steps = len(rows) * configuration(Path()).steps_per_iteration
+    return int(claimed != steps or ended > steps or bool(orphans) or last <= first or code != 130)
 
 
 if __name__ == "__main__":
