@@ -31,7 +31,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config import Config, load_config
 from tests.faults.cluster import Run, SimulatedCluster, processes_of_parts, simulated
-from tests.faults.faulty import assert_whole
+from tests.faults.faulty import assert_whole, pids
 
 CHANCES = {"rollout worker": 8, "learner": 2, "metric logger": 2, "node": 2, "driver": 1}
 TITLES = {"rollout worker": "ray::rollout", "learner": "ray::learner", "metric logger": "ray::metric"}
@@ -93,6 +93,9 @@ def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Rand
         cluster.add()
         return True
     found = [process for process in processes_of_parts() if process.cmdline()[0].startswith(TITLES[target])]
+    if target == "rollout worker":  # not a spare, which nobody would miss
+        working = set(pids(run.directory).values())
+        found = [process for process in found if process.pid in working]
     if not found:
         return False
     with suppress(psutil.NoSuchProcess):

@@ -23,16 +23,16 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config import load_config, stages
 from rlpipe.run_directory import read_jsonl
-from tests.faults.faulty import assert_whole
+from tests.faults.faulty import assert_whole, pids
 
 
-def workers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Rollout workers of a run with a Ray of its own."""
+def workers(run: Path) -> list[psutil.Process]:
+    """Rollout workers that work now."""
     found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
+    for name, pid in pids(run).items():
         with suppress(psutil.Error):
-            if " ".join(child.cmdline()).startswith("ray::rollout"):
-                found.append(child)
+            if name.startswith("rollout"):
+                found.append(psutil.Process(pid))
     return found
 
 
@@ -56,7 +56,8 @@ def main() -> int:
                     raise RuntimeError(f"the run ended with {process.returncode}")
                 time.sleep(0.02)
             time.sleep(chance.uniform(0.0, 0.5))
-            while not (found := workers(process)):
+            (file,) = Path(folder).glob("*/*/metrics.jsonl")
+            while not (found := workers(file.parent)):
                 time.sleep(0.1)
             chance.choice(found).kill()
         code = process.wait()

@@ -18,7 +18,8 @@ class Fault:
         log: last lines of its log; empty where they cannot be had any more.
         advice: what to try.
         planned: whether it was ended on purpose, so that no budget pays for it.
-        taken: seconds from the fault until the part that replaced it was asked to go on.
+        taken: seconds from the fault until the part that replaced it had done what was asked of it.
+        successor: process of that part.
     """
 
     part: str
@@ -31,6 +32,7 @@ class Fault:
     advice: str = ""
     planned: bool = False
     taken: float | None = None
+    successor: int | None = None
 
     @property
     def sentence(self) -> str:
@@ -44,7 +46,7 @@ class Fault:
         """For ``events.jsonl`` and ``run.json``; what is not known is left out."""
         fields = {"part": self.part, "what": self.what, "doing": self.doing, "host": self.host, "node": self.node,
                   "pid": self.pid, "log": list(self.log), "advice": self.advice, "planned": self.planned,
-                  "seconds": self.taken}  # fmt: skip
+                  "seconds": self.taken, "successor": self.successor}  # fmt: skip
         return {name: value for name, value in fields.items() if value not in ("", None, [], False)}
 
     def story(self) -> str:

@@ -250,14 +250,14 @@ class ServedPolicy:
     """Implements ``Acting`` with a policy that lives on a server.
 
     Attributes:
-        version: of the weights that must answer.  server: that answers.
+        version: of the weights that must answer.  server: that answers.  rank: of the worker that asks.
     """
 
     def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
         """Takes the policy without its weights, for the noise; and who asks whom."""
         self._policy = policy
         self.server = server
-        self._rank = rank
+        self.rank = rank
         self.version = 0
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
@@ -274,7 +274,7 @@ class ServedPolicy:
 
     def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
         drawn = None if noise is None else noise.numpy()
-        actions, log_probs = self.server.act(self._rank, self.version, observations.numpy(), drawn, each)
+        actions, log_probs = self.server.act(self.rank, self.version, observations.numpy(), drawn, each)
         return torch.tensor(actions), torch.tensor(log_probs)  # copies: what Ray hands over may not be written to
 
 
@@ -334,12 +334,11 @@ class RolloutWorker:
     def _make_simulator(self) -> Simulator:
         config, stage, group_size = self._config, self._stage, self._group_size
         share = config.env.train.total_num_envs // self._num_workers
-        first_slot = self._rank * share
         counts = [0] * share
 
         def next_seed(n: int) -> int | None:
             asked, counts[n] = counts[n], counts[n] + 1
-            slot, episode = first_slot + n, asked
+            slot, episode = self._rank * share + n, asked
             if group_size is not None:
                 if asked % 2:  # asked when a collection begins and when its one episode ends
                     return None
@@ -367,6 +366,18 @@ class RolloutWorker:
         if server is not None:
             assert isinstance(self._policy, ServedPolicy)
             self._server = self._policy.server = server
+
+    def take_over(self, rank: int, life: int, incarnation: int, server: PolicyServer | None = None) -> None:
+        """Does from now on what the worker of a rank did; for one that has collected nothing so far.
+
+        Args:
+            rank: of that worker.  life: how many of that rank there were before.
+            incarnation, server: as in ``begin_anew``.
+        """
+        self._rank, self._life = rank, life
+        if isinstance(self._policy, ServedPolicy):
+            self._policy.rank = rank
+        self.begin_anew(incarnation, server)
 
     def _drop_episodes(self) -> None:
         self._discarded += self._collector.unfinished if self._collector else 0

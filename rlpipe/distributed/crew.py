@@ -2,6 +2,9 @@
 
 Every fragment is one worker's from its first step to its last, so that episodes, and groups of them, never mix what two
 workers saw.
+
+To start a worker takes seconds, in which libraries load. So once a node has lost one, a spare is kept there that is
+made already and takes the place of the next.
 """
 
 from __future__ import annotations
@@ -70,26 +73,55 @@ class Crew:
     """The rollout workers, by rank."""
 
     def __init__(
-        self, config: Config, count: int, start: Callable[[int, int], Part], others: Callable[[], Fault | None]
+        self,
+        config: Config,
+        count: int,
+        start: Callable[[int, int], Part],
+        spare: Callable[[str], Part],
+        take_over: Callable[[Part, int, int], Any],
+        others: Callable[[], Fault | None],
     ) -> None:
         """Starts them; ``ready`` waits for them.
 
         Args:
             config: of the run.  count: of the workers.
             start: starts and makes the worker of a rank in its n-th life.
+            spare: starts and makes a worker on a node, for whatever rank.
+            take_over: tells such a worker which rank and life are its own from now on.
             others: what happened to a part that the workers depend on; None if nothing did.
         """
         self._config = config
         self._start = start
+        self._start_spare = spare
+        self._take_over = take_over
         self._others = others
+        self._spares: dict[str, tuple[Part, Any]] = {}  # by node, with the answer that it is made
+        self._left: set[str] = set()
         self._restarts = 0
         self._news: list[Fault] = []
         self._unsaid = MetricWindow()
         self._members = [self._member(rank, 0) for rank in range(count)]
 
-    def _member(self, rank: int, life: int) -> _Member:
-        part = self._start(rank, life)
+    def _member(self, rank: int, life: int, node: str = "") -> _Member:
+        if (part := self._ready_spare(node)) is not None:
+            part.name = f"rollout-{rank}"
+            self._take_over(part, rank, life)
+        else:
+            part = self._start(rank, life)
         return _Member(part, life, part.call("ready"))
+
+    def _ready_spare(self, node: str) -> Part | None:
+        """The spare of a node, if it is made; it is none from now on."""
+        part, made = self._spares.get(node, (None, None))
+        if part is None or not ray.wait([made], timeout=0)[0]:
+            return None
+        del self._spares[node]
+        try:
+            ray.get(made)
+        except RayError:
+            part.end()
+            return None
+        return part
 
     @property
     def parts(self) -> list[Part]:
@@ -203,8 +235,12 @@ class Crew:
         member = self._members[rank]
         member.absent, member.failures = False, 0
         if member.fault is not None:
-            self._news.append(replace(member.fault, taken=round(time.monotonic() - member.since, 3)))
+            where, taken = member.part.location(), round(time.monotonic() - member.since, 3)
+            self._news.append(replace(member.fault, taken=taken, successor=where.pid if where else None))
             member.fault = None
+            if where is not None and where.node not in self._spares and where.node not in self._left:
+                part = self._start_spare(where.node)  # not before: it would take the processor from the one awaited
+                self._spares[where.node] = part, part.call("ready")
 
     def _again(self, task: Task, rank: int, error: RayError | None) -> None:
         """Has another worker do what this one did not."""
@@ -238,10 +274,11 @@ class Crew:
     def _replace(self, rank: int, fault: Fault, *, hangs: bool = False) -> None:
         """Puts a new worker in the place of one; its episodes are lost, one in each of its environments."""
         before = self._members[rank]
+        where = before.part.location(0.0)
         before.part.end(hangs=hangs)
         if before.fault is not None:
             self._news.append(before.fault)  # it never got to work
-        member = self._member(rank, before.life + 1)
+        member = self._member(rank, before.life + 1, "" if where is None or where.node in self._left else where.node)
         member.absent, member.failures = True, before.failures + (not fault.planned)
         member.since, member.fault = time.monotonic(), fault
         self._members[rank] = member
@@ -269,6 +306,9 @@ class Crew:
         Args:
             nodes: ids.  move: finds the workers of some ranks places elsewhere.
         """
+        self._left |= set(nodes)
+        for node in self._left & set(self._spares):
+            self._spares.pop(node)[0].end()
         found = {}
         for rank, member in enumerate(self._members):
             where = member.part.location()
@@ -296,5 +336,5 @@ class Crew:
 
     def end(self) -> None:
         """Ends them all."""
-        for part in self.parts:
+        for part in [*self.parts, *(part for part, _ in self._spares.values())]:
             part.end()

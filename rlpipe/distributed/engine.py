@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
@@ -111,17 +112,28 @@ class RayEngine:
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._incarnation, self._plan_ref = incarnation, ray.put(plan)
         self._servers = [self._start_server(index) for index in range(self._num_servers)]
-        self._crew = Crew(config, count, self._start_worker, self._lost_part)
+        self._crew = Crew(config, count, self._start_worker, self._start_spare, self._take_over, self._lost_part)
         ready = self._crew.ready()
         self._make_servers(ready)
         return replace(ready, notes=(*ready.notes, *(found.sentence for found in weak)))
 
     def _start_worker(self, rank: int, life: int) -> Part:
         assert self._gang is not None
+        return self._worker(f"rollout-{rank}", rank, life, **self._gang.place(rank))
+
+    def _start_spare(self, node: str) -> Part:
+        """It will work on the CPUs that are reserved for the worker whose place it takes."""
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self._worker("rollout-spare", 0, 0, num_cpus=0, scheduling_strategy=there)
+
+    def _worker(self, name: str, rank: int, life: int, **where: Any) -> Part:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # simulators on CPU must not see a GPU
-        worker = Part(f"rollout-{rank}", "rlpipe.rollout:RolloutWorker", environment, **self._gang.place(rank))
+        worker = Part(name, "rlpipe.rollout:RolloutWorker", environment, **where)
         worker.make(self._plan_ref, rank, self._num_workers, self._incarnation, self._server_of(rank), life)
         return worker
+
+    def _take_over(self, spare: Part, rank: int, life: int) -> Any:
+        return spare.call("take_over", rank, life, self._incarnation, self._server_of(rank))
 
     def _server_of(self, rank: int) -> _Server | None:
         return _Server(self._servers[rank % self._num_servers].actor) if self._servers else None
@@ -234,7 +246,7 @@ class RayEngine:
         for part, place in zip(started, places, strict=True):
             if place.node not in clocks:
                 clocks[place.node] = self._ahead(part)
-            found[part.name] = {"host": place.host, "node": place.node, "clock": clocks[place.node]}
+            found[part.name] = {"host": place.host, "node": place.node, "pid": place.pid, "clock": clocks[place.node]}
         return {**found, "metric-logger": own}
 
     def _ahead(self, part: Part) -> float:

@@ -129,6 +129,16 @@ def assert_whole(run: Path, iterations: int) -> None:
     assert len({*seeds}) == len(seeds)
 
 
+def pids(run: Path) -> dict[str, int]:
+    """Process of each rollout worker and learner that works now."""
+    parts = json.loads((run / "run.json").read_text())["cluster"]["parts"]
+    found = {name: part["pid"] for name, part in parts.items() if "pid" in part}
+    told = rows(run, "events.jsonl") if (run / "events.jsonl").is_file() else []
+    last = max((n for n, event in enumerate(told) if event["kind"] in ("recovered", "resumed")), default=0)
+    since = [event["data"] for event in told[last:] if event["kind"] == "restarted"]
+    return found | {fault["part"]: fault["successor"] for fault in since if "successor" in fault}
+
+
 def processes(name: str) -> list[psutil.Process]:
     """Of that part, on the Ray that this process has started."""
     found = []
