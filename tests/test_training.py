@@ -459,7 +459,7 @@ def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
 
 
 def wait_for_rows(folder: Path, count: int) -> Path:
-    deadline = time.time() + 60
+    deadline = time.time() + 180
     while time.time() < deadline:
         for file in folder.glob("*/*/metrics.jsonl"):
             if len(file.read_text().splitlines()) >= count:
