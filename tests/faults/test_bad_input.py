@@ -141,6 +141,12 @@ def test_a_line_of_the_ledger_has_the_keys_of_an_episode():
     assert names == set(get_type_hints(records.EpisodeLine))
 
 
+def test_a_row_of_a_run_that_takes_no_steps_is_read_as_it_was_written():
+    row = Row(iteration=1, total_timesteps=0, time=0.0, metrics={})
+    line = json.dumps(row.as_json()).encode()
+    assert Row.from_json(records.parsed(line, records.MetricsLine, "here")) == row
+
+
 def test_keys_of_a_later_version_are_passed_over():
     line = b'{"kind": "a", "message": "b", "iteration": 0, "time": 1, "data": {}, "new": 1}'
     assert "new" not in records.parsed(line, records.EventLine, "here")
