@@ -273,6 +273,8 @@ TYPED = [
     (f"{TRAIN} algorithm=ppo", ["algorithm is 'ppo'", "keys and values"]),
     (f"{TRAIN} runner=fast", ["runner is 'fast'", "keys and values"]),
     (f"{TRAIN} runner.logger=none", ["runner.logger"]),
+    (f"{TRAIN} runner.health.tags=[[]]", ["runner.health.tags[0] is []", "single value"]),
+    (f"{TRAIN} 'runner.logger.logger_backends=[csv,{{name: a}}]'", ["logger_backends[1] is {'name': 'a'}"]),
     (f"{TRAIN} runner.logger.logger_backends=csv", ["runner.logger.logger_backends"]),
     (f"{TRAIN} runner.logger.options=fast", ["runner.logger.options"]),
     (f"{TRAIN} runner.logger.logger_backends=[csv] runner.logger.options.csv=fast", ["options.csv", "fast"]),
@@ -376,6 +378,20 @@ DAMAGED = [
     ("task.yaml", holding("task.yaml", b"\xff\xfe\x00r"), TRAIN, ["task.yaml", "UTF-8"]),
     ("task.yaml", holding("task.yaml", b"\x89HDF\r\n\x1a\n\0\0"), TRAIN, ["task.yaml", "UTF-8"]),
     ("task.yaml", holding("task.yaml", "a: " + "[" * 5000), TRAIN, ["task.yaml"]),
+    (
+        "task.yaml",
+        holding("task.yaml", "env: {train: {name: scripted, script: [[{length: 3}]]}, eval: {script: {a: 1}}}"),
+        TRAIN,
+        ["env.eval.script is {'a': 1}", "a list, as env.train.script"],
+    ),
+    (
+        "task.yaml",
+        holding(
+            "task.yaml", "env: {train: {name: gymnasium, id: A-v0, kwargs: {a: {b: 1}}}, eval: {kwargs: {a: [1]}}}"
+        ),
+        TRAIN,
+        ["env.eval.kwargs.a is [1]", "keys and values, as env.train.kwargs.a"],
+    ),
     ("task.yaml", replaced("task.yaml", "seed: 0", "seed: zero"), TRAIN, ["runner.seed", "zero"]),
     ("task.yaml", replaced("task.yaml", "runner:", "runer:"), TRAIN, ["runer", "'runner'"]),
     ("task.yaml", a_folder("task.yaml"), TRAIN, ["task.yaml is a directory"]),
