@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -604,7 +604,19 @@ def _absolute(path: str, key: str) -> str:
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """The first with what the second says."""
+    _check_mergeable(first, second, "")
     return _container(OmegaConf.merge(first, second))  # type: ignore[arg-type] # two mappings make a mapping
+
+
+def _check_mergeable(train: Mapping[str, Any], evaluated: Mapping[str, Any], below: str) -> None:
+    """Whether ``env.eval`` holds keys where ``env.train`` does, and a list where that holds one."""
+    for name, value in evaluated.items():
+        before = train.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            _check_mergeable(before, value, f"{below}.{name}")
+        elif isinstance(before, list | dict) and isinstance(value, list | dict) and type(before) is not type(value):
+            what = "a list" if isinstance(before, list) else "keys and values"
+            raise ConfigError(f"env.eval{below}.{name} is {value!r}; it must hold {what}, as env.train{below}.{name}.")
 
 
 def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
@@ -652,6 +664,10 @@ def _check_groups(schema: type[Any], tree: Any, key: str) -> None:
         if container in (list, dict) and not isinstance(tree[name], container):
             what = "a list" if container is list else "keys and values"
             raise ConfigError(f"{key}.{name} is {tree[name]!r}; it must hold {what}.")
+        if container is list and get_args(hint)[0] in (str, int, float):  # OmegaConf lets lists in lists through
+            for index, value in enumerate(tree[name]):
+                if isinstance(value, list | dict):
+                    raise ConfigError(f"{key}.{name}[{index}] is {value!r}; it must be a single value.")
 
 
 def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) -> Any:

@@ -58,10 +58,10 @@ class Row:
         return {**self.metrics, **apart}
 
     def as_json(self) -> dict[str, Any]:
-        """The line; what is empty is left out, but for the numbers."""
+        """The line; what is empty is left out, but for the numbers. Cloning takes 0 steps, which is not empty."""
         fields = asdict(self)
         del fields["events"]
-        return {name: value for name, value in fields.items() if value or name == "metrics"}
+        return {name: value for name, value in fields.items() if value != {} or name == "metrics"}
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Row:

@@ -7,6 +7,7 @@ left behind.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+import typer
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -77,8 +79,15 @@ def command(*arguments: str) -> Answer:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """All that is below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    """Files below a folder, and folders that hold nothing. Left out are the empty files by which a start holds a run
+    or an experiment: they stay, for what takes a lock's file away opens the lock to two.
+    """
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if not (path.is_dir() and any(path.iterdir()))
+        if not re.fullmatch(r"\.(resume|auto-resume-.*)\.lock", path.name)
+    }
 
 
 def is_refusal(answer: Answer) -> bool:
@@ -87,6 +96,14 @@ def is_refusal(answer: Answer) -> bool:
     usage = "─ Error ─" in text
     one = text.count("error:") == 1 and len(text.strip().splitlines()) <= 6 and len(text) < 2500
     return answer.code == 2 and "Traceback" not in text and (usage or one)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parser_made_once() -> Iterator[None]:
+    """Typer makes the parser of all commands again at each call, which takes as long as most of the commands here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +120,9 @@ def finished(tmp_path_factory) -> Path:
     run = rlpipe.train(config, local=True).directory
     rlpipe.evaluate(run, episodes=4, local=True)
     run.rename(folder / "run")
-    (folder / "task.yaml").write_text(to_yaml(config))
+    text = to_yaml(config)
+    assert f"log_path: {folder}\n" in text
+    (folder / "task.yaml").write_text(text.replace(f"log_path: {folder}\n", "log_path: runs\n"))
     shutil.rmtree(folder / "scripted")
     return folder
 
@@ -114,9 +133,6 @@ def place(finished, tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "place"
     shutil.copytree(finished, folder)
     monkeypatch.chdir(folder)
-    config = yaml.safe_load((folder / "task.yaml").read_text())
-    config["runner"]["logger"]["log_path"] = str(folder / "runs")
-    (folder / "task.yaml").write_text(yaml.safe_dump(config))
     return folder
 
 
@@ -139,6 +155,12 @@ def test_a_record_has_the_keys_of_what_is_written(written, shape, but):
 def test_a_line_of_the_ledger_has_the_keys_of_an_episode():
     names = {field.name for field in fields(Episode)} - {"episode_return"} | {"return", "iteration"}
     assert names == set(get_type_hints(records.EpisodeLine))
+
+
+def test_a_row_of_a_run_that_takes_no_steps_is_read_as_it_was_written():
+    row = Row(iteration=1, total_timesteps=0, time=0.0, metrics={})
+    line = json.dumps(row.as_json()).encode()
+    assert Row.from_json(records.parsed(line, records.MetricsLine, "here")) == row
 
 
 def test_keys_of_a_later_version_are_passed_over():
@@ -267,6 +289,8 @@ TYPED = [
     (f"{TRAIN} algorithm=ppo", ["algorithm is 'ppo'", "keys and values"]),
     (f"{TRAIN} runner=fast", ["runner is 'fast'", "keys and values"]),
     (f"{TRAIN} runner.logger=none", ["runner.logger"]),
+    (f"{TRAIN} runner.health.tags=[[]]", ["runner.health.tags[0] is []", "single value"]),
+    (f"{TRAIN} 'runner.logger.logger_backends=[csv,{{name: a}}]'", ["logger_backends[1] is {'name': 'a'}"]),
     (f"{TRAIN} runner.logger.logger_backends=csv", ["runner.logger.logger_backends"]),
     (f"{TRAIN} runner.logger.options=fast", ["runner.logger.options"]),
     (f"{TRAIN} runner.logger.logger_backends=[csv] runner.logger.options.csv=fast", ["options.csv", "fast"]),
@@ -370,6 +394,20 @@ DAMAGED = [
     ("task.yaml", holding("task.yaml", b"\xff\xfe\x00r"), TRAIN, ["task.yaml", "UTF-8"]),
     ("task.yaml", holding("task.yaml", b"\x89HDF\r\n\x1a\n\0\0"), TRAIN, ["task.yaml", "UTF-8"]),
     ("task.yaml", holding("task.yaml", "a: " + "[" * 5000), TRAIN, ["task.yaml"]),
+    (
+        "task.yaml",
+        holding("task.yaml", "env: {train: {name: scripted, script: [[{length: 3}]]}, eval: {script: {a: 1}}}"),
+        TRAIN,
+        ["env.eval.script is {'a': 1}", "a list, as env.train.script"],
+    ),
+    (
+        "task.yaml",
+        holding(
+            "task.yaml", "env: {train: {name: gymnasium, id: A-v0, kwargs: {a: {b: 1}}}, eval: {kwargs: {a: [1]}}}"
+        ),
+        TRAIN,
+        ["env.eval.kwargs.a is [1]", "keys and values, as env.train.kwargs.a"],
+    ),
     ("task.yaml", replaced("task.yaml", "seed: 0", "seed: zero"), TRAIN, ["runner.seed", "zero"]),
     ("task.yaml", replaced("task.yaml", "runner:", "runer:"), TRAIN, ["runer", "'runner'"]),
     ("task.yaml", a_folder("task.yaml"), TRAIN, ["task.yaml is a directory"]),
@@ -511,8 +549,13 @@ PRETRAIN = "pretrain cloning.yaml --local demos=demos.h5"
 def teaching(place: Path, change: Callable[[Any], None] = no_change) -> None:
     """Demonstrations of the scripted simulator, changed while they are open, and a configuration for them."""
     h5py = pytest.importorskip("h5py")
-    config = yaml.safe_load((place / "task.yaml").read_text())
-    (place / "cloning.yaml").write_text(yaml.safe_dump(config | {"policy": {"name": "squashed_gaussian"}}))
+    config = {
+        "env": {"train": {"name": "scripted", "total_num_envs": 4}},
+        "policy": {"name": "squashed_gaussian", "hidden_sizes": [8]},
+        "learner": {"num_threads": 1},
+        "runner": {"logger": {"logger_backends": []}},
+    }
+    (place / "cloning.yaml").write_text(yaml.safe_dump(config))
     with h5py.File(place / "demos.h5", "w") as out:
         for index in range(3):
             group = out.create_group(f"traj_{index}")
@@ -553,7 +596,7 @@ def put(name: str, values: Any) -> Callable[[Any], None]:
 def test_damaged_demonstrations_are_named(place, change, words):
     teaching(place, change)
     if words is None:  # a trajectory less is no damage
-        assert command(*shlex.split(f"{PRETRAIN} algorithm.epochs=1")).code == 0
+        assert command(*shlex.split(f"{PRETRAIN} algorithm.epochs=1 algorithm.held_out=0.5")).code == 0
     else:
         refused(place, PRETRAIN, words)
 
@@ -723,7 +766,7 @@ def test_any_damage_to_a_file_of_a_run_is_survived_or_refused(finished, name, da
     else:
         mark = b""
 
-    @fuzz(6)
+    @fuzz(4)
     @given(st.data())
     def any_damage(data: st.DataObject) -> None:
         with copy_of(finished, "run") as place:
@@ -738,7 +781,7 @@ def test_any_damage_to_a_file_of_a_run_is_survived_or_refused(finished, name, da
     any_damage()
 
 
-@fuzz(60)
+@fuzz(20)
 @given(st.data())
 def test_any_value_under_any_key_of_a_configuration_is_legal_or_refused(finished, data):
     with copy_of(finished, "task.yaml") as place:
@@ -750,17 +793,17 @@ def test_any_value_under_any_key_of_a_configuration_is_legal_or_refused(finished
         assert contents(place) == before
 
 
-@fuzz(40)
+@fuzz(20)
 @given(st.data())
 def test_any_damage_to_a_configuration_file_is_survived_or_refused(finished, data):
     with copy_of(finished, "task.yaml") as place:
         (place / "task.yaml").write_bytes(damaged_bytes(data, (place / "task.yaml").read_bytes()))
         answer = command(*shlex.split(TRAIN))
         assert is_refusal(answer), answer
-        assert list(place.iterdir()) == [place / "task.yaml"]
+        assert contents(place).keys() == {"task.yaml"}
 
 
-@fuzz(40)
+@fuzz(20)
 @given(st.data())
 def test_any_words_on_the_command_line_are_survived_or_refused(finished, data):
     words = st.sampled_from(
