@@ -250,9 +250,15 @@ class Crew:
                 raise raised from None
             if self._is_others(member, error) and (other := self._others()) is not None:
                 raise PartLostError(other)
+            spent = self._spent(member)
+            if not spent:
+                self._replace(rank, hangs=error is None)
+                self._send(task, rank)  # first of all: to read the log of another node takes time
             fault = member.part.fault(error, task.doing, key=task.key, seconds=task.seconds)
-            self._spend(rank, fault)
-            self._replace(rank, fault, hangs=error is None)
+            if spent:
+                raise RunError(fault, spent)
+            self._members[rank].fault = fault
+            return
         self._send(task, rank)
 
     @staticmethod
@@ -263,27 +269,35 @@ class Crew:
         where = member.part.location()
         return not isinstance(error, RayActorError) or where is None or error.actor_id != where.actor
 
-    def _spend(self, rank: int, fault: Fault) -> None:
-        member, budget = self._members[rank], self._config.rollout.max_restarts
+    def _spent(self, member: _Member) -> str:
+        """Why no other may take the place of a worker; empty while one may, which is counted."""
+        budget = self._config.rollout.max_restarts
         if member.failures + 1 >= _IN_A_ROW:
-            raise RunError(fault, f"It was replaced {member.failures} times in a row, and nothing came of it.")
+            return f"It was replaced {member.failures} times in a row, and nothing came of it."
         if self._restarts >= budget:
-            raise RunError(fault, f"{budget} workers were replaced before it (rollout.max_restarts).")
+            return f"{budget} workers were replaced before it (rollout.max_restarts)."
         self._restarts += 1
+        return ""
 
-    def _replace(self, rank: int, fault: Fault, *, hangs: bool = False) -> None:
-        """Puts a new worker in the place of one; its episodes are lost, one in each of its environments."""
+    def _replace(self, rank: int, planned: Fault | None = None, *, hangs: bool = False) -> None:
+        """Puts a new worker in the place of one; its episodes are lost, one in each of its environments.
+
+        Args:
+            rank: of both.  planned: why, where it is on purpose.  hangs: whether the one does not answer.
+        """
         before = self._members[rank]
         where = before.part.location(0.0)
         before.part.end(hangs=hangs)
         if before.fault is not None:
             self._news.append(before.fault)  # it never got to work
         member = self._member(rank, before.life + 1, "" if where is None or where.node in self._left else where.node)
-        member.absent, member.failures = True, before.failures + (not fault.planned)
-        member.since, member.fault = time.monotonic(), fault
+        member.absent, member.failures = True, before.failures + (planned is None)
+        member.since, member.fault = time.monotonic(), planned
         self._members[rank] = member
         self._unsaid.observe(m.WORKER_RESTARTS, 1)
-        self._unsaid.observe(m.DISCARDED_TRAJECTORIES, self._config.env.train.total_num_envs // len(self._members))
+        if not before.absent:
+            environments = self._config.env.train.total_num_envs // len(self._members)
+            self._unsaid.observe(m.DISCARDED_TRAJECTORIES, environments)
 
     def _recycle(self) -> None:
         """Replaces workers that hold too much memory."""

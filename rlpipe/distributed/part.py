@@ -191,6 +191,8 @@ def _ended(
         return "was ended by Ray, because the memory of its node ran out", "memory", log
     if isinstance(error, RayTaskError):
         cause = error.cause
+        while isinstance(cause, RayTaskError):  # of something that this part had asked another
+            cause = cause.cause
         told = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         return f"raised {type(cause).__name__}: {cause}", "raised", told[:-1]  # the last is the exception itself
     if where is None:  # it never came up, and has no log
