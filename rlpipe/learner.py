@@ -298,7 +298,8 @@ class Learner(LearnerBase):
     def update(
         self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
     ) -> tuple[Snapshot, MetricWindow]:
-        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken."""
+        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken, None for one of
+        each worker."""
         torch.set_num_threads(self._threads)
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
@@ -348,8 +349,9 @@ class Learner(LearnerBase):
         """What is this learner's of the fragments that it was given; None for all."""
         if self._ranks.size == 1:
             return None
-        assert fragments is not None
-        environments = fragments * batches[0].rewards.shape[1]
+        each = batches[0].rewards.shape[1]
+        fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
+        environments = fragments * each
         group_size = getattr(self._config.algorithm, "group_size", 1)
         return portion(self._ranks.rank, self._ranks.size, fragments, environments, group_size)
 
