@@ -54,14 +54,13 @@ def stand_ready(inference: str, hidden_sizes: list[int], options: argparse.Names
     config = load_config(tree)
     engine = RayEngine(config)
     engine.start_workers(stages(config), 0)
-    engine.wait(engine.collect(Snapshot(0, {}), 0)[1])
+    engine.gather(engine.collect(Snapshot(0, {}), 0))
     orders.send(None)
     while orders.recv():
         began = time.perf_counter()
-        windows = engine.collect(Snapshot(0, {}), 0)[1]
-        engine.wait(windows)
+        windows = engine.gather(engine.collect(Snapshot(0, {}), 0))[1]
         seconds = time.perf_counter() - began
-        found = merged([engine.get(window) for window in windows]).read(list(CATALOGUE.values()))
+        found = merged(windows).read(list(CATALOGUE.values()))
         told = {"steps/s": config.steps_per_iteration / seconds}
         if inference == "server":
             told["wait"] = found["time/inference_wait"]

@@ -200,7 +200,8 @@ def run_collection(pairs: int) -> None:
 
     def collect(fragments: int) -> float:
         began = time.perf_counter()
-        engine.wait([w for _ in range(fragments) for w in engine.collect(Snapshot(0, {}), 0)[1]])
+        for collection in [engine.collect(Snapshot(0, {}), 0) for _ in range(fragments)]:
+            engine.gather(collection)
         return STEPS * fragments / (time.perf_counter() - began)
 
     collect(1)

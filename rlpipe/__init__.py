@@ -44,22 +44,27 @@ def train(
         config: from ``load_config``; to resume, the one in the run's directory.
         local: run everything in this process.
         ray_address: cluster to join; else ``RAY_ADDRESS``, else a cluster of this run's own.
-        resume: run directory to go on with, from its newest whole checkpoint.
+        resume: run directory to go on with, from its newest whole checkpoint; None begins a new run, or goes on with
+            the one that ``runner.auto_resume`` finds.
         interruption: asked after every iteration whether to end.
     Raises:
-        rlpipe.plugins.ConfigError: the machine cannot do what is configured.
+        rlpipe.plugins.ConfigError: the machine cannot do what is configured, or the run to go on with goes on already.
     """
-    from rlpipe import training
+    from rlpipe import resuming, training
     from rlpipe.config import check_demonstrations
+    from rlpipe.run_directory import RunDirectory
 
     check_demonstrations(config)
-    resume = None if resume is None else Path(resume)
-    return training.train(config, _engine(config, local, ray_address), resume=resume, interruption=interruption)
+    with resuming.claimed(config, None if resume is None else Path(resume)) as run:
+        if run is not None:
+            RunDirectory.existing(run).check()
+        return training.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
 
 
 def evaluate(
     checkpoint: str | Path,
     *,
+    best: bool = False,
     episodes: int | None = None,
     overrides: Sequence[str] = (),
     local: bool = False,
@@ -71,16 +76,18 @@ def evaluate(
 
     Args:
         checkpoint: file or run directory.
+        best: of a run directory, the checkpoint whose evaluation was best instead of the newest.
         episodes: how many; None takes the configuration's.
         overrides: ``key=value`` on the configuration it was trained with.
         local, ray_address: as for ``train``.
     Raises:
         rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
     """
-    from rlpipe import training
+    from rlpipe import records, training
     from rlpipe.config import from_yaml, load_config, without_learner
 
-    state, trained_with = training.find_checkpoint(Path(checkpoint))
+    records.kind_of(Path(checkpoint))
+    state, trained_with = training.find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
     return training.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()

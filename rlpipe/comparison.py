@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlpipe.config import comparable, from_yaml, leaves
+from rlpipe import records
+from rlpipe.config import comparable, leaves
 from rlpipe.functional.intervals import (
     bootstrap_difference,
     bootstrap_interval,
@@ -113,7 +114,7 @@ def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
 
 def _records(run: Path) -> list[Path]:
     """Records of a run, the newest first."""
-    files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdigit()]
+    files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem), reverse=True)
 
 
@@ -153,9 +154,10 @@ class EvaluatedRun:
                 f"rlpipe train --resume {path}"
             )
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
-        config = dict(leaves(from_yaml((path / "config.yaml").read_text(encoding="utf-8"))))
+        config = dict(leaves(directory.read_config()))
+        played: Mapping[str, Any]
         for source in _records(path):
-            played = json.loads(source.read_text(encoding="utf-8"))
+            played = records.read(source, records.EvaluationRecord)
             rows = played["episodes"]
             # That of an older checkpoint, or of another configuration, is not what the run arrived at.
             if played["iteration"] == last and not played.get("changes"):
@@ -187,7 +189,12 @@ class EvaluatedRun:
         """Environment steps and seconds of training after which an evaluation was first at a level."""
         for row in read_jsonl(self.path / "metrics.jsonl"):
             if row["metrics"].get(metric.name, -math.inf) >= level:
-                return row["total_timesteps"], row["metrics"]["time/time_elapsed"]
+                if (seconds := row["metrics"].get(m.TIME_ELAPSED.name)) is None:
+                    raise ConfigError(
+                        f"{self.path / 'metrics.jsonl'} does not say when iteration {row['iteration']} was over: "
+                        f"metrics.{m.TIME_ELAPSED.name} is missing."
+                    )
+                return row["total_timesteps"], seconds
         return None
 
     def evaluations(self, metric: Metric) -> int:
@@ -315,6 +322,8 @@ def compare(
     Raises:
         ConfigError: a run has not ended, has no evaluation or not this metric, or the protocols differ.
     """
+    if level is not None and not math.isfinite(level):
+        raise ConfigError(f"--level is {level}; it must be a finite number.")
     if metric is not None and metric not in ESTIMATED:
         raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Legal are {', '.join(ESTIMATED)}.")
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())

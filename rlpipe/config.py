@@ -8,17 +8,20 @@ checked here, before anything starts.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from rlpipe import demonstrations
+from rlpipe import demonstrations, records
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import DIALECTS
@@ -113,6 +116,15 @@ class RunnerConfig:
     """Iterations between checkpoints; one is also written at the end and on Ctrl-C."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept."""
+    max_recoveries: int = 20
+    """How often a run goes back to its last checkpoint because its learner, its metric logger or an inference server
+    died, before it gives up."""
+    keep_best: bool = True
+    """Also keep the checkpoint whose evaluation was best; one is written for it where none is due."""
+    best_metric: str | None = None
+    """Metric of the evaluation that decides which is best; None: ``eval/success_once``, or else ``eval/return``."""
+    auto_resume: bool = False
+    """Go on with the newest run of the same settings that did not complete; begin a new one where there is none."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
@@ -127,6 +139,8 @@ class EvaluationConfig:
     """Seed of the first episode; the others follow by one. Below 2^30, where training seeds begin."""
     deterministic: bool = True
     """Take the most likely action instead of sampling."""
+    timeout: float = 3600.0
+    """Seconds a worker has for its share, before it is replaced."""
 
     @property
     def seeds(self) -> range:
@@ -151,6 +165,17 @@ class RolloutConfig:
     max_inference_batch: int = 4096
     """Rows with which a server waits no longer, and the most of one forward pass; what one worker asks for at once
     stays together."""
+    timeout: float = 600.0
+    """Seconds a worker has for a collection, before it is replaced."""
+    min_workers: int | str = "all"
+    """Fragments with which an iteration goes on while workers that failed are replaced; ``all`` waits for them, so that
+    every iteration has as many steps."""
+    max_restarts: int = 100
+    """Workers that are replaced in a run before it gives up."""
+    simulator_retries: int = 3
+    """How often a worker makes a simulator that raised again, in one collection, before it gives up itself."""
+    max_memory: float | None = None
+    """GiB of memory with which a worker is replaced after its collection, against simulators that leak; None: never."""
 
 
 @dataclass(frozen=True)
@@ -283,10 +308,49 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
 
 
-def from_yaml(text: str) -> dict[str, Any]:
-    """What ``to_yaml`` gave, as the mapping that ``load_config`` takes."""
-    tree = OmegaConf.to_container(OmegaConf.create(text))
-    return {str(key): value for key, value in tree.items()} if isinstance(tree, dict) else {}
+def from_yaml(text: str, where: str = "the configuration") -> dict[str, Any]:
+    """What ``to_yaml`` gave, as the mapping that ``load_config`` takes.
+
+    Args:
+        text: YAML.  where: it stands, for the error.
+    Raises:
+        ConfigError: it is not YAML, or no mapping.
+    """
+    return {str(key): value for key, value in _container(_parsed(text, where)).items()}
+
+
+def _parsed(text: str, where: str) -> DictConfig:
+    try:
+        tree = OmegaConf.create(text)
+    except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
+        lines, mark = text.splitlines(), getattr(error, "problem_mark", None)
+        tab = mark is not None and mark.line < len(lines) and "\t" in lines[mark.line]
+        hint = " Indent with spaces: YAML takes no tabs." if tab else ""
+        raise ConfigError(f"{where} is not readable as YAML: {_reason(error)}{hint}") from error
+    if not isinstance(tree, DictConfig):
+        raise ConfigError(f"{where} must hold keys and values at its top level, but holds a list.")
+    return tree
+
+
+def _container(tree: DictConfig, *, resolve: bool = False) -> dict[Any, Any]:
+    """Plain dictionaries, lists and values."""
+    try:
+        found = OmegaConf.to_container(tree, resolve=resolve)
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise ConfigError(_reason(error)) from error
+    assert isinstance(found, dict)
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """What YAML or OmegaConf has to say, in a line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply."
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
+    return lines[0] if lines else type(error).__name__
 
 
 def without_learner(config: Config) -> Config:
@@ -357,6 +421,8 @@ def stages(config: Config) -> list[Stage]:
         key = f"stages[{index}] ({stage.name})"
         if stage.timesteps is None and index < len(config.stages) - 1:
             raise ConfigError(f"{key}.timesteps is missing; only the last stage may leave it out.")
+        if stage.timesteps is not None and stage.timesteps < 1:
+            raise ConfigError(f"{key}.timesteps is {stage.timesteps}; it must be at least 1.")
         until = total if stage.timesteps is None else begin - (-stage.timesteps // config.steps_per_iteration)
         tree = OmegaConf.create(base)
         for name, value in _flat(stage.overrides):
@@ -370,7 +436,10 @@ def stages(config: Config) -> list[Stage]:
                     f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
                     "same for a run."
                 )
-            OmegaConf.update(tree, name, value, force_add=True)
+            try:
+                OmegaConf.update(tree, name, value, force_add=True)
+            except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
+                raise ConfigError(f"{key}.overrides holds {name}, which is no key: {_reason(error)}") from error
         staged = _build(tree)
         _check(staged)
         for name in ("device", "num_learners", "num_threads", "adam_eps", "precision", "compile"):
@@ -436,74 +505,132 @@ def _read(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> D
         tree = OmegaConf.create(dict(source))
     else:
         path = Path(source)
-        if not path.is_file():
-            folder = path.parent if path.parent.is_dir() else Path("configs")
-            near = nearest(path.name, [file.name for file in folder.glob("*.yaml")])
-            raise ConfigError(f"there is no configuration file {source}{near}")
-        try:
-            loaded = OmegaConf.load(path)
-        except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
-            raise ConfigError(f"{source} is not readable as YAML: {error}") from error
-        if not isinstance(loaded, DictConfig):
-            raise ConfigError(f"{source} must hold keys and values at its top level, but holds a list.")
-        tree = loaded
+        if (kind := records.kind_of(path)) != "file":
+            folder = path if kind else path.parent if path.parent.is_dir() else Path("configs")
+            names = sorted(file.name for file in folder.glob("*.yaml"))
+            if kind:
+                raise ConfigError(
+                    f"{source} is a directory; name a configuration file"
+                    + (f", such as {path / names[0]}." if names else ", or, of a run, --resume.")
+                )
+            raise ConfigError(f"there is no configuration file {source}{nearest(path.name, names)}")
+        tree = _parsed(records.text(path), str(source))
+    return overridden(tree, overrides)
+
+
+_KEY = re.compile(r"[^\s.\[\]]+(\.[^\s.\[\]]+|\[[^\s.\[\]]+\])*")
+"""``runner.seed``, ``stages[0].timesteps``."""
+
+
+def overridden(tree: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The tree with ``key=value`` applied, in turn; values are read as YAML.
+
+    Raises:
+        ConfigError: one is no such thing.
+    """
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals or not key:
+        if not equals or not _KEY.fullmatch(key):
             raise ConfigError(f"{override!r} is no override; write key=value, such as runner.seed=1.")
         try:
             given = OmegaConf.create(f"value: {value}").value if value else None
             OmegaConf.update(tree, key, given, force_add=True, merge=given != {})  # {} takes away what was there
         except Exception as error:
-            raise ConfigError(f"the override {override!r} cannot be applied: {error}") from error
+            raise ConfigError(f"the override {override!r} cannot be applied: {_reason(error)}") from error
     return tree
 
 
-def _check_secrets(tree: DictConfig) -> None:
-    """Comes before every other check, because an error about a value shows the value."""
-    try:
-        resolved = OmegaConf.to_container(tree, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
-    assert isinstance(resolved, dict)
-    check_no_secrets({str(key): value for key, value in resolved.items()}, os.environ)
+def _resolved(tree: DictConfig) -> dict[str, Any]:
+    """The tree without references to other keys or to the environment, and without credentials. The first of all
+    checks, because an error about a value shows the value.
+
+    Raises:
+        ConfigError: a reference leads nowhere, or there is a credential.
+    """
+    found = {str(key): value for key, value in _container(tree, resolve=True).items()}
+    check_no_secrets(found, os.environ)
+    return found
+
+
+def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """What the last part of a key holds in a mapping; nothing where it is absent.
+
+    Raises:
+        ConfigError: it holds something else than keys and values.
+    """
+    found = tree.get(key.rpartition(".")[2])
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} is {found!r}; it must hold keys and values, such as {key}.name=...")
+    return found
 
 
 def _build(tree: DictConfig) -> Config:
-    _check_secrets(tree)
+    found = _resolved(tree)
     known = [*(f.name for f in dataclasses.fields(Config))]
-    for name in tree:
+    for name in found:
         if name not in known:
             raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Legal are {', '.join(known)}.")
-    env = tree.get("env") or OmegaConf.create({})
+    env = _mapping(found, "env")
     for name in env:
         if name not in ("train", "eval"):
             raise ConfigError(f"unknown key env.{name!s}; legal are env.train and env.eval.")
-    train = env.get("train") or OmegaConf.create({})
+    train = _mapping(env, "env.train")
     groups: dict[str, Any] = {
-        name: _typed(schema, tree.get(name), name) for name, schema in _GROUPS.items() if name in tree
+        name: _typed(schema, found[name], name) for name, schema in _GROUPS.items() if name in found
     }
+    demos, stages = found.get("demos"), found.get("stages") or []
+    if not isinstance(demos, str | None):
+        raise ConfigError(f"demos is {demos!r}; it must name a file.")
+    if not isinstance(stages, list | tuple):
+        raise ConfigError(f"stages is {stages!r}; it must be a list, such as [{{name: first, timesteps: 1000}}, ...].")
     return Config(
-        env=EnvConfig(_plugin("env.train", train), _plugin("env.eval", OmegaConf.merge(train, env.get("eval") or {}))),
-        policy=_plugin("policy", tree.get("policy") or OmegaConf.create({"name": "mlp"})),
-        algorithm=_plugin("algorithm", tree.get("algorithm") or OmegaConf.create({"name": "ppo"})),
-        demos=None if tree.get("demos") is None else str(Path(str(tree.demos)).expanduser().resolve()),
-        stages=tuple(
-            _typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(tree.get("stages") or ())
-        ),
+        env=EnvConfig(_plugin("env.train", train), _plugin("env.eval", _merged(train, _mapping(env, "env.eval")))),
+        policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
+        algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),
+        demos=None if demos is None else _absolute(demos, "demos"),
+        stages=tuple(_typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(stages)),
         **groups,
     )
 
 
-def _plugin(key: str, tree: Any) -> Any:
+def _absolute(path: str, key: str) -> str:
+    try:
+        return str(Path(path).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{key} is {path!r}, which names no file: {error}.") from error
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The first with what the second says."""
+    _check_mergeable(first, second, "")
+    return _container(OmegaConf.merge(first, second))  # type: ignore[arg-type] # two mappings make a mapping
+
+
+def _check_mergeable(train: Mapping[str, Any], evaluated: Mapping[str, Any], below: str) -> None:
+    """Whether ``env.eval`` holds keys where ``env.train`` does, and a list where that holds one."""
+    for name, value in evaluated.items():
+        before = train.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            _check_mergeable(before, value, f"{below}.{name}")
+        elif isinstance(before, list | dict) and isinstance(value, list | dict) and type(before) is not type(value):
+            what = "a list" if isinstance(before, list) else "keys and values"
+            raise ConfigError(f"env.eval{below}.{name} is {value!r}; it must hold {what}, as env.train{below}.{name}.")
+
+
+def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     kind = _PLUGINS[key]
-    if not isinstance(tree, DictConfig) or not isinstance(tree.get("name"), str):
-        raise ConfigError(f"{key}.name is missing; rlpipe/{kind}/ has {', '.join(available(kind))}.")
-    return _typed(resolve(kind, tree.name, f"{key}.name").Config, tree, key)
+    name = tree.get("name")
+    if not isinstance(name, str):
+        found = "missing" if name is None else repr(name)
+        raise ConfigError(f"{key}.name is {found}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
+    return _typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 
 def _typed(schema: type[Any], tree: Any, key: str) -> Any:
     """An instance of a dataclass from a part of the tree."""
+    _check_groups(schema, tree, key)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), tree if tree is not None else {})
         return OmegaConf.to_object(merged)
@@ -520,18 +647,37 @@ def _typed(schema: type[Any], tree: Any, key: str) -> Any:
     except ValidationError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.{error.full_key} has the wrong type: {reason}") from error
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
+    except (OmegaConfBaseException, OverflowError, RecursionError, TypeError) as error:  # what OmegaConf raises
+        raise ConfigError(f"{key}: {_reason(error)}") from error
 
 
-def options_of(name: str, schema: type[Any], given: Mapping[str, Any]) -> Any:
+def _check_groups(schema: type[Any], tree: Any, key: str) -> None:
+    """Whether there are keys and values wherever a dataclass has fields."""
+    if not isinstance(tree, dict | None):
+        raise ConfigError(f"{key} is {tree!r}; it must hold keys and values: {', '.join(_fields(schema, ''))}.")
+    for name, hint in get_type_hints(schema).items():
+        if not tree or name not in tree:
+            continue
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            _check_groups(hint, tree[name], f"{key}.{name}")
+        container = get_origin(hint)
+        if container in (list, dict) and not isinstance(tree[name], container):
+            what = "a list" if container is list else "keys and values"
+            raise ConfigError(f"{key}.{name} is {tree[name]!r}; it must hold {what}.")
+        if container is list and get_args(hint)[0] in (str, int, float):  # OmegaConf lets lists in lists through
+            for index, value in enumerate(tree[name]):
+                if isinstance(value, list | dict):
+                    raise ConfigError(f"{key}.{name}[{index}] is {value!r}; it must be a single value.")
+
+
+def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) -> Any:
     """A backend's options, complete and typed.
 
     Raises:
         ConfigError: one is unknown, has the wrong type, or is a secret.
     """
-    check_no_secrets({"runner": {"logger": {"options": {name: dict(given)}}}}, os.environ)
-    return _typed(schema, OmegaConf.create(dict(given)), f"runner.logger.options.{name}")
+    check_no_secrets({"runner": {"logger": {"options": {name: given}}}}, os.environ)
+    return _typed(schema, given, f"runner.logger.options.{name}")
 
 
 def _fields(schema: type[Any], owner: str) -> list[str]:
@@ -575,7 +721,8 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (
         (
             "runner.val_check_interval", "runner.seed", "runner.logger.finish_timeout", "learner.lr",
-            "learner.critic_lr", "cluster.cpus_per_learner", "rollout.inference_wait",
+            "learner.critic_lr", "cluster.cpus_per_learner", "rollout.inference_wait", "rollout.max_restarts",
+            "rollout.simulator_retries", "runner.max_recoveries",
         ),
         lambda value: value >= 0,
         "may not be negative",
@@ -583,10 +730,35 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (
         (
             "cluster.cpus_per_worker", "cluster.placement_timeout", "runner.logger.deadline", "learner.max_grad_norm",
-            "learner.adam_eps", "algorithm.target_kl", "cluster.cpus_per_inference_server",
+            "learner.adam_eps", "algorithm.target_kl", "cluster.cpus_per_inference_server", "cluster.start_timeout",
+            "rollout.timeout", "rollout.max_memory", "evaluation.timeout",
         ),
         lambda value: value > 0,
         "must be greater than 0",
+    ),
+    (
+        (
+            "runner.total_timesteps", "runner.save_interval", "runner.keep_checkpoints", "runner.val_check_interval",
+            "runner.seed",
+        ),
+        lambda value: value < 2**53,
+        "must be below 2^53",
+    ),
+    (
+        (
+            "rollout.horizon", "env.train.total_num_envs", "env.eval.total_num_envs", "rollout.max_inference_batch",
+            "algorithm.replay_capacity", "algorithm.batch_size",
+        ),
+        lambda value: value < 2**31,
+        "must be below 2^31: no memory holds as much",
+    ),
+    (
+        (
+            "runner.logger.deadline", "runner.logger.finish_timeout", "cluster.placement_timeout",
+            "cluster.start_timeout",
+        ),
+        lambda value: value < 1e9,
+        "must be below 1e9 seconds",
     ),
 )  # fmt: skip
 """Numbers and what they must be, where they are given at all."""
@@ -619,8 +791,27 @@ def _check(config: Config) -> None:
     _check_plugins(config)
 
 
+def _check_leaf(key: str, value: Any) -> None:
+    """What holds for a value wherever it stands. Lists are their owner's: a script of rewards may hold anything."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} is {value}; it must be a finite number.")
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{key} is {value!r}, which holds a character that no text may hold.")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_leaf(f"{key}.{name}", inner)
+
+
 def _check_values(config: Config) -> None:
     """Each key for itself."""
+    for group, values in dataclasses.asdict(config).items():
+        _check_leaf(group, values)
+    for key in ("runner.logger.log_path", "policy.warm_start", "demos"):
+        if (named := _part(config, key)) is not None:
+            records.kind_of(Path(named))
+    for key in ("runner.logger.log_path", "runner.logger.experiment_name", "runner.logger.project_name"):
+        if not _part(config, key).strip():
+            raise ConfigError(f"{key} is empty; it must be a name.")
     for keys, legal, demand in _LIMITS:
         for key in keys:
             value = _part(config, key)
@@ -644,17 +835,36 @@ def _check_values(config: Config) -> None:
         )
     for key in ("rollout.num_workers", "learner.num_learners", "learner.num_threads"):
         count = _part(config, key)
-        if count != AUTO and (isinstance(count, str) or count < 1):
-            raise ConfigError(f"{key} is {count!r}; it must be a number of at least 1, or auto.")
+        if count != AUTO and (isinstance(count, str) or not 1 <= count < 2**16):
+            raise ConfigError(f"{key} is {count!r}; it must be a number from 1 to {2**16 - 1}, or auto.")
+    _check_least_workers(config)
     for key in ("cluster.gpus_per_learner", "cluster.gpus_per_inference_server"):
         gpus = _part(config, key)
         if gpus != AUTO and (isinstance(gpus, str) or gpus < 0):
             raise ConfigError(f"{key} is {gpus!r}; it must be a number of at least 0, or auto.")
     device = config.learner.device
-    if device.split(":")[0] not in (AUTO, "cpu", "cuda"):
-        raise ConfigError(f"learner.device is {device!r}; legal are auto, cpu and cuda.")
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device):
+        raise ConfigError(f"learner.device is {device!r}; legal are auto, cpu and cuda, or cuda:1 and so on.")
     if device.startswith("cuda") and config.cluster.gpus_per_learner == 0:
         raise ConfigError(f"learner.device is {device!r}, but cluster.gpus_per_learner is 0: leave one of them out.")
+
+
+def _check_least_workers(config: Config) -> None:
+    """Whether an iteration can go on with so few workers."""
+    least, workers, learners = config.rollout.min_workers, config.rollout.num_workers, config.learner.num_learners
+    if least == "all":
+        return
+    if isinstance(least, str) or least < 1:
+        raise ConfigError(f"rollout.min_workers is {least!r}; it must be a number of at least 1, or all.")
+    if isinstance(workers, int) and least > workers:
+        raise ConfigError(
+            f"rollout.min_workers is {least}, but there are {workers} rollout workers (rollout.num_workers)."
+        )
+    if isinstance(learners, int) and least < learners:
+        raise ConfigError(
+            f"rollout.min_workers is {least}, which leaves nothing for some of {learners} learners "
+            "(learner.num_learners)."
+        )
 
 
 def _check_split(config: Config) -> None:
@@ -692,7 +902,7 @@ def _check_plugins(config: Config) -> None:
     logger = config.runner.logger
     for index, name in enumerate(logger.logger_backends):
         backend = resolve("backends", name, f"runner.logger.logger_backends[{index}]")
-        options_of(name, backend.Config, logger.options.get(name, {}))
+        options_of(name, backend.Config, logger.options.get(name))
         backend.check()
     for name in logger.options:
         if name not in logger.logger_backends:
@@ -717,7 +927,28 @@ def _check_plugins(config: Config) -> None:
     for key in ("env.train", "env.eval"):
         section = config.env.train if key == "env.train" else config.env.eval
         resolve("envs", section.name, f"{key}.name").check(section, key)
-    declared_metrics(config)
+    declared = declared_metrics(config)
+    ranked = [name for name, metric in declared.items() if metric.better]
+    wanted = config.runner.best_metric
+    if wanted is not None and wanted not in ranked:
+        raise ConfigError(
+            f"runner.best_metric is {wanted!r}{nearest(wanted, ranked)} Evaluations can be ranked by "
+            f"{', '.join(ranked)}."
+        )
+    if wanted is not None and not config.runner.keep_best:
+        raise ConfigError(
+            f"runner.best_metric is {wanted!r}, but runner.keep_best is false, so nothing is ranked: leave one out."
+        )
+
+
+def best_metrics(config: Config) -> list[Metric]:
+    """Metrics by which evaluations are ranked; the first that an evaluation has decides. None of them where the best
+    checkpoint is not kept."""
+    if not config.runner.keep_best:
+        return []
+    wanted = config.runner.best_metric
+    names = ("eval/success_once", "eval/return") if wanted is None else (wanted,)
+    return [declared_metrics(config)[name] for name in names]
 
 
 def _check_learners(config: Config, algorithm: Any) -> None:

@@ -6,7 +6,6 @@ The format is that of ``mani_skill.trajectory``: a group for each trajectory wit
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe import records
 from rlpipe.plugins import ConfigError, require
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
@@ -60,16 +60,16 @@ def check(path: str, task: Any) -> None:
     """
     require("h5py", "maniskill", "demos")
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"demos is {path}, but there is no such file.")
+    if (kind := records.kind_of(file)) != "file":
+        what = "that is a directory" if kind else "there is no such file"
+        raise ConfigError(f"demos is {path}, but {what}: name an HDF5 file of ManiSkill's.")
     sidecar = file.with_suffix(".json")
-    if not sidecar.is_file():
+    if records.kind_of(sidecar) != "file":
         raise ConfigError(f"demos is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
-    try:
-        made = json.loads(sidecar.read_text(encoding="utf-8"))["env_info"]
-        found = {"id": made["env_id"], "control_mode": made["env_kwargs"].get("control_mode")}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"demos: {sidecar} is not ManiSkill's: {type(error).__name__}: {error}.") from error
+    if sidecar == file:
+        raise ConfigError(f"demos is {path}; name the HDF5 file, and not the JSON beside it.")
+    made = _made(path)["env_info"]
+    found = {"id": made["env_id"], "control_mode": made["env_kwargs"].get("control_mode")}
     for key, value in found.items():
         wanted = getattr(task, key, value)
         if value is not None and value != wanted:
@@ -78,8 +78,13 @@ def check(path: str, task: Any) -> None:
 
 def seeds(path: str) -> set[int]:
     """Seeds of the episodes in a file that ``check`` has passed, where they are known."""
-    episodes = json.loads(Path(path).with_suffix(".json").read_text(encoding="utf-8")).get("episodes", [])
-    return {episode["episode_seed"] for episode in episodes if isinstance(episode.get("episode_seed"), int)}
+    found = (episode.get("episode_seed") for episode in _made(path).get("episodes", []))
+    return {seed for seed in found if isinstance(seed, int)}
+
+
+def _made(path: str) -> records.Demonstrated:
+    """What the JSON beside a file says of how it was made."""
+    return records.read(Path(path).with_suffix(".json"), records.Demonstrated)
 
 
 def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
@@ -95,7 +100,7 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
     check(path, task)
     import h5py
 
-    made = json.loads(Path(path).with_suffix(".json").read_text(encoding="utf-8"))["env_info"]["env_kwargs"]
+    made = _made(path)["env_info"]["env_kwargs"]
     wanted = getattr(task, "reward_mode", "sparse")
     if wanted not in ("sparse", made.get("reward_mode")):
         raise ConfigError(
@@ -110,7 +115,8 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
                 part = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
                 left_out += part is None
                 parts += [] if part is None else [part]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        # h5py raises any of these, by which part of a damaged file it meets
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
@@ -132,6 +138,8 @@ def _trajectory(
         )
     observations, actions = group["obs"][:].astype(np.float32), group["actions"][:].astype(np.float32)
     success = group["success"][:].astype(bool)
+    if success.shape != (len(actions),):
+        raise ConfigError(f"demos: {where} has {len(actions)} actions, but success of shape {success.shape}.")
     if observations.ndim != 2 or observations.shape != (len(actions) + 1, spec.observation_dim):
         raise ConfigError(
             f"demos: {where} has observations of shape {observations.shape}, but {len(actions)} actions and the "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
+import io
 import math
 from bisect import bisect_left
 from collections import Counter, deque
@@ -18,6 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
+from rlpipe import records
 from rlpipe.config import declared_metrics, load_config
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
@@ -82,7 +85,7 @@ class Log:
 
     def stage(self, report: Report) -> tuple[dict[str, float], frozenset[str]]:
         """Variables and tags that hold for a report."""
-        return self.stages[min(int(report.values.get(m.STAGE.name, 0)), len(self.stages) - 1)]
+        return self.stages[max(0, min(int(report.values.get(m.STAGE.name, 0)), len(self.stages) - 1))]
 
 
 @dataclass(frozen=True)
@@ -259,10 +262,11 @@ def read(path: Path, dialect: str | None = None) -> Log:
     Raises:
         ConfigError: it is nothing that can be read, or holds nothing that is known.
     """
-    if not path.exists():
+    kind = records.kind_of(path)
+    if not kind:
         beside = path.parent if path.parent.is_dir() else Path()
         raise ConfigError(f"there is no {path}{nearest(path.name, [other.name for other in beside.iterdir()])}")
-    if path.is_dir():
+    if kind == "directory":
         if (path / "metrics.jsonl").is_file():
             return _read_lines(path / "metrics.jsonl", dialect)
         if (path / "progress.csv").is_file():
@@ -275,40 +279,59 @@ def read(path: Path, dialect: str | None = None) -> Log:
 
 def _read_lines(path: Path, dialect: str | None) -> Log:
     """JSON lines, ours or flat ones; or one JSON object with a ``log_history``, as TRL's trainer saves it."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.splitlines()
+    text = records.content(path)
     try:
-        whole = json.loads(text)
+        whole = from_json(text)
     except ValueError:
         whole = None
-    rows = whole.get("log_history") if isinstance(whole, dict) else whole
-    if not isinstance(rows, list):
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number == len(lines) and rows:
-                    continue  # the run was killed while it wrote this line, or is writing it
-                raise ConfigError(f"{path} is not JSON lines: line {number} is not JSON ({error}).") from error
+    if isinstance(whole, dict) and isinstance(whole.get("log_history"), list):
+        return _translated(path, _reports(path, whole["log_history"]), dialect)
+    if isinstance(whole, list):
+        return _translated(path, _reports(path, whole), dialect)
+    lines = text.splitlines(keepends=True)
+    if lines and _is_ours(path, lines[0]):
+        return _ours(path, lines)
+    rows: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(from_json(line))
+        except ValueError as error:
+            if number == len(lines) and rows:
+                continue  # the run was killed while it wrote this line, or is writing it
+            raise ConfigError(f"{path} is not JSON lines: line {number} is not JSON ({error}).") from error
+    return _translated(path, _reports(path, rows), dialect)
+
+
+def _reports(path: Path, rows: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path} holds no reports: it must hold one JSON object a line.")
-    if all(isinstance(row.get("metrics"), dict) and "iteration" in row for row in rows):
-        return _ours(path.parent, rows)
-    return _translated(path, rows, dialect)
+    return rows
 
 
-def _ours(directory: Path, rows: Sequence[Mapping[str, Any]]) -> Log:
+def _is_ours(path: Path, line: bytes) -> bool:
+    """Whether a run of our own wrote a file that begins so."""
+    try:
+        first = from_json(line)
+    except ValueError:
+        return path.name == "metrics.jsonl" and (path.parent / "run.json").is_file()
+    return isinstance(first, dict) and "iteration" in first and "metrics" in first
+
+
+def _ours(path: Path, lines: Sequence[bytes]) -> Log:
     """A run of our own; its configuration beside it says how long the run was to be, and what it was made from."""
+    directory, check = path.parent, records.Lines(path, "metrics.jsonl")
+    rows = [check.record(line) for line in lines if line.endswith(b"\n")]
+    if not rows:
+        raise ConfigError(f"{path} holds no report yet: the run has not ended its first iteration.")
     declared = dict(CATALOGUE)
     if (directory / "config.yaml").is_file():
         with contextlib.suppress(
             ConfigError
         ):  # a plug-in or simulator that is not installed here: its metrics are unknown
             declared = declared_metrics(load_config(directory / "config.yaml"))
-    said: dict[str, Any] = {}
+    said: records.Judged = {}
     if (directory / "run.json").is_file():
-        said = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        said = records.read(directory / "run.json", records.Judged)
     known = said.get("health", [])
     total = said.get("view", {}).get("total_iterations", rows[-1]["iteration"])
     reports = [
@@ -333,16 +356,19 @@ def _unknown(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Metric]) 
 
 def _read_csv(path: Path, dialect: str | None) -> Log:
     """A table with a header, such as Stable-Baselines3's ``progress.csv``; an empty field is an absent number."""
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        rows = [{key: number for key, text in row.items() if (number := _number(text)) is not None}
-                for row in csv.DictReader(file)]  # fmt: skip
+    with io.StringIO(records.content(path).decode(errors="replace"), newline="") as file:
+        try:
+            rows = [{key: number for key, text in row.items() if (number := _number(text)) is not None}
+                    for row in csv.DictReader(file)]  # fmt: skip
+        except csv.Error as error:
+            raise ConfigError(f"{path} is not readable as CSV: {error}.") from error
     return _translated(path, rows, dialect)
 
 
 def _number(text: Any) -> float | None:
     try:
         return float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -433,7 +459,8 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[float]]:
     """The column that says where in the run a line stands, and where each does; without one, lines are counted."""
     for axis in _AXES:
         places = [number for row in rows if (number := _number(row.get(axis))) is not None]
-        if len(places) == len(rows) and all(before <= after for before, after in pairwise(places)) and places[-1] > 0:
+        rising = len(places) == len(rows) and all(before <= after for before, after in pairwise(places))
+        if rising and 0 < places[-1] < math.inf and places[0] > -math.inf:
             return axis, places
     return "line", [float(number) for number in range(1, len(rows) + 1)]
 

@@ -579,13 +579,18 @@ def unreachable(host: str, port: int) -> str:
         connecting.result(timeout=REACH_SECONDS).close()
     except OSError as error:  # a TimeoutError is one
         return error.strerror or str(error) or f"no answer within {REACH_SECONDS:g} s"
+    except (OverflowError, UnicodeError) as error:  # a port that is none, a name that is none
+        return str(error)
     return ""
 
 
 def check_address(address: str) -> Finding | None:
     """Whether something answers where a Ray cluster should be; Ray itself may take minutes to say that nothing does."""
     if "://" in address:
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError as error:
+            return Finding("Ray", "fail", f"the address {address} is none: {error}.", "--ray-address HOST:6379")
         whose = "Ray Client's" if parts.scheme == "ray" else "that of the job server, for `rlpipe submit`"
         told = f"the address {redacted(address, {})} is {whose}, and not that of a cluster to join."
         return Finding("Ray", "fail", told, f"--ray-address {parts.hostname}:6379, or unset RAY_ADDRESS.")

@@ -20,6 +20,7 @@ from rlpipe.checkpoint import Checkpoint
 from rlpipe.comparison import Estimate, estimates, write_record
 from rlpipe.config import Config, from_yaml, leaves, protocol, to_yaml
 from rlpipe.episodes import EpisodeTracker
+from rlpipe.faults import SimulatorError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import ConfigError, resolve
@@ -113,6 +114,8 @@ class Evaluator:
 
         Returns:
             A window with the ``eval/`` metrics and the episodes.
+        Raises:
+            SimulatorError: the simulator raised; what was played says nothing.
         """
         window = MetricWindow()
         if self._simulator is not None:
@@ -121,10 +124,17 @@ class Evaluator:
             self._generators = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
             remaining = sum(map(len, self._seeds))
-            observations, beginnings = simulator.reset()
+            try:
+                observations, beginnings = simulator.reset()
+            except Exception as error:
+                raise SimulatorError.of(error, "resetting") from error
             tracker.begin(beginnings)
             while remaining:
-                step = simulator.step(self._actions(policy, observations))
+                actions = self._actions(policy, observations)
+                try:
+                    step = simulator.step(actions)
+                except Exception as error:
+                    raise SimulatorError.of(error, "taking a step") from error
                 ended = tracker.step(step, policy_version)
                 window.eval_episodes += ended
                 remaining -= len(ended)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -16,14 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlpipe import checkpoint
+from rlpipe import checkpoint, records
 from rlpipe.backends.base import Backend, Event, Row, RunInfo
 from rlpipe.config import options_of
-from rlpipe.plugins import resolve
+from rlpipe.plugins import ConfigError, resolve
 from rlpipe.run_directory import RunDirectory, locked
 
 RUNNING, COMPLETED = "running", "completed"
-_ITERATION = re.compile(rb'\{"iteration": (\d+),')
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,9 @@ class Tail:
         """Begins at the beginning; the file need not exist yet."""
         self._path = path
         self._offset = self._inode = 0
+        self._lines = records.Lines(path)
 
-    def read(self, after: int = 0) -> Iterator[dict[str, Any]]:
+    def read(self, after: int = -1) -> Iterator[dict[str, Any]]:
         """Objects of the lines that came since the last time, but for iterations up to ``after``."""
         if not self._path.is_file():
             return
@@ -59,14 +58,14 @@ class Tail:
             inode = self._path.stat().st_ino
             size = file.seek(0, 2)
             if inode != self._inode or size < self._offset:
-                self._inode, self._offset = inode, 0
+                self._inode, self._offset, self._lines = inode, 0, records.Lines(self._path)
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     return  # it is being written
                 self._offset += len(line)
-                if (number := _ITERATION.match(line)) is None or int(number[1]) > after:
-                    yield json.loads(line)
+                if (record := self._lines.record(line)).get("iteration", 0) > after:
+                    yield record
 
 
 class Follower:
@@ -90,8 +89,12 @@ class Follower:
         self._options = options_of(name, self._class.Config, directory.logger_options(name) | dict(options or {}))
         self._class.check()
         self._forgets = self._class.can_forget(self._options)
+        directory.check()
         self._file = mark_file(directory.path, name)
-        self._file.parent.mkdir(exist_ok=True)
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self._file.parent} cannot be made: {error.strerror or error}.") from error
         self._lock = locked(
             self._file.with_suffix(".lock"),
             patience,
@@ -170,10 +173,10 @@ class Follower:
             experiment=run["experiment"],
             project=run["project"],
             directory=self._directory.path,
-            config_yaml=(self._directory.path / "config.yaml").read_text(encoding="utf-8"),
+            config_yaml=records.text(self._directory.path / "config.yaml"),
             first_iteration=1,
             options=self._options,
-            **{**run["view"], "stages": tuple(map(tuple, run["view"]["stages"]))},
+            **RunInfo.kept(run["view"]),
         )
         held = self._class.reached(info)
         reached = self._mark.iteration if held is None else held
@@ -203,5 +206,8 @@ def mark_file(directory: Path, name: str) -> Path:
 
 
 def read_mark(file: Path) -> Mark:
-    """How far a view has come; nowhere, if it was never opened."""
-    return Mark(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Mark()
+    """How far a view has come; nowhere, if it was never opened or its mark is damaged, which only costs time."""
+    with suppress(ConfigError):
+        if records.kind_of(file):
+            return records.read(file, Mark)
+    return Mark()

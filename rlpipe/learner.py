@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.spans import spans
 from rlpipe.observations import Cut, Observations
+from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy, Weights
 from rlpipe.ranks import ALONE, Joined, Meeting, Minibatches, Portion, portion
 from rlpipe.rollout import Snapshot, build_policy
@@ -156,6 +158,22 @@ class LearnerBase(ABC):
     @abstractmethod
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Takes over what ``state`` gave, also on another device."""
+
+    def resume(self, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Goes on from the arrays of a checkpoint.
+
+        Raises:
+            ConfigError: they do not fit this policy, algorithm or optimiser; it names the file.
+        """
+        try:
+            self.load_state(arrays)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path} does not fit what is to go on from it: {type(error).__name__}: {error}. It may be of another "
+                "algorithm."
+            ) from error
 
     def _common_state(self) -> Arrays:
         arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
@@ -277,14 +295,18 @@ class Learner(LearnerBase):
         shown = demonstrations.load(config.demos, config.env.train, spec)
         return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
 
-    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+    def update(
+        self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
+    ) -> tuple[Snapshot, MetricWindow]:
+        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken, None for one of
+        each worker."""
         torch.set_num_threads(self._threads)
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
         observations = Observations(self._metrics, self._ranks)
         marks = [self._now()]
         with torch.no_grad():
-            own = self._portion(batches)
+            own = self._portion(batches, fragments)
             trajectories = join(batches, self._device, own)
             marks.append(self._now())
             with self._autocast():  # as in the loss, so that what is compared differs by the policy alone
@@ -323,15 +345,15 @@ class Learner(LearnerBase):
             window.merge(common)
         return snapshot, window
 
-    def _portion(self, batches: Sequence[TrajectoryBatch]) -> Portion | None:
+    def _portion(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Portion | None:
         """What is this learner's of the fragments that it was given; None for all."""
         if self._ranks.size == 1:
             return None
-        config = self._config
-        environments = config.env.train.total_num_envs
-        workers = environments // batches[0].rewards.shape[1]
-        group_size = getattr(config.algorithm, "group_size", 1)
-        return portion(self._ranks.rank, self._ranks.size, workers, environments, group_size)
+        each = batches[0].rewards.shape[1]
+        fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
+        environments = fragments * each
+        group_size = getattr(self._config.algorithm, "group_size", 1)
+        return portion(self._ranks.rank, self._ranks.size, fragments, environments, group_size)
 
     def _run_epochs(
         self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow

@@ -10,6 +10,7 @@ from typing import Any
 from rlpipe.backends.base import Event, Place, RunInfo
 from rlpipe.checkpoint import Checkpoint
 from rlpipe.config import Config, Stage
+from rlpipe.faults import Fault
 from rlpipe.learner import LearnerBase, learner_class
 from rlpipe.metric_logger import Closing, MetricLogger
 from rlpipe.policies.base import Weights
@@ -35,6 +36,7 @@ class LocalEngine:
     _learner: LearnerBase
     _logger: MetricLogger
     _opened = False
+    _steps = 0  # of each environment
 
     def __init__(self, config: Config) -> None:
         """Notes how many ranks of collection to run, one after the other."""
@@ -42,17 +44,27 @@ class LocalEngine:
         self._num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
 
+    def news(self) -> list[Fault]:
+        return []  # what fails here ends the run
+
+    def leaving(self) -> list[str]:
+        return []
+
+    def leave(self) -> None:
+        """There is nowhere else to go."""
+
+    def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
+        raise NotImplementedError  # no part is lost without this process
+
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
-        count = self._num_workers
+        count, self._plan = self._num_workers, plan
         self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
         return self._workers[0].ready()
 
-    def start_learner(
-        self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
-    ) -> Any:
-        self._learner = learner_class(self._config)(plan, ready.spec)
+    def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
+        self._learner = learner_class(self._config)(self._plan, ready.spec)
         if state is not None:
-            self._learner.load_state(state.arrays)
+            self._learner.resume(state.arrays, state.path)
         return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
@@ -66,9 +78,14 @@ class LocalEngine:
             "nodes": [{"host": platform.node(), "cpus": len(os.sched_getaffinity(0))}],
         }
 
-    def collect(self, snapshot: Any, stage: int) -> tuple[list[Any], list[Any]]:
-        pairs = [worker.collect(snapshot, stage) for worker in self._workers]
+    def collect(self, snapshot: Any, stage: int) -> Any:
+        first_step, self._steps = self._steps, self._steps + self._config.rollout.horizon
+        pairs = [worker.collect(snapshot, stage, first_step) for worker in self._workers]
         return [batch for batch, _ in pairs], [window for _, window in pairs]
+
+    def gather(self, collection: Any) -> tuple[list[Any], list[Any]]:
+        batches, windows = collection
+        return batches, windows
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
         snapshot, window = self._learner.update(stage, iteration, *batches)
@@ -83,8 +100,8 @@ class LocalEngine:
     def event(self, event: Event) -> Any:
         return self._logger.event(event)
 
-    def save(self, iteration: int) -> Any:
-        return self._logger.save(iteration, self._learner.state())
+    def save(self, iteration: int, if_best: bool = False) -> Any:
+        return self._logger.save(iteration, self._learner.state(), if_best)
 
     def wait(self, refs: list[Any]) -> None:
         """Everything is there already."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, HistogramView, Place, Row, RunInfo
-from rlpipe.config import Config, Stage, algorithm_class, declared_metrics, options_of, stages, to_yaml
+from rlpipe.checkpoint import Retention
+from rlpipe.config import Config, Stage, algorithm_class, best_metrics, declared_metrics, options_of, stages, to_yaml
 from rlpipe.exporters import Exporters
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -72,9 +72,13 @@ class MetricLogger:
         directory.write_json({**contents, "health": health, "view": info.as_json()})
         self._clocks = {name: part["clock"] for name, part in contents["cluster"].get("parts", {}).items()}
         self._spans: list[Span] = []  # of this part since the last row
+        self._retention = Retention(directory.path, config.runner.keep_checkpoints, best_metrics(config))
         for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
+            self._retention.recall(row["iteration"], row["metrics"])
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
+        if info.first_iteration > 1:
+            self._retention.settle()
         self._stood = self._monitor.standing
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
         self._backends: list[Backend] = [
@@ -117,6 +121,7 @@ class MetricLogger:
         apart = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
         row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects, apart)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
+        self._retention.observe(iteration, metrics)
         failed = [self._failure(backend, iteration, backend.write, row) for backend in list(self._backends)]
         percentiles = {name: view.percentiles for name, view in histograms.items()}
         alerts = self._judge(iteration, metrics, percentiles, nonfinite)
@@ -125,7 +130,7 @@ class MetricLogger:
             *self._disk(iteration),
             *self._exporters.tick(iteration, now()),
             *self._still_standing(iteration),
-            *self._incidents(row),
+            *self._incidents(row, window.faults),
             *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
         ]
         for event in events:
@@ -203,8 +208,8 @@ class MetricLogger:
             return []
         return [Event("note", f"Alerts still stand on {', '.join(names)}.", iteration, now())]
 
-    def _incidents(self, row: Row) -> list[Event]:
-        """What happened to the update of this iteration that a user should find again later."""
+    def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
+        """What happened in this iteration that a user should find again later: to its update, and to simulators."""
         stage = int(row.metrics.get(m.STAGE.name, 0))
         config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
@@ -218,7 +223,7 @@ class MetricLogger:
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             found.append(Event("nonfinite", message, row.iteration, now(), {"steps": skipped}))
-        return found
+        return [*found, *(Event("simulator", told, row.iteration, now()) for told in faults)]
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -227,16 +232,19 @@ class MetricLogger:
             if failure := self._failure(backend, event.iteration, backend.event, event):
                 self.event(failure)
 
-    def save(self, iteration: int, arrays: Mapping[str, Any]) -> str:
+    def save(self, iteration: int, arrays: Mapping[str, Any], if_best: bool = False) -> str:
         """Writes a checkpoint of the learner's state together with the metrics' own.
 
         It comes after the row of the same iteration, so a checkpoint never knows more than ``metrics.jsonl``; while
         rows wait for room on the disk there is none.
 
+        Args:
+            iteration: of the newest row.  arrays: state of the learner after it.
+            if_best: write it only if the evaluation of this iteration is the best so far.
         Returns:
             Path of the checkpoint, or nothing.
         """
-        if self._directory.settle():
+        if self._directory.settle() or (if_best and not self._retention.leads(iteration)):
             return ""
         began = time.perf_counter()
         meta = {
@@ -245,9 +253,8 @@ class MetricLogger:
             "config": to_yaml(self._config),
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
         }
-        keep = self._config.runner.keep_checkpoints
         try:
-            path = checkpoint.save(self._directory.checkpoints, arrays, meta, keep=keep)
+            path = self._retention.save(arrays, meta)
         except OSError as error:
             self._directory.trouble = error
             for event in self._disk(iteration):

@@ -15,6 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+_OFFERS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "how_to_look"}
+"""What only a class of that kind has."""
+
 
 class ConfigError(ValueError):
     """What the user asked for cannot be done; raised before anything starts, exit code 2."""
@@ -22,8 +25,9 @@ class ConfigError(ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """End of a sentence: ``; did you mean 'x'?`` for the known name most like this one, else a full stop."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else "."
+    spelled = {one.lower(): one for one in known}
+    matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.5)
+    return f"; did you mean {spelled[matches[0]]!r}?" if matches else "."
 
 
 def available(kind: str) -> list[str]:
@@ -56,9 +60,13 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     if ":" in name:
         module_name, _, class_name = name.partition(":")
         try:
-            found: type[Any] = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{key} is {name!r}, but importing it failed: {error}.") from error
+            found = getattr(importlib.import_module(module_name), class_name)
+        except Exception as error:  # the module may be anybody's, and raise anything
+            raise ConfigError(
+                f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
+            ) from error
+        if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _OFFERS[kind]):
+            raise ConfigError(f"{key} is {name!r}, which is not of the kind that rlpipe/{kind}/ holds.")
         return found
     modules = _modules(kind)
     if name not in modules:

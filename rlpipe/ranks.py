@@ -156,7 +156,7 @@ def portion(rank: int, size: int, workers: int, environments: int, group_size: i
     """Whole groups of environments, shared as evenly as they can be.
 
     Args:
-        rank: of the learner.  size: number of learners.  workers, environments: of the run; the first divides the
+        rank: of the learner.  size: number of learners.  workers, environments: of the batch; the first divides the
             second.  group_size: environments that stay together.
     """
     groups, each = environments // group_size, environments // workers

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from rlpipe.config import FIRST_TRAINING_SEED, Config, Stage
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.episodes import EpisodeTracker
 from rlpipe.evaluation import Evaluator, check_same_spaces
+from rlpipe.faults import SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -48,13 +50,13 @@ class Ready:
     notes: tuple[str, ...]
 
 
-def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: int) -> int:
+def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: int, life: Sequence[int] = ()) -> int:
     """Reset seed of an episode, in [2^30, 2^31).
 
     It depends on the slot and not on the worker, so that the number of workers does not change what is trained on; and
-    on how often the run was resumed, so that no episode is played twice.
+    on how often the run was resumed, and the worker or its simulator replaced, so that no episode is played twice.
     """
-    drawn = np.random.SeedSequence([seed, incarnation, stage, slot, episode]).generate_state(1)[0]
+    drawn = np.random.SeedSequence([seed, incarnation, stage, slot, episode, *life]).generate_state(1)[0]
     return FIRST_TRAINING_SEED + int(drawn) % FIRST_TRAINING_SEED
 
 
@@ -131,17 +133,21 @@ class Collector:
         self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
         self._whole_episodes = whole_episodes
         self._acting_time = acting_time
+        self._ended: list[Episode] = []  # in the fragment that is being collected
         if not whole_episodes:
             self._reset()
 
     def _reset(self) -> None:
-        self._observations, beginnings = self._simulator.reset()
+        try:
+            self._observations, beginnings = self._simulator.reset()
+        except Exception as error:
+            raise SimulatorError.of(error, "resetting") from error
         self._tracker.begin(beginnings)
 
     @property
     def unfinished(self) -> int:
         """Episodes that would be lost if the simulator were closed now."""
-        return self._tracker.unfinished
+        return self._tracker.unfinished + len(self._ended)
 
     @property
     def steps(self) -> int:
@@ -149,23 +155,27 @@ class Collector:
         return self._tracker.steps
 
     @torch.inference_mode()
-    def collect(self, policy_version: int) -> tuple[TrajectoryBatch, MetricWindow]:
+    def collect(self, policy_version: int, first_step: int | None = None) -> tuple[TrajectoryBatch, MetricWindow]:
         """Advances every environment by T steps; with whole episodes until all have ended, if that is earlier, and
         the steps that are left are not valid.
 
         Args:
             policy_version: of the weights the policy holds now.
+            first_step: steps each environment has been given before; None goes on counting.
         Returns:
             The fragment, and the window with its timings and with the episodes that ended in it.
+        Raises:
+            SimulatorError: the simulator raised; its episodes are lost.
         """
         entered = time.perf_counter()
+        if first_step is not None:
+            self._tracker.steps = first_step
         simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
         if self._whole_episodes:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
         fragment = _Fragment(self._horizon, simulator.num_envs, spec)
-        episodes: list[Episode] = []
         observed: list[tuple[Metric, np.ndarray]] = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
@@ -174,11 +184,14 @@ class Collector:
             actions, log_probs = chosen.numpy(), log_prob.numpy()
             fragment.decide(t, self._observations, actions, log_probs)
             acted = time.perf_counter()
-            step = simulator.step(actions if spec.num_actions else spec.clip(actions))
+            try:
+                step = simulator.step(actions if spec.num_actions else spec.clip(actions))
+            except Exception as error:
+                raise SimulatorError.of(error, f"taking step {t + 1} of {self._horizon}") from error
             env_seconds += time.perf_counter() - acted
             acting_seconds += acted - began
             ended = fragment.add(t, step)
-            episodes += self._tracker.step(step, policy_version, log_probs)
+            self._ended += self._tracker.step(step, policy_version, log_probs)
             observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
             self._observations = step.observations
             running[ended] = False
@@ -186,6 +199,7 @@ class Collector:
                 break
         self._tracker.steps = first_step + self._horizon  # idle or not, so that workers keep step
         batch = fragment.batch(self._observations, policy_version)
+        episodes, self._ended = self._ended, []
         window = self._describe(episodes, batch.valid)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)
@@ -236,14 +250,14 @@ class ServedPolicy:
     """Implements ``Acting`` with a policy that lives on a server.
 
     Attributes:
-        version: of the weights that must answer.
+        version: of the weights that must answer.  server: that answers.  rank: of the worker that asks.
     """
 
     def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
         """Takes the policy without its weights, for the noise; and who asks whom."""
         self._policy = policy
-        self._server = server
-        self._rank = rank
+        self.server = server
+        self.rank = rank
         self.version = 0
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
@@ -260,7 +274,7 @@ class ServedPolicy:
 
     def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
         drawn = None if noise is None else noise.numpy()
-        actions, log_probs = self._server.act(self._rank, self.version, observations.numpy(), drawn, each)
+        actions, log_probs = self.server.act(self.rank, self.version, observations.numpy(), drawn, each)
         return torch.tensor(actions), torch.tensor(log_probs)  # copies: what Ray hands over may not be written to
 
 
@@ -274,6 +288,7 @@ class RolloutWorker:
         num_workers: int,
         incarnation: int = 0,
         server: PolicyServer | None = None,
+        life: int = 0,
     ) -> None:
         """Makes the simulator of the first stage.
 
@@ -281,6 +296,7 @@ class RolloutWorker:
             stages: of the run.  rank: of this worker.  num_workers: of all.
             incarnation: how often the run was resumed.
             server: that acts; None for a copy of the policy in this worker.
+            life: how many workers of this rank were there before.
         Raises:
             ConfigError: the simulator cannot be made as configured.
         """
@@ -290,9 +306,12 @@ class RolloutWorker:
         self._num_workers = num_workers
         self._incarnation = incarnation
         self._stage = 0
-        self._steps = 0
+        self._life = life
+        self._simulators = 0  # that failed and were made again
+        self._discarded = 0  # episodes, since the last window
         self._evaluator: Evaluator | None = None
         self._simulator = self._make_simulator()
+        self._broken = False
         self._server = server
         self._policy: Policy | ServedPolicy
         if server is None:
@@ -315,34 +334,98 @@ class RolloutWorker:
     def _make_simulator(self) -> Simulator:
         config, stage, group_size = self._config, self._stage, self._group_size
         share = config.env.train.total_num_envs // self._num_workers
-        first_slot = self._rank * share
         counts = [0] * share
 
         def next_seed(n: int) -> int | None:
             asked, counts[n] = counts[n], counts[n] + 1
-            if group_size is None:
-                return training_seed(config.runner.seed, self._incarnation, stage, first_slot + n, asked)
-            if asked % 2:  # asked when a collection begins and when its one episode ends
-                return None
-            group, episode = (first_slot + n) // group_size, asked // 2
-            return training_seed(config.runner.seed, self._incarnation, stage, group, episode)
+            slot, episode = self._rank * share + n, asked
+            if group_size is not None:
+                if asked % 2:  # asked when a collection begins and when its one episode ends
+                    return None
+                slot, episode = slot // group_size, asked // 2
+            return training_seed(config.runner.seed, self._incarnation, stage, slot, episode, self._lives)
 
         made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
             config.env.train, share, next_seed
         )
         return made
 
+    @property
+    def _lives(self) -> list[int]:
+        """What tells the random numbers of this worker and simulator from those before; nothing at first."""
+        return [self._life, self._simulators] if self._life or self._simulators else []
+
+    def begin_anew(self, incarnation: int, server: PolicyServer | None = None) -> None:
+        """Drops the episodes under way and begins others, as a worker of a resumed run would; keeps its simulator.
+
+        Args:
+            incarnation: how often the run was resumed.  server: that acts from now on, where one does.
+        """
+        self._incarnation = incarnation
+        self._drop_episodes()
+        if server is not None:
+            assert isinstance(self._policy, ServedPolicy)
+            self._server = self._policy.server = server
+
+    def take_over(self, rank: int, life: int, incarnation: int, server: PolicyServer | None = None) -> None:
+        """Does from now on what the worker of a rank did; for one that has collected nothing so far.
+
+        Args:
+            rank: of that worker.  life: how many of that rank there were before.
+            incarnation, server: as in ``begin_anew``.
+        """
+        self._rank, self._life = rank, life
+        if isinstance(self._policy, ServedPolicy):
+            self._policy.rank = rank
+        self.begin_anew(incarnation, server)
+
+    def _drop_episodes(self) -> None:
+        self._discarded += self._collector.unfinished if self._collector else 0
+        self._collector = None
+
     def ready(self) -> Ready:
         """What the driver must know before it begins."""
         return Ready(self._simulator.spec, self._simulator.has_success, self._simulator.notes)
 
-    def collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
-        """One fragment with the given weights, under the settings of the given stage."""
+    def collect(
+        self, snapshot: Snapshot, stage: int, first_step: int | None = None
+    ) -> tuple[TrajectoryBatch, MetricWindow]:
+        """One fragment with the given weights, under the settings of the given stage.
+
+        A simulator that raises is made again, up to ``rollout.simulator_retries`` times, and the fragment begun anew:
+        its episodes are dropped and counted.
+
+        Args:
+            snapshot: weights, and their version.  stage: whose settings apply.
+            first_step: steps each environment has been given before, by this worker and by those before it.
+        Raises:
+            SimulatorError: the simulator goes on raising.
+        """
+        told: list[str] = []
         try:
-            return self._collect(snapshot, stage)
+            while True:
+                try:
+                    batch, window = self._collect(snapshot, stage, first_step)
+                    break
+                except SimulatorError as error:
+                    if not self._retries(error, told, "collecting"):
+                        raise
+                    self._drop_episodes()
+                    self._broken = True
         finally:
             if self._server is not None:
                 self._server.leave(self._rank)  # however it ended: the others need not wait for this one
+        window.faults += told
+        return batch, window
+
+    def _retries(self, error: SimulatorError, told: list[str], doing: str) -> bool:
+        """Whether a simulator that raised is tried once more, which is noted."""
+        limit = self._config.rollout.simulator_retries
+        if len(told) >= limit:
+            return False
+        self._simulators += 1
+        told.append(f"rollout-{self._rank}: {error}, {doing}. It is made again ({len(told) + 1} of {limit}).")
+        return True
 
     def _load(self, snapshot: Snapshot) -> None:
         """Acts with these weights from now on."""
@@ -351,10 +434,12 @@ class RolloutWorker:
         else:
             self._policy.load_weights(snapshot.weights)
 
-    def _collect(self, snapshot: Snapshot, stage: int) -> tuple[TrajectoryBatch, MetricWindow]:
+    def _collect(self, snapshot: Snapshot, stage: int, first_step: int | None) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()
         torch.set_num_threads(1)
-        discarded = self._enter(stage)
+        self._enter(stage)
+        if self._broken:
+            self._replace_simulator()
         entered = time.perf_counter()
         self._load(snapshot)
         loaded = time.perf_counter()
@@ -362,19 +447,19 @@ class RolloutWorker:
             share = self._simulator.num_envs
             self._collector = Collector(
                 self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
-                [self._config.runner.seed, self._incarnation, self._stage],
-                incarnation=self._incarnation, first_step=self._steps, whole_episodes=self._group_size is not None,
+                [self._config.runner.seed, self._incarnation, self._stage, *self._lives],
+                incarnation=self._incarnation, whole_episodes=self._group_size is not None,
                 acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
             )  # fmt: skip
         collecting = time.perf_counter()
-        batch, window = self._collector.collect(snapshot.version)
-        self._steps = self._collector.steps
+        batch, window = self._collector.collect(snapshot.version, first_step)
         window.observe(m.WORKERS_EXPECTED, self._num_workers)
         window.observe(m.LOAD_WEIGHTS_TIME, loaded - entered)
         window.observe(m.GENERATE_ONE_EPOCH_TIME, time.perf_counter() - collecting)
         window.observe(m.GENERATE_TIME, time.perf_counter() - began)
-        if discarded:
-            window.observe(m.DISCARDED_TRAJECTORIES, discarded)
+        if self._discarded:
+            window.observe(m.DISCARDED_TRAJECTORIES, self._discarded)
+            self._discarded = 0
         self._sign(
             window,
             [began, entered, loaded, collecting, time.perf_counter()],
@@ -382,24 +467,45 @@ class RolloutWorker:
         )
         return replace(batch, seconds=time.perf_counter() - began), window
 
-    def _enter(self, stage: int) -> int:
-        """Rebuilds the simulator if a new stage wants another; returns the unfinished episodes that were dropped."""
+    def _enter(self, stage: int) -> None:
+        """Rebuilds the simulator if a new stage wants another."""
         if stage == self._stage:
-            return 0
+            return
         before = (self._config.env.train, self._group_size)
         self._stage = stage
         if (self._config.env.train, self._group_size) == before:
-            return 0
-        discarded = self._collector.unfinished if self._collector else 0
+            return
+        self._drop_episodes()
         spec = self._simulator.spec
         self._simulator.close()
         self._simulator = self._make_simulator()
         check_same_spaces(f"stages[{stage}]: env.train", self._simulator.spec, spec)
-        self._collector = None
-        return discarded
+
+    def _replace_simulator(self) -> None:
+        with suppress(Exception):  # it is broken
+            self._simulator.close()
+        try:
+            self._simulator = self._make_simulator()
+        except Exception as error:
+            raise SimulatorError.of(error, "being made again") from error
+        self._broken = False
 
     def evaluate(self, snapshot: Snapshot) -> MetricWindow:
-        """This worker's share of an evaluation with the given weights."""
+        """This worker's share of an evaluation with the given weights. A simulator that raises is made again, and the
+        share begun anew; what it played before says nothing."""
+        told: list[str] = []
+        while True:
+            try:
+                window = self._evaluate(snapshot)
+                break
+            except SimulatorError as error:
+                if not self._retries(error, told, "evaluating"):
+                    raise
+                self._evaluator = None
+        window.faults += told
+        return window
+
+    def _evaluate(self, snapshot: Snapshot) -> MetricWindow:
         torch.set_num_threads(1)
         began = time.perf_counter()
         if self._evaluator is None:

@@ -17,18 +17,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf import OmegaConf
-
+from rlpipe import checkpoint, records
 from rlpipe.backends.base import Event, Row
-from rlpipe.config import Config, protocol, to_yaml
+from rlpipe.config import Config, from_yaml, protocol, to_yaml
 from rlpipe.metrics.spans import Span
-from rlpipe.plugins import ConfigError
+from rlpipe.plugins import ConfigError, nearest
 from rlpipe.trajectory import Episode
 
 TIMELINE = "timeline.jsonl"
@@ -45,10 +45,12 @@ class Cut:
     Attributes:
         iterations: that had been reported and will come again.
         torn: files whose last line a crash had left incomplete.
+        damaged: checkpoints after the one it goes on from, none of which was whole; they are set aside.
     """
 
     iterations: int
     torn: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class RunDirectory:
     def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int, after: int) -> None:
         """Notes that the run goes on after an iteration, perhaps with another configuration or on another machine."""
         self.write_config(config)
-        before = self.read_json()
+        before = {key: value for key, value in self.read_json().items() if key != "cause"}
         changes = {"status": "running", "incarnation": incarnation, **_circumstances(config, cluster)}
         resumed = [*before.get("resumed_after", []), after]
         self.write_json({**before, **changes, "resumed_after": resumed})
@@ -123,8 +125,17 @@ class RunDirectory:
         Raises:
             ConfigError: it is none.
         """
-        if not (path / "run.json").is_file() or not (path / "config.yaml").is_file():
-            raise ConfigError(f"{path} is not a run directory: run.json or config.yaml is missing.")
+        if not (kind := records.kind_of(path)):
+            beside = path.parent if path.parent.is_dir() else Path()
+            near = nearest(path.name, [other.name for other in beside.iterdir() if other.is_dir()])
+            raise ConfigError(f"there is no run directory {path}{near}")
+        if kind == "file":
+            raise ConfigError(f"{path} is a file; name the run directory, which holds run.json and config.yaml.")
+        missing = [name for name in ("run.json", "config.yaml") if records.kind_of(path / name) != "file"]
+        if missing:
+            inside = [file.parent for file in sorted(path.glob("*/run.json")) or sorted(path.glob("*/*/run.json"))]
+            hint = f" It holds run directories, such as {inside[-1]}." if inside else ""
+            raise ConfigError(f"{path} is not a run directory: {' and '.join(missing)} missing.{hint}")
         return cls(path.resolve())
 
     @property
@@ -132,11 +143,37 @@ class RunDirectory:
         """Name of the run: its folder's."""
         return self.path.name
 
+    def check(self) -> None:
+        """Checks all that others read in it.
+
+        Raises:
+            ConfigError: something is damaged, or was not written by a run.
+        """
+        self.read_json()
+        self.read_config()
+        for name in _LINES:
+            if records.kind_of(self.path / name):
+                deque(read_jsonl(self.path / name), maxlen=0)
+
     def read_json(self) -> dict[str, Any]:
-        """Contents of ``run.json``."""
+        """Contents of ``run.json``, as ``records.RunRecord`` has them.
+
+        Raises:
+            ConfigError: it is damaged.
+        """
         waiting = [waiting.contents for waiting in self._waiting if waiting.name == "run.json"]
-        contents: dict[str, Any] = json.loads(waiting[-1] if waiting else (self.path / "run.json").read_bytes())
-        return contents
+        file = self.path / "run.json"
+        contents = waiting[-1] if waiting else records.content(file)
+        return dict(records.parsed(contents, records.RunRecord, str(file)))
+
+    def read_config(self) -> dict[str, Any]:
+        """Contents of ``config.yaml``, as far as ``records.ConfigRecord`` has them known to be there.
+
+        Raises:
+            ConfigError: it is damaged.
+        """
+        file = self.path / "config.yaml"
+        return dict(records.checked(from_yaml(records.text(file), str(file)), records.ConfigRecord, str(file)))
 
     def write_json(self, contents: Mapping[str, Any]) -> None:
         """Replaces ``run.json``, whole or not at all."""
@@ -144,9 +181,8 @@ class RunDirectory:
 
     def logger_options(self, backend: str) -> dict[str, Any]:
         """Options of a backend in the configuration of the run."""
-        options = OmegaConf.load(self.path / "config.yaml").runner.logger.options
-        found = OmegaConf.to_container(OmegaConf.create(options.get(backend) or {}))
-        return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+        options = self.read_config()["runner"]["logger"].get("options", {})
+        return dict(options.get(backend) or {})
 
     def write_config(self, config: Config) -> None:
         """Writes ``config.yaml``: what the run, or the part that resumes it, is made from."""
@@ -238,6 +274,25 @@ class RunDirectory:
             self.path / ".lock", patience, f"{self.path} is being written: the run goes on. Stop it before resuming."
         )
 
+    def claimed(self, patience: float = 20.0) -> IO[str]:
+        """The run, to go on with until the answer is closed: one start at a time. The logger, which then holds the
+        directory, may live in another process.
+
+        Args:
+            patience: seconds to wait for a start, and for the logger of a run, that have just died.
+        Raises:
+            ConfigError: another start goes on with it, or the run itself still goes on.
+        """
+        told = f"{self.path} was resumed and goes on: wait for its end, or stop it."
+        try:
+            with ExitStack() as claims:
+                claim = claims.enter_context(locked(self.path / ".resume.lock", patience, told))
+                self.held(patience).close()
+                claims.pop_all()
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
+        return claim
+
     def cut_back(self, iteration: int) -> Cut:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
 
@@ -265,7 +320,7 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
-        return Cut(discarded, tuple(torn))
+        return Cut(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
 
 
 def _iteration_of(line: bytes) -> float:
@@ -277,11 +332,12 @@ def _iteration_of(line: bytes) -> float:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a ``.jsonl`` file in turn, but for a last line that is being written."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """Records of a ``.jsonl`` file in turn, but for a last line that is being written.
+
+    Raises:
+        ConfigError: a line is damaged.
+    """
+    return records.read_lines(path)
 
 
 def locked(file: Path, patience: float, otherwise: str) -> IO[str]:
@@ -292,7 +348,10 @@ def locked(file: Path, patience: float, otherwise: str) -> IO[str]:
     Raises:
         ConfigError: another process holds it.
     """
-    held = file.open("a")
+    try:
+        held = file.open("a")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error
     ends = time.monotonic() + patience
     while True:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from rlpipe import records
 from rlpipe.metrics.spans import ITERATION, Span
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import KEPT_ITERATIONS, TIMELINE, RunDirectory, read_jsonl
@@ -68,7 +69,12 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
             f"--iteration is {wanted}, but the timeline of {directory.path} holds {min(kept)} to {max(kept)}: at least "
             f"the newest {KEPT_ITERATIONS} iterations are kept."
         )
-    whole = next(span for span in kept[wanted] if span.name == ITERATION)
+    whole = next((span for span in kept[wanted] if span.name == ITERATION and span.ended > span.began), None)
+    if whole is None:
+        raise ConfigError(
+            f"{file} does not say from when to when iteration {wanted} was: its span {ITERATION!r} is missing, or ends "
+            "before it begins."
+        )
     found = [
         (span, of)
         for of, spans in kept.items()
@@ -105,9 +111,9 @@ def _place(part: str) -> tuple[int, str, int]:
 def chrome_trace(directory: RunDirectory, timeline: Timeline) -> dict[str, Any]:
     """The JSON object of a trace: a process for each host, a thread for each part, times in microseconds since the
     iteration began. What belongs to another iteration has its number in its name."""
-    contents = directory.read_json()
-    places = contents["cluster"].get("parts", {})
-    anywhere = {"host": contents["cluster"]["nodes"][0]["host"], "node": ""}
+    cluster = records.read(directory.path / "run.json", records.Clustered)["cluster"]
+    places = cluster.get("parts", {})
+    anywhere: records.Place = {"host": cluster["nodes"][0]["host"], "node": ""}
     hosts = {part: places.get(part, anywhere) for part in timeline.parts}
     nodes = list(dict.fromkeys(host["node"] for host in hosts.values()))
     threads = {part: {"pid": 1 + nodes.index(hosts[part]["node"]), "tid": tid} for tid, part in enumerate(hosts, 1)}

@@ -7,6 +7,7 @@ holds in the other.
 from __future__ import annotations
 
 import logging
+import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from typing import Any, Protocol
 from rlpipe import checkpoint
 from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
 from rlpipe.checkpoint import Checkpoint, under
-from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, stages
+from rlpipe.config import AUTO, Config, Stage, algorithm_class, check_device, from_yaml, stages
 from rlpipe.evaluation import EvaluationReport
+from rlpipe.faults import Fault, PartLostError, RunError
 from rlpipe.metric_logger import Closing, left_out, run_info
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -48,9 +50,7 @@ class Engine(Protocol):
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until all have their simulators."""
 
-    def start_learner(
-        self, plan: Sequence[Stage], ready: Ready, state: Checkpoint | None, warm: Weights | None = None
-    ) -> Ref:
+    def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Ref:
         """Starts the learner, from a checkpoint or else from the weights of another policy; returns its snapshot."""
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
@@ -59,14 +59,31 @@ class Engine(Protocol):
     def cluster(self) -> dict[str, Any]:
         """What ``run.json`` says about the machines."""
 
-    def collect(self, snapshot: Ref, stage: int) -> tuple[list[Ref], list[Ref]]:
-        """Batches and windows of all workers, in the order of their ranks."""
+    def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Ref:
+        """Makes anew what holds state, after a part of it was lost, and has the workers begin anew; there is no logger
+        until ``start_logger``. Returns the learner's snapshot."""
+
+    def collect(self, snapshot: Ref, stage: int) -> Ref:
+        """Asks all workers for a fragment."""
+
+    def gather(self, collection: Ref) -> tuple[list[Ref], list[Ref]]:
+        """Batches and windows of a collection once they are there, in the order of the workers' ranks; what was lost on
+        the way is in a window too."""
 
     def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, list[Ref]]:
         """New snapshot, and windows of all learners."""
 
     def evaluate(self, snapshot: Ref) -> list[Ref]:
-        """Windows of all workers."""
+        """Windows of all workers, once they are there."""
+
+    def news(self) -> list[Fault]:
+        """Faults of workers that were made good since the last time."""
+
+    def leaving(self) -> list[str]:
+        """Nodes of ours that are about to go and were not told of before, a sentence each without its end."""
+
+    def leave(self) -> None:
+        """Moves the workers from such nodes; raises PartLostError if other parts must move too."""
 
     def write(self, iteration: int, windows: list[Ref]) -> Ref:
         """Row."""
@@ -74,11 +91,18 @@ class Engine(Protocol):
     def event(self, event: Event) -> Ref:
         """Writes an event; the reference is only good for waiting."""
 
-    def save(self, iteration: int) -> Ref:
-        """Path of a checkpoint of the state after the last update."""
+    def save(self, iteration: int, if_best: bool = False) -> Ref:
+        """Path of a checkpoint of the state after the last update; with ``if_best`` only if its evaluation is the best
+        so far, else nothing."""
 
     def wait(self, refs: list[Ref]) -> None:
-        """Waits for all; raises what the first to fail raised."""
+        """Waits for all.
+
+        Raises:
+            PartLostError: a part is gone that is needed for it.
+            RunError: a part raised something that the user cannot act on.
+            ConfigError: one raised it.
+        """
 
     def get(self, ref: Ref) -> Any:
         """The object itself."""
@@ -193,64 +217,178 @@ def train(
     Raises:
         ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
     """
-    plan = stages(config)
-    interruption = interruption or Interruption()
-    directory = None if resume is None else RunDirectory.existing(resume)
-    state = None if directory is None else checkpoint.newest(directory.path)
-    incarnation = 0 if directory is None else directory.read_json()["incarnation"] + 1
     try:
-        _check_engine(config, engine)
-        warm = None
-        if config.policy.warm_start is not None and state is None:
-            warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
-        ready = engine.start_workers(plan, incarnation)
-        snapshot = engine.start_learner(plan, ready, state, warm)
-        engine.get(snapshot)  # what does not fit is an error before anything is written
-        if directory is None or state is None:
-            directory, done, cut = RunDirectory.create(config, engine.cluster()), 0, Cut(0, ())
-        else:
-            done = int(state.meta["iteration"])
-            with directory.held():
-                cut = directory.cut_back(done)
-                directory.reopen(config, engine.cluster(), incarnation, done)
-        info = run_info(directory, config, plan, done + 1, ready.spec)
-        status = "failed"
-        views: list[Backend] = []
+        return _Run(config, engine, interruption or Interruption(), resume).to_its_end()
+    finally:
+        engine.close()
+
+
+_IN_VAIN = 5
+"""Times that a run may go back to the same iteration."""
+
+
+class _Run:
+    """A run from its first part to its last word, through whatever happens to its parts."""
+
+    def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
+        """Reads what a run that is resumed left."""
+        self._config = config
+        self._engine = engine
+        self._interruption = interruption
+        self._plan = stages(config)
+        self._directory = None if resume is None else RunDirectory.existing(resume)
+        self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
+        self._incarnation = 0 if self._directory is None else self._directory.read_json()["incarnation"] + 1
+        self._views: list[Backend] = []
+        self._warm: Weights | None = None
+        self._recoveries: list[int] = []
+        self._loop: _Loop | None = None
+
+    def to_its_end(self) -> TrainResult:
+        """Trains.
+
+        Raises:
+            ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
+            RunError: a part failed for good; the run can be resumed from its last checkpoint.
+        """
+        began = time.perf_counter()
+        snapshot, cut = self._start()
+        assert self._directory is not None
+        directory, status, lost = self._directory, "failed", None
+        cause: Fault | None = None
         try:
-            engine.start_logger(directory, info, config, state)
-            views += [view(info) for view in _terminal_backends(config)]
-            loop = _Loop(config, plan, engine, views, interruption, done)
-            loop.tell_of_start(ready, state, cut)
-            status = loop.run(snapshot)
+            info = self._info()
+            self._views += [view(info) for view in _terminal_backends(self._config)]
+            while True:
+                try:
+                    if lost is not None:
+                        snapshot, cut = self._go_back(lost.fault)
+                    status = self._attempt(snapshot, cut, lost)
+                    break
+                except PartLostError as error:
+                    lost = self._insist(error)
         except KeyboardInterrupt:
             status = "interrupted"
             raise
+        except RunError as error:
+            cause = error.fault
+            raise RunError(cause, *error.after, self._how_to_go_on()) from error.__cause__
+        except Exception as error:
+            cause = Fault("the driver", f"raised {type(error).__name__}: {error}", host=platform.node())
+            raise
         finally:
-            closing = _close(engine, views, directory, status)
+            closing = self._close(status, cause)
         if closing.unwritten:
             raise OSError(
                 f"The last {closing.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
                 f"then go on with: rlpipe train --resume {directory.path}"
             )
-        return loop.result(status, directory)
-    finally:
-        engine.close()
+        assert self._loop is not None
+        found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
+        last = found[max(found)] if found else None
+        return TrainResult(status, directory.path, last, self._loop.metrics, seconds)
 
+    def _start(self) -> tuple[Ref, Cut]:
+        """Starts what is needed to know whether the run can be, and only then makes its directory or cuts it back."""
+        config, engine, state = self._config, self._engine, self._state
+        _check_engine(config, engine)
+        if config.policy.warm_start is not None and state is None:
+            self._warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
+        self._ready = engine.start_workers(self._plan, self._incarnation)
+        snapshot = engine.start_learner(self._ready, state, self._warm)
+        engine.get(snapshot)  # what does not fit is an error before anything is written
+        if self._directory is None or state is None:
+            self._directory = RunDirectory.create(config, engine.cluster())
+            return snapshot, Cut(0, ())
+        return snapshot, self._cut_back()
 
-def _close(engine: Engine, views: Sequence[Backend], directory: RunDirectory, status: str) -> Closing:
-    """Ends what shows and writes the run, and tells of what is left to do."""
-    for view in views:
-        with suppress(Exception):  # a terminal that is gone
-            view.close(status)
-    closing = engine.finish(status)
-    for name in closing.behind:
-        log.warning(
-            "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
-            name, directory.path, name,
-        )  # fmt: skip
-    if directory.read_json()["status"] != status:  # the logger could not say it
-        directory.write_json({**directory.read_json(), "status": status})
-    return closing
+    @property
+    def _done(self) -> int:
+        """Iterations that the run, as it is now, goes on after."""
+        return 0 if self._state is None else int(self._state.meta["iteration"])
+
+    def _cut_back(self) -> Cut:
+        """Takes the directory back to the checkpoint, or to the beginning."""
+        assert self._directory is not None
+        with self._directory.held():
+            cut = self._directory.cut_back(self._done)
+            self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
+        return cut
+
+    def _info(self) -> RunInfo:
+        assert self._directory is not None
+        return run_info(self._directory, self._config, self._plan, self._done + 1, self._ready.spec)
+
+    def _attempt(self, snapshot: Ref, cut: Cut, lost: PartLostError | None) -> str:
+        """Iterates from the last checkpoint to the end, or until something is lost; returns how the run ended."""
+        assert self._directory is not None
+        self._engine.start_logger(self._directory, self._info(), self._config, self._state)
+        loop = _Loop(self._config, self._plan, self._engine, self._views, self._interruption, self._done)
+        self._loop = loop
+        loop.tell_of_start(() if lost else self._ready.notes, self._state, cut, lost.fault if lost else None)
+        return loop.run(snapshot)
+
+    def _insist(self, error: PartLostError) -> PartLostError:
+        """Whether the run may go on once more.
+
+        Raises:
+            RunError: it has tried often enough.
+        """
+        if error.fault.planned:
+            return error
+        limit, before = self._config.runner.max_recoveries, self._recoveries
+        if len(before) >= limit:
+            raise RunError(error.fault, f"The run has gone back {limit} times (runner.max_recoveries).")
+        if before[-_IN_VAIN:].count(self._done) == _IN_VAIN:
+            raise RunError(error.fault, f"The run has gone back to iteration {self._done} {_IN_VAIN} times in a row.")
+        before.append(self._done)
+        return error
+
+    def _go_back(self, fault: Fault) -> tuple[Ref, Cut]:
+        """Makes the parts anew that were lost, at the last checkpoint."""
+        assert self._directory is not None
+        log.warning("%s. The run goes back to its last checkpoint.", fault.sentence)
+        self._engine.finish("failed")  # of views that cannot forget, those that are not covered are kept back
+        self._state = checkpoint.newest_or_none(self._directory.path)
+        self._incarnation += 1
+        snapshot = self._engine.rebuild(self._ready, self._state, self._warm, self._incarnation)
+        self._engine.get(snapshot)
+        return snapshot, self._cut_back()
+
+    def _how_to_go_on(self) -> str:
+        assert self._directory is not None
+        found = checkpoint.newest_iteration(self._directory.path)
+        if not found:
+            return f"It left no checkpoint. What it wrote is in {self._directory.path}."
+        return f"Its checkpoint of iteration {found} is whole; go on with: rlpipe train --resume {self._directory.path}"
+
+    def _close(self, status: str, cause: Fault | None) -> Closing:
+        """Ends what shows and writes the run, and tells of what is left to do."""
+        directory, engine = self._directory, self._engine
+        assert directory is not None
+        failed, told_of = None, False
+        if cause is not None:
+            last = 0 if self._loop is None else self._loop.done
+            failed = Event("failed", f"{cause.sentence}.", last, now(), cause.as_json())
+            with suppress(Exception):  # the logger may be what is gone; then the event is written here
+                engine.wait([engine.event(failed)])
+                told_of = True
+        for view in self._views:
+            with suppress(Exception):  # a terminal that is gone
+                view.close(status)
+        closing = engine.finish(status)
+        for name in closing.behind:
+            log.warning(
+                "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
+                name, directory.path, name,
+            )  # fmt: skip
+        if failed is not None and not told_of:
+            directory.write_event(failed)
+        contents = directory.read_json()
+        told = {"status": status, **({} if cause is None else {"cause": cause.as_json()})}
+        if any(contents.get(key) != value for key, value in told.items()):
+            directory.write_json({**contents, **told})
+        return closing
 
 
 class _Loop:
@@ -278,7 +416,16 @@ class _Loop:
         self._saved_at = done
         self._last: Row | None = None
         self._alarm: str | None = None
-        self._began = time.perf_counter()
+
+    @property
+    def done(self) -> int:
+        """Iterations that are over."""
+        return self._done
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the last iteration that was written."""
+        return self._last.metrics if self._last else {}
 
     def event(self, kind: str, message: str, **data: Any) -> None:
         self._tell(Event(kind, message, self._done, now(), data))
@@ -288,13 +435,21 @@ class _Loop:
         self._written.append(self._engine.event(event))
         self._show(event)
 
-    def tell_of_start(self, ready: Ready, state: Checkpoint | None, cut: Cut) -> None:
-        """Says what a user should know of how the run begins or goes on."""
-        for note in ready.notes:
+    def tell_of_start(
+        self, notes: Sequence[str], state: Checkpoint | None, cut: Cut, fault: Fault | None = None
+    ) -> None:
+        """Says what a user should know of how the run begins or goes on, perhaps after a fault."""
+        for note in notes:
             self.event("note", note)
-        if state is not None:
+        if fault is not None:
+            before = "" if not cut.iterations else f" {cut.iterations} iterations are played again."
+            message = f"{fault.sentence}. Gone on after iteration {self._done}.{before}"
+            self.event("recovered", message, **fault.as_json(), discarded=cut.iterations)
+        elif state is not None:
             message = f"Resumed after iteration {self._done} from {state.path.name}."
             self.event("resumed", message, discarded=cut.iterations)
+        for name in cut.damaged:
+            self.event("damaged", f"{name} was not whole; it is kept as {name}.damaged.", file=name)
         for name in cut.torn:
             self.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
 
@@ -304,15 +459,18 @@ class _Loop:
         engine, clock, runner = self._engine, self._clock, self._config.runner
         total = self._plan[-1].until
         algorithm = algorithm_class(self._config)
-        collected = None
+        ahead: Ref = None  # a collection that has begun
+        gathered: tuple[list[Ref], list[Ref]] | None = None  # one that is over
         while self._done < total and self._interruption.reason is None and self._alarm is None:
             iteration = self._done + 1
             stage = self._enter_stage(iteration)
+            self._heed_notices()
             with clock(m.GENERATE_ROLLOUTS):
-                batches, windows = collected or (engine.collect(snapshot, stage) if algorithm.collects else ([], []))
-                engine.wait(windows)
+                if gathered is None and algorithm.collects:
+                    gathered = engine.gather(engine.collect(snapshot, stage) if ahead is None else ahead)
+                (batches, windows), gathered = gathered or ([], []), None
                 following = next((index for index, part in enumerate(self._plan) if iteration < part.until), None)
-                collected = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
+                ahead = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
                 engine.wait(learnt)
@@ -320,19 +478,20 @@ class _Loop:
                 total = iteration
             due = runner.val_check_interval and iteration % runner.val_check_interval == 0
             if due or iteration == total:
-                if collected is not None:
+                if ahead is not None:
                     with clock(m.GENERATE_ROLLOUTS):
-                        engine.wait(collected[1])
+                        gathered = engine.gather(ahead)
                 with clock(m.EVAL_TIME):
-                    evaluated = engine.evaluate(snapshot)
-                    engine.wait(evaluated)
-                windows = [*windows, *evaluated]
+                    windows = [*windows, *engine.evaluate(snapshot)]
+            self._tell_news()
             timed = clock.lap()
             with clock(m.LOG_TIME):
                 self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
             self._done = iteration
             if iteration % runner.save_interval == 0:
                 self._save()
+            elif due and runner.keep_best and iteration < total:
+                self._save(if_best=True)
             with clock(m.LOG_TIME):
                 shown = self._show_rows(behind=1)
             self._heed(shown)
@@ -346,6 +505,20 @@ class _Loop:
         self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._engine.wait(self._written)
         return status
+
+    def _tell_news(self) -> None:
+        for fault in self._engine.news():
+            after = "" if fault.taken is None else f" after {fault.taken:.1f} s"
+            self.event("restarted", f"{fault.sentence}. Another took its place{after}.", **fault.as_json())
+
+    def _heed_notices(self) -> None:
+        """Saves, and moves what can be moved, before a node goes."""
+        if notices := self._engine.leaving():
+            for notice in notices:
+                self.event("leaving", f"{notice}: the run is saved, and its parts there move.")
+            self._save()
+            self._engine.wait(self._written)
+            self._engine.leave()
 
     def _is_finished(self, learnt: list[Ref]) -> bool:
         """Whether the learner, which learns from what it has, has learnt all it can."""
@@ -365,12 +538,12 @@ class _Loop:
                 self.event("started", f"Collecting from iteration {iteration} on.")
         return stage
 
-    def _save(self) -> None:
-        """Checkpoints the state after the last iteration, once."""
+    def _save(self, if_best: bool = False) -> None:
+        """Checkpoints the state after the last iteration, once; with ``if_best`` perhaps not yet."""
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
-                self._written.append(self._engine.save(self._done))
-            self._saved_at = self._done
+                self._written.append(self._engine.save(self._done, if_best))
+            self._saved_at = self._saved_at if if_best else self._done
 
     def _show_rows(self, behind: int) -> list[Row]:
         """Waits for all but the newest ``behind`` rows and returns them: here the logger's errors surface."""
@@ -407,16 +580,6 @@ class _Loop:
         if critical and wanted != "continue":
             self._save()
 
-    def result(self, status: str, directory: RunDirectory) -> TrainResult:
-        found = sorted(directory.checkpoints.glob("iteration-*.npz"))
-        return TrainResult(
-            status,
-            directory.path,
-            found[-1] if found else None,
-            self._last.metrics if self._last else {},
-            time.perf_counter() - self._began,
-        )
-
 
 def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationReport:
     """Evaluates a checkpoint under a configuration's protocol.
@@ -429,25 +592,34 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     try:
         engine.start_workers(plan, 0)
         windows = engine.evaluate(Snapshot(int(state.arrays["version"]), under("policy/", state.arrays)))
-        engine.wait(windows)
         window = merged([engine.get(ref) for ref in windows])
     finally:
         engine.close()
     return EvaluationReport.of(window, config, state)
 
 
-def find_checkpoint(path: Path) -> tuple[Checkpoint, str]:
+def find_checkpoint(path: Path, best: bool = False) -> tuple[Checkpoint, str]:
     """The checkpoint that a file or a run directory names, and the configuration (YAML) it was trained with.
 
+    Args:
+        path: of the file, or of the run directory, which stands for its newest whole checkpoint.
+        best: take the one whose evaluation was best instead of the newest.
     Raises:
         ConfigError: there is none.
     """
     if path.is_dir():
-        state = checkpoint.newest(RunDirectory.existing(path).path)
+        run = RunDirectory.existing(path).path
+        state = checkpoint.best(run) if best else checkpoint.newest(run)
+    elif best:
+        raise ConfigError(f"{path} is no run directory, of whose checkpoints one could be the best.")
     elif path.is_file():
         state = checkpoint.load(path)
     else:
         raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
+    try:
+        from_yaml(state.meta["config"])
+    except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
+        raise ConfigError(f"{state.path}: the configuration in it is not readable as YAML: {error}") from error
     return state, state.meta["config"]
 
 

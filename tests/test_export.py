@@ -22,6 +22,7 @@ from rlpipe.cli import export as command
 from rlpipe.config import to_yaml
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.trajectory import Episode
 from tests.conftest import scripted
 
 TABLES = ("metrics", "episodes", "eval_episodes", "events")
@@ -116,7 +117,7 @@ def test_columns_of_the_ledger_have_their_types_also_where_all_of_them_are_absen
 
 
 def test_terms_of_the_reward_are_columns(made):
-    episode = {"iteration": 1, "return": 3.0, "length": 2}
+    episode = {**EPISODE, "iteration": 1, "return": 3.0, "length": 2}
     terms = [{"reach": 1.0, "grasp": 2.0}, {"reach": 3.0}, {"reach": None}]
     run = made(episodes=[{**episode, "reward_terms": said} for said in terms])
     exported(run)
@@ -160,6 +161,10 @@ def test_csv_holds_the_same_as_parquet(run):
         assert in_csv(run, name) == rows(table(run, name))
 
 
+EPISODE = Episode(
+    worker=0, slot=0, seed=1, policy_version=0, episode_return=0.0, length=1, success_once=None, success_at_end=None,
+    success_at_reset=None, terminated=True, truncated=False,
+).as_row(1)  # fmt: skip
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 episodes = st.fixed_dictionaries(
     {"iteration": st.integers(1, 9), "seed": st.none() | st.integers(-(2**63), 2**63 - 1), "return": numbers},
@@ -178,6 +183,7 @@ def test_every_value_comes_back_to_the_last_digit_in_either_format(said, at_once
         run = RunDirectory(Path(folder))
         (run.path / "config.yaml").touch()
         run.write_json({})
+        said = [EPISODE | line for line in sorted(said, key=lambda line: line["iteration"])]
         run.append("episodes.jsonl", said)
         exported(run)
         exported(run, "--format", "csv")
@@ -210,18 +216,19 @@ def test_lines_that_come_meanwhile_are_left_out_too(made):
     file = run.path / "metrics.jsonl"
     with command._Lines(file, dict) as lines:
         assert len(list(lines)) == 2
-        run.append("metrics.jsonl", [{"iteration": 3}])
+        run.append("metrics.jsonl", [{"iteration": 3, "total_timesteps": 3, "time": 1.0, "metrics": {"a": 1.0}}])
         assert len(list(lines)) == 2
         file.unlink()  # as a resume replaces it
         assert len(list(lines)) == 2
 
 
-def test_a_damaged_line_is_left_out_and_told(made):
+def test_a_damaged_line_is_refused_before_any_table_is_made(made):
     run = made(events=[{"kind": "a", "message": "b", "iteration": 0, "time": 1.0, "data": {}}])
     with (run.path / "events.jsonl").open("a") as file:
         file.write('{"kind": "st{"kind": "c"}\n')
-    assert "1 damaged line left out" in exported(run)
-    assert table(run, "events")["kind"].to_pylist() == ["a"]
+    with pytest.raises(ConfigError, match=r"events\.jsonl, line 2 is not JSON"):
+        exported(run)
+    assert not (run.path / "export").exists()
 
 
 def test_a_run_without_episodes_has_empty_tables_with_all_columns(made):
@@ -290,12 +297,12 @@ def test_without_pyarrow_the_command_to_install_it_comes_before_anything_is_writ
     exported(run, "--format", "csv")
 
 
-def test_a_table_that_cannot_be_written_leaves_the_old_one(made):
+def test_a_run_that_cannot_be_exported_any_more_keeps_the_old_tables(made):
     row = {"iteration": 1, "total_timesteps": 64, "time": 1.0, "metrics": {"a": 1.0}}
     run = made(metrics=[row])
     exported(run)
     run.append("metrics.jsonl", [{**row, "iteration": "two"}])
-    with pytest.raises(pa.ArrowException):
+    with pytest.raises(ConfigError, match="line 2: iteration is 'two'"):
         exported(run)
     assert [file.name for file in (run.path / "export").iterdir() if file.name.startswith(".")] == []
     assert table(run, "metrics")["iteration"].to_pylist() == [1]

@@ -12,12 +12,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rlpipe"
 FLOORS = {
     0: ["plugins", "ranks", "trajectory"],
-    1: ["functional", "metrics", "config", "secrets", "demonstrations"],
+    1: ["functional", "metrics", "config", "secrets", "demonstrations", "records"],
     2: ["envs", "policies", "algorithms", "backends"],
     3: [
         "episodes",
+        "faults",
         "rollout",
         "replay",
+        "resuming",
         "off_policy",
         "cloning",
         "comparison",

@@ -14,6 +14,7 @@ import rlpipe
 from rlpipe.config import Config, stages
 from rlpipe.distributed.placement import Node, inference_bundles
 from rlpipe.doctor import _aside
+from rlpipe.faults import PartLostError, RunError
 from rlpipe.inference import InferenceServer
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
@@ -292,7 +293,7 @@ class TestOnRay:
 
     def test_a_policy_that_raises_on_the_server_ends_the_run_with_its_error(self, tmp_path):
         config = scripted(tmp_path, SERVED, *SMALL, policy={"name": "tests.test_inference:Breaks"})
-        with pytest.raises(ArithmeticError, match="the network is broken"):
+        with pytest.raises(RunError, match="raised ArithmeticError: the network is broken"):
             rlpipe.train(config)
 
     def test_a_server_that_dies_leaves_nobody_waiting(self, tmp_path):
@@ -303,11 +304,11 @@ class TestOnRay:
         engine = RayEngine(scripted(tmp_path, SERVED, "rollout.horizon=20000", "rollout.num_workers=2", *SMALL))
         try:
             engine.start_workers(stages(engine._config), 0)
-            _, windows = engine.collect(Snapshot(0, {}), 0)
-            while not ray.get(engine._servers[0].call.remote("__getattribute__", "_passes")).sizes:
+            collection = engine.collect(Snapshot(0, {}), 0)
+            while not ray.get(engine._servers[0].call("__getattribute__", "_passes")).sizes:
                 time.sleep(0.05)  # until somebody has been answered
-            ray.kill(engine._servers[0])
-            with pytest.raises(ray.exceptions.RayActorError, match="inference-0"):
-                engine.wait(windows[:1])
+            ray.kill(engine._servers[0].actor)
+            with pytest.raises(PartLostError, match="inference-0"):
+                engine.gather(collection)
         finally:
             engine.close()

@@ -218,10 +218,10 @@ def placed(*wishes):
     engine = RayEngine(scripted(folder, *wishes))
     try:
         plan = stages(engine._config)
-        engine.get(engine.start_learner(plan, engine.start_workers(plan, 0), None))
-        found = ray.get([part.__ray_call__.remote(where) for part in engine._parts])
+        engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
+        found = ray.get([part.actor.__ray_call__.remote(where) for part in engine.parts])
         engine.start_logger(None, None, engine._config, None)  # its process is enough
-        _, said["logger"] = ray.get(engine._parts[-1].__ray_call__.remote(where))
+        _, said["logger"] = ray.get(engine._logger.actor.__ray_call__.remote(where))
         names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
         said.setdefault("landed", {names[node]: count for node, count in engine._gang.landed("rollout worker").items()})
         return [(names[node], gpus) for node, gpus in found]

@@ -376,6 +376,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     result = rlpipe.train(scripted(tmp_path, "runner.save_interval=1", "runner.keep_checkpoints=2"), local=True)
     assert [file.name for file in sorted((result.directory / "checkpoints").iterdir())] == [
+        "best.json",
         "iteration-000003.npz",
         "iteration-000004.npz",
     ]
@@ -458,7 +459,7 @@ def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
 
 
 def wait_for_rows(folder: Path, count: int) -> Path:
-    deadline = time.time() + 60
+    deadline = time.time() + 180
     while time.time() < deadline:
         for file in folder.glob("*/*/metrics.jsonl"):
             if len(file.read_text().splitlines()) >= count:

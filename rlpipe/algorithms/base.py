@@ -155,10 +155,21 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
-    """Takes over copies of what ``optimizer_state`` gave, on the devices of the parameters."""
+    """Takes over copies of what ``optimizer_state`` gave, on the devices of the parameters.
+
+    Raises:
+        ConfigError: it is that of other parameters.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept: dict[int, dict[str, Tensor]] = {}
     for key, value in state.items():
         index, name = key.split("/")
+        shapes = [(), *(tuple(own.shape) for own in parameters[int(index) : int(index) + 1])]
+        if tuple(value.shape) not in shapes:  # a count of steps, or something of each weight
+            raise ConfigError(
+                f"the optimiser's {name} of shape {tuple(value.shape)} does not fit its parameter {index} of "
+                f"{len(parameters)}: it was trained with another policy or on another task."
+            )
         kept.setdefault(int(index), {})[name] = value.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
 

@@ -58,10 +58,10 @@ class Row:
         return {**self.metrics, **apart}
 
     def as_json(self) -> dict[str, Any]:
-        """The line; what is empty is left out, but for the numbers."""
+        """The line; what is empty is left out, but for the numbers. Cloning takes 0 steps, which is not empty."""
         fields = asdict(self)
         del fields["events"]
-        return {name: value for name, value in fields.items() if value or name == "metrics"}
+        return {name: value for name, value in fields.items() if value != {} or name == "metrics"}
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Row:
@@ -88,6 +88,9 @@ class Event:
     def as_json(self) -> dict[str, Any]:
         """The line."""
         return asdict(self)
+
+
+_KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,13 @@ class RunInfo:
 
     def as_json(self) -> dict[str, Any]:
         """What ``run.json`` keeps, so that a view can be opened from the run directory alone."""
-        kept = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
-        return {name: getattr(self, name) for name in kept}
+        return {name: getattr(self, name) for name in _KEPT}
+
+    @staticmethod
+    def kept(view: Mapping[str, Any]) -> dict[str, Any]:
+        """Inverse of ``as_json``: arguments; those of later versions are left out."""
+        found = {name: view[name] for name in _KEPT if name in view}
+        return {**found, "stages": tuple(map(tuple, view["stages"]))}
 
 
 @dataclass(frozen=True)

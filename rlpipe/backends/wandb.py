@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from rlpipe import records
 from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
 from rlpipe.plugins import ConfigError, nearest, require
 
@@ -176,7 +176,7 @@ def _opened(run: RunInfo) -> wandb.Run:
 
 def _id(run: RunInfo) -> str:
     """Of W&B's run: the same at each resume, on any machine; another for each run, whatever names they share."""
-    created = json.loads((run.directory / "run.json").read_text(encoding="utf-8"))["created"]
+    created = records.read(run.directory / "run.json", records.Created)["created"]
     digest = hashlib.sha256(f"{run.experiment}/{run.run_id} {created}".encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', run.run_id)[:64]}-{digest[:8]}"
 

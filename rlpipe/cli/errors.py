@@ -8,6 +8,7 @@ import traceback
 from rich.console import Console
 from rich.markup import escape
 
+from rlpipe.faults import RunError
 from rlpipe.secrets import redacted
 
 
@@ -17,7 +18,10 @@ def print_refusal(stderr: Console, error: Exception) -> None:
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
-    """The traceback, and what it comes down to."""
+    """The traceback, and what it comes down to; of a fault that says all by itself, only that."""
+    if isinstance(error, RunError):
+        stderr.print(f"[bold red]failed:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
+        return
     stderr.print(redacted("".join(traceback.format_exception(error)), os.environ), markup=False, soft_wrap=True)
     told = escape(redacted(f"{type(error).__name__}: {error}", os.environ))
     stderr.print(f"[bold red]failed:[/] {told}", soft_wrap=True)

@@ -24,6 +24,9 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Take the run's best checkpoint, by its evaluations, not its newest.")
+    ] = False,
     episodes: Annotated[int | None, typer.Option(help="Whole episodes to run, on held-out seeds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
@@ -37,7 +40,9 @@ def evaluate(
     """
     import rlpipe
 
-    report = rlpipe.evaluate(path, episodes=episodes, overrides=overrides or [], local=local, ray_address=ray_address)
+    report = rlpipe.evaluate(
+        path, best=best, episodes=episodes, overrides=overrides or [], local=local, ray_address=ray_address
+    )
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rlpipe import records
 from rlpipe.plugins import ConfigError, nearest, require
 
 VALUES_AT_ONCE = 200_000
@@ -48,6 +49,17 @@ def export(
         require("pyarrow", "parquet", "--format parquet")
     directory = RunDirectory.existing(run)
     folder = out or run / "export"
+    with ExitStack() as opened:
+        sources = [
+            (source, opened.enter_context(_Lines(directory.path / f"{source.name}.jsonl", source.cells)))
+            for source in _sources()
+        ]
+        tables = [(source.name, lines, source.columns(lines)) for source, lines in sources]  # all, before any is made
+        _write(tables, folder, form, directory.run_id)
+
+
+def _write(tables: Sequence[tuple[str, _Lines, dict[str, type]]], folder: Path, form: str, run_id: str) -> None:
+    """Writes the tables and says so."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -56,22 +68,16 @@ def export(
     summary = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("table", "rows", "columns", "size"):
         summary.add_column(column, justify="left" if column == "table" else "right")
-    damaged = 0
-    for source in _sources():
-        file = folder / f"{source.name}.{form}"
-        with _Lines(directory.path / f"{source.name}.jsonl", source.cells) as lines:
-            columns = source.columns(lines)
-            with _whole(file) as partial, _FORMATS[form](partial, columns) as write:
-                rows = 0
-                for batch in _batches(lines, max(1, VALUES_AT_ONCE // len(columns))):
-                    write([_fitting(cells, columns) for cells in batch])
-                    rows += len(batch)
-            damaged += lines.damaged
+    for name, lines, columns in tables:
+        file = folder / f"{name}.{form}"
+        with _whole(file) as partial, _FORMATS[form](partial, columns) as write:
+            rows = 0
+            for batch in _batches(lines, max(1, VALUES_AT_ONCE // len(columns))):
+                write([_fitting(cells, columns) for cells in batch])
+                rows += len(batch)
         summary.add_row(file.name, f"{rows:,}", f"{len(columns):,}", _size(file.stat().st_size))
-    console.print(f"[bold]{escape(directory.run_id)}[/] in {escape(str(folder))}")
+    console.print(f"[bold]{escape(run_id)}[/] in {escape(str(folder))}")
     console.print(summary)
-    if damaged:
-        console.print(f"[yellow]{damaged} damaged line{'' if damaged == 1 else 's'} left out[/]")
     console.print(f"[dim]in pandas:[/] {escape(_reading(folder / f'metrics.{form}', form))}")
 
 
@@ -108,8 +114,13 @@ class _Source:
         for cells in lines:
             for name, value in cells.items():
                 if name not in self.declared:
-                    found.setdefault(name, set()).add(self.rest or type(value))
+                    found.setdefault(name, set()).add(self.rest or _kind(value))
         return {name: _common(kinds - {NoneType}) for name, kinds in found.items()}
+
+
+def _kind(value: Any) -> type:
+    """Type of a value; text for a whole number that no table holds."""
+    return str if type(value) is int and not -(2**63) <= value < 2**63 else type(value)
 
 
 def _common(kinds: set[type]) -> type:
@@ -151,27 +162,26 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Cells:
 
 def _fitting(cells: Cells, columns: Mapping[str, type]) -> Cells:
     """The values in the types of their columns."""
-    return {
-        name: json.dumps(value) if columns[name] is str and not isinstance(value, str | None) else value
-        for name, value in cells.items()
-    }
+    return {name: _as(columns[name], value) for name, value in cells.items()}
+
+
+def _as(kind: type, value: Any) -> Any:
+    if kind is str and not isinstance(value, str | None):
+        return json.dumps(value)
+    return float(value) if kind is float and type(value) is int else value  # Arrow rounds no whole number by itself
 
 
 # --- reading
 
 
 class _Lines:
-    """What the lines say that were complete when it was first asked; the same each time, though the run may go on.
-
-    Attributes:
-        damaged: how many could not be read.
-    """
+    """What the lines say that were complete when it was first asked; the same each time, though the run may go on."""
 
     def __init__(self, file: Path, cells: Callable[[Mapping[str, Any]], Cells]) -> None:
         self._cells = cells
+        self._path = file
         self._file: IO[bytes] | None = file.open("rb") if file.is_file() else None
         self._end: int | None = None
-        self.damaged = 0
 
     def __enter__(self) -> _Lines:
         return self
@@ -184,18 +194,13 @@ class _Lines:
         if self._file is None:
             return
         self._file.seek(0)
-        offset = self.damaged = 0
+        offset, check = 0, records.Lines(self._path)
         for line in self._file:
             offset += len(line)
             if not line.endswith(b"\n") or (self._end is not None and offset > self._end):
                 offset -= len(line)
                 break
-            try:
-                said = json.loads(line)
-            except ValueError:
-                self.damaged += 1
-            else:
-                yield self._cells(said)
+            yield self._cells(check.record(line))
         self._end = offset
 
 

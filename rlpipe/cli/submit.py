@@ -89,6 +89,10 @@ def submit(
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
     if address is None:
         raise ConfigError("name the cluster: --address http://HOST:8265, or RAY_API_SERVER_ADDRESS.")
+    try:
+        _ = urlsplit(address).port
+    except ValueError as error:
+        raise ConfigError(f"--address is {redacted(address, {})}: {error}. Write http://HOST:8265.") from error
     for package in ("aiohttp", "pathspec"):
         require(package, "cluster", "rlpipe submit")
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]

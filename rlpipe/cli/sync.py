@@ -32,20 +32,21 @@ def sync(
     """Show a run in a backend, from what its directory holds. Again and again, without doubling anything."""
     from omegaconf import OmegaConf
 
+    from rlpipe.config import overridden
     from rlpipe.follower import Follower
     from rlpipe.plugins import ConfigError
     from rlpipe.run_directory import RunDirectory
 
-    given = OmegaConf.to_container(OmegaConf.from_dotlist(list(options or [])))
+    given = OmegaConf.to_container(overridden(OmegaConf.create({}), options or []))
     assert isinstance(given, dict)
     if parent is not None:
         os.nice(10)  # the run comes first
     replaced = {str(key): value for key, value in given.items()}
     directory = RunDirectory.existing(run)
-    # the follower of a run that was killed and is resumed at once may need a moment to notice
-    follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     if not watch and "view" not in directory.read_json():
         raise ConfigError(f"{run} cannot be shown elsewhere: the run has not begun to write yet. Or follow it: --watch")
+    # the follower of a run that was killed and is resumed at once may need a moment to notice
+    follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     while not follower.catch_up() and watch:
         if parent is not None and os.getppid() != parent:
             break

@@ -46,12 +46,11 @@ def train(
 ) -> None:
     """Train a policy. Ctrl-C stops after the current iteration and saves; a second Ctrl-C stops at once."""
     import rlpipe
+    from rlpipe.run_directory import RunDirectory
 
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     if resume is not None:
-        config = str(resume / "config.yaml")
-        if not (resume / "run.json").is_file():
-            raise ConfigError(f"--resume {resume}: not a run directory, because run.json is missing.")
+        config = str(RunDirectory.existing(resume).path / "config.yaml")
     elif config is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or --resume a run directory.")
     if seeds is not None:
@@ -104,6 +103,7 @@ def _run_seeds(
     """One run for each seed, then the table of all that reached their end; exits with the worst of their codes, which
     is that of an interruption where one kept a seed from beginning."""
     import rlpipe
+    from rlpipe import resuming
 
     plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
     stderr = Console(stderr=True, highlight=False)
@@ -112,6 +112,10 @@ def _run_seeds(
     for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
         stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
         others, path = _directories(loaded), None
+        if loaded.runner.auto_resume and (path := resuming.completed(loaded)) is not None:
+            stderr.print(f"{relative(path)} has completed (runner.auto_resume).", markup=False, soft_wrap=True)
+            outcomes[seed] = "completed", path
+            continue
         try:
             interruption.heeded = False  # until the loop of this run begins
             result = _run(loaded, interruption, local, ray_address)

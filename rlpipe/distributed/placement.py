@@ -276,32 +276,46 @@ class Gang:
         """
         ends = time.monotonic() + wait
         self._bundles = list(bundles)
-        self._group: PlacementGroup | None = None
+        self._strategy = strategy.upper()
+        self._groups: list[PlacementGroup] = []
+        self._places: dict[int, tuple[PlacementGroup, int]] = {}
         if not grows:
             _await_nodes(bundles, 0.0)
-        reserved = [bundle for bundle in bundles if bundle.resources]
-        selectors = [dict(bundle.labels) for bundle in reserved]
-        self._group = placement_group(
-            [dict(bundle.resources) for bundle in reserved],
-            strategy=strategy.upper(),
-            bundle_label_selector=selectors if any(selectors) else None,
-        )
         try:
+            group = self._reserve(range(len(bundles)))
             _await_nodes(bundles, ends)  # meanwhile the group that waits tells an autoscaler what to start
-            _await_room(self._group, bundles, max(ends, time.monotonic() + _RESERVING), grows)
+            _await_room(group, bundles, max(ends, time.monotonic() + _RESERVING), grows)
         except BaseException:  # also Ctrl-C, for which whoever waits for the places need not ask
             self.close()
             raise
+
+    def _reserve(self, indexes: Sequence[int]) -> PlacementGroup:
+        reserved = [index for index in indexes if self._bundles[index].resources]
+        selectors = [dict(self._bundles[index].labels) for index in reserved]
+        group = placement_group(
+            [dict(self._bundles[index].resources) for index in reserved],
+            strategy=self._strategy,
+            bundle_label_selector=selectors if any(selectors) else None,
+        )
+        self._groups.append(group)
+        self._places |= {index: (group, place) for place, index in enumerate(reserved)}
+        return group
+
+    def move(self, indexes: Sequence[int]) -> None:
+        """Asks for other places for some bundles, whose nodes are about to go; Ray gives none on such nodes. What is
+        placed from now on waits for them."""
+        if any(self._bundles[index].resources for index in indexes):
+            self._reserve(indexes)
 
     def place(self, index: int) -> dict[str, Any]:
         """Options of the actor that takes the bundle with this number. One that needs nothing of its own goes where its
         labels say, or else to the node of this process."""
         bundle = self._bundles[index]
         if bundle.resources:
-            reserved = sum(bool(before.resources) for before in self._bundles[:index])
+            group, place = self._places[index]
             where: dict[str, Any] = {
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=reserved, placement_group_capture_child_tasks=False
+                    group, placement_group_bundle_index=place, placement_group_capture_child_tasks=False
                 )
             }
         elif bundle.labels:
@@ -312,14 +326,18 @@ class Gang:
 
     def landed(self, part: str) -> Counter[str]:
         """How many bundles of a part are on each node, by the node's id."""
-        where = placement_group_table(self._group)["bundles_to_node_id"]
-        reserved = [bundle for bundle in self._bundles if bundle.resources]
-        return Counter(where[index] for index, bundle in enumerate(reserved) if bundle.part == part)
+        tables = {group.id: placement_group_table(group)["bundles_to_node_id"] for group in self._groups}
+        return Counter(
+            tables[group.id][place]
+            for index, (group, place) in self._places.items()
+            if self._bundles[index].part == part
+        )
 
     def close(self) -> None:
         """Gives the places back."""
-        if self._group is not None:
-            remove_placement_group(self._group)
+        for group in self._groups:
+            remove_placement_group(group)
+        self._groups.clear()
 
 
 def _await_nodes(bundles: Sequence[Bundle], ends: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe import records
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -117,7 +118,7 @@ class Scripted(OneByOne):
 
     @classmethod
     def make(cls, config: ScriptedConfig, num_envs: int, next_seed: NextSeed) -> Scripted:
-        script = [[ScriptedEpisode(**episode) for episode in slot] for slot in config.script]
+        script = _script(config, "script")
         envs: list[SingleEnv] = [
             ScriptedEnv(n, script[n % len(script)], match_actions=config.match_actions, discrete=config.discrete)
             for n in range(num_envs)
@@ -128,19 +129,33 @@ class Scripted(OneByOne):
 
     @classmethod
     def check(cls, config: ScriptedConfig, key: str) -> None:
-        for slot in config.script:
-            for episode in slot:
-                try:
-                    made = ScriptedEpisode(**episode)
-                except TypeError as error:
-                    raise ConfigError(f"{key}.script holds {episode!r}, which is no episode: {error}.") from error
-                if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
-                    raise ConfigError(
-                        f"{key}.script holds {episode!r}; length must be at least 1 and end one of terminated, "
-                        "truncated, both."
-                    )
+        _script(config, key)
 
     def step(self, actions: NDArray[Any]) -> Step:
         if self._step_seconds:
             time.sleep(self._step_seconds)
         return super().step(actions)
+
+
+def _script(config: ScriptedConfig, key: str) -> list[list[ScriptedEpisode]]:
+    """The episodes of each slot.
+
+    Raises:
+        ConfigError: there are none, or one is impossible.
+    """
+    if not config.script or not all(config.script):
+        raise ConfigError(f"{key}.script is {config.script!r}; each slot needs at least one episode.")
+    return [[_episode(episode, f"{key}.script") for episode in slot] for slot in config.script]
+
+
+def _episode(given: dict[str, Any], key: str) -> ScriptedEpisode:
+    try:
+        ScriptedEpisode(**given)
+    except TypeError as error:
+        raise ConfigError(f"{key} holds {given!r}, which is no episode: {error}.") from error
+    made = records.checked(given, ScriptedEpisode, key)
+    if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
+        raise ConfigError(
+            f"{key} holds {given!r}; length must be at least 1 and end one of terminated, truncated, both."
+        )
+    return made

@@ -80,6 +80,7 @@ class Metric:
             ``minibatch`` or of a ``trajectory``, or only the decisions of the ``last epoch`` or ``last minibatch``.
         lifetime: the state accumulates over the run, and resumes with it.
         hidden: an ingredient that has no plot of its own.
+        better: ``higher`` or ``lower``, for a metric by which evaluations can be ranked; empty for the others.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Metric:
     over: str = "decision"
     lifetime: bool = False
     hidden: bool = False
+    better: str = ""
 
     @property
     def healthy(self) -> Band | None:

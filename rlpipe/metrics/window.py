@@ -29,6 +29,7 @@ class MetricWindow:
         eval_episodes: evaluation episodes that ended in it.
         spans: of the part it comes from.
         worker: rank of the rollout worker it comes from, or None.
+        faults: a sentence for each fault that the part made good by itself.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class MetricWindow:
     eval_episodes: list[Episode] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     worker: int | None = None
+    faults: list[str] = field(default_factory=list)
 
     def observe(
         self,
@@ -109,6 +111,7 @@ class MetricWindow:
         self.episodes += other.episodes
         self.eval_episodes += other.eval_episodes
         self.spans += other.spans
+        self.faults += other.faults
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)
@@ -152,6 +155,7 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
         [episode for window in windows for episode in window.episodes],
         [episode for window in windows for episode in window.eval_episodes],
         [span for window in windows for span in window.spans],
+        faults=[fault for window in windows for fault in window.faults],
     )
 
 

@@ -33,7 +33,7 @@ class PolicyConfig:
     name: str
     """File in ``rlpipe/policies/``, or ``package.module:Class``."""
     warm_start: str | None = None
-    """Run directory or checkpoint whose policy a new run begins with."""
+    """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
 
 
 class Acting(Protocol):

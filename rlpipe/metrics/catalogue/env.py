@@ -621,6 +621,7 @@ EVAL_SUCCESS_ONCE = observed(
         Name("rlinf", "eval/success_once", "approx", "of the episodes that ended within the evaluation"),
         Name("sb3", "eval/success_rate", "differs", "success at the end: see eval/success_at_end", secondary=True),
     ),
+    better="higher",
 )
 EVAL_CI_LOW, EVAL_CI_HIGH = bounds_of(EVAL_SUCCESS_ONCE)
 EVAL_SUCCESS_AT_END = observed(
@@ -633,6 +634,7 @@ EVAL_SUCCESS_AT_END = observed(
         Name("rlinf", "eval/success_at_end", "exact", "with ignore_terminations"),
         Name("sb3", "eval/success_rate", "exact", "of its EvalCallback"),
     ),
+    better="higher",
 )
 EVAL_SUCCESS_AT_END_CI_LOW, EVAL_SUCCESS_AT_END_CI_HIGH = bounds_of(EVAL_SUCCESS_AT_END)
 EVAL_SUCCESS_AT_RESET = observed(
@@ -652,6 +654,7 @@ EVAL_FAIL_ONCE = observed(
     formula="mean_e [any_{t <= T_e} fail_et]",
     needs="a simulator that reports failure",
     names=(Name("rlinf", "eval/fail_once"),),
+    better="lower",
 )
 EVAL_EPISODE_RETURN = observed(
     "eval/return",
@@ -682,6 +685,7 @@ EVAL_EPISODE_RETURN = observed(
         Name("rlinf", "eval/return", "approx"),
         Name("sb3", "eval/mean_reward"),
     ),
+    better="higher",
 )
 EVAL_RETURN_STD = reading(
     "eval/return_std",
@@ -701,6 +705,7 @@ EVAL_RETURN_MIN = reading(
     unit="reward",
     meaning="Smallest episode return.",
     formula="min_e G_e",
+    better="higher",
 )
 EVAL_RETURN_MAX = reading(
     "eval/return_max", EVAL_EPISODE_RETURN, "max", unit="reward", meaning="Largest episode return.", formula="max_e G_e"

@@ -839,7 +839,7 @@ DISCARDED_TRAJECTORIES = observed(
     Sum,
     tier="extension",
     unit="episodes",
-    meaning="Unfinished episodes dropped, because a stage changed the simulator.",
+    meaning="Episodes dropped: unfinished when a stage changed the simulator, or lost with it or its worker.",
     formula="count",
     algorithms=("ppo",),
     rules=(Rule("many", "warn", Holds("{rollout/discarded_trajectories} <= 0.2*{env/num_trajectories}"), sustained=5),),

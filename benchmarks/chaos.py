@@ -1,0 +1,185 @@
+"""A run on a simulated cluster, in which something is killed (SIGKILL) at random every few seconds: a rollout worker,
+the learner, the metric logger, a node, the driver. Then: is every iteration there once, does every number follow from
+the ledger, is anything left behind, and was something learnt?
+
+Prints a table and exits with 1 if anything is not as promised. The moments are random, but come from a seed.
+
+    python benchmarks/chaos.py [--minutes 10] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from rlpipe.config import Config, load_config
+from tests.faults.cluster import Run, SimulatedCluster, processes_of_parts, simulated
+from tests.faults.faulty import assert_whole, pids
+
+CHANCES = {"rollout worker": 8, "learner": 2, "metric logger": 2, "node": 2, "driver": 1}
+TITLES = {"rollout worker": "ray::rollout", "learner": "ray::learner", "metric logger": "ray::metric"}
+PAUSE = (1.0, 4.0)
+"""Seconds between a recovery and the next fault."""
+PATIENCE = 120.0
+"""Seconds after which a fault that nobody told of counts as not noticed."""
+
+
+@dataclass
+class Hit:
+    """One fault: what was killed and when, what the run said of it, and when its next row was there."""
+
+    target: str
+    moment: float
+    event: dict[str, Any] | None = None
+    recovered: float | None = None
+
+    @property
+    def lost(self) -> int:
+        """Iterations that were played again."""
+        return int((self.event or {"data": {}})["data"].get("discarded", 0))
+
+
+def configuration(folder: Path) -> Config:
+    """Two workers and a learner, each on a CPU of its own; PPO on a task that is learnt in a minute or two."""
+    return load_config(
+        {
+            "env": {"train": {"name": "tests.faults.reach:Reach", "total_num_envs": 16, "step_seconds": 0.004}},
+            "policy": {"name": "mlp", "hidden_sizes": [32, 32]},
+            "algorithm": {"name": "ppo", "update_epochs": 4, "num_minibatches": 4},
+            "learner": {"device": "cpu", "num_threads": 1, "lr": 1e-3},
+            "rollout": {"num_workers": 2, "horizon": 64, "max_restarts": 10_000, "timeout": 30.0},
+            "evaluation": {"episodes": 32},
+            "cluster": {"cpus_per_worker": 1, "cpus_per_learner": 1},
+            "runner": {
+                "total_timesteps": 100_000_000,
+                "save_interval": 5,
+                "max_recoveries": 10_000,
+                "auto_resume": True,
+                "logger": {"log_path": str(folder / "runs"), "experiment_name": "chaos", "logger_backends": ["csv"]},
+            },
+        }
+    )
+
+
+def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Random) -> bool:
+    """Kills one such thing; returns whether there was one."""
+    if target == "driver":
+        run.process.kill()
+        run.process.wait()
+        run.start()
+        return True
+    if target == "node":
+        nodes = sorted({node for node in run.parts().values() if cluster.has(node)})
+        if not nodes:
+            return False
+        cluster.kill(chance.choice(nodes))
+        cluster.add()
+        return True
+    found = [process for process in processes_of_parts() if process.cmdline()[0].startswith(TITLES[target])]
+    if target == "rollout worker":  # not a spare, which nobody would miss
+        working = set(pids(run.directory).values())
+        found = [process for process in found if process.pid in working]
+    if not found:
+        return False
+    with suppress(psutil.NoSuchProcess):
+        chance.choice(found).kill()
+    return True
+
+
+def follow(hit: Hit, run: Run) -> None:
+    """Waits until the run has said what happened and has written its next iteration."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        time.sleep(0.05)
+        if run.process.poll() is not None:
+            raise RuntimeError(f"the run ended with {run.process.returncode}:\n{run.output.read_text()[-3000:]}")
+        told = [e for e in run.events("restarted", "recovered", "resumed") if e["time"] > hit.moment]
+        if not told:
+            continue
+        hit.event = told[0]
+        after = [row["time"] for row in run.rows() if row["time"] > told[0]["time"]]
+        if after:
+            hit.recovered = after[0] - hit.moment
+            return
+
+
+def report(hits: list[Hit], console: Console) -> None:
+    """The table."""
+    table = Table("fault", "count", "median", "worst", "iterations played again")
+    for target in CHANCES:
+        own = [hit for hit in hits if hit.target == target]
+        seconds = [hit.recovered for hit in own if hit.recovered is not None]
+        if own:
+            median, worst = (f"{value:.1f} s" for value in (statistics.median(seconds), max(seconds)))
+            table.add_row(target, str(len(own)), median, worst, str(sum(hit.lost for hit in own)))
+    console.print(table)
+
+
+def main() -> int:
+    """Lets a run suffer, and looks at what it wrote."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance, console, hits = random.Random(arguments.seed), Console(width=100), []
+    console.print(f"{len(os.sched_getaffinity(0))} cores, {platform.processor() or platform.machine()}, Python "
+                  f"{platform.python_version()}, Ray {ray.__version__}, seed {arguments.seed}")  # fmt: skip
+    with tempfile.TemporaryDirectory() as temporary, simulated(nodes=4, cpus=1) as cluster:
+        folder = Path(temporary)
+        run = Run(configuration(folder), folder, cluster.address)
+        try:
+            run.until(lambda: len(run.rows()) > 10)
+            ends = time.monotonic() + 60 * arguments.minutes
+            while time.monotonic() < ends:
+                time.sleep(chance.uniform(*PAUSE))
+                (target,) = chance.choices(list(CHANCES), list(CHANCES.values()))
+                hit = Hit(target, time.time())
+                if strike(target, run, cluster, chance):
+                    hits.append(hit)
+                    follow(hit, run)
+                    told = (
+                        "nobody noticed" if hit.event is None else f"{hit.recovered or 0:.1f} s: {hit.event['message']}"
+                    )
+                    console.print(f"{len(hits):4d} {target}: {told}", soft_wrap=True, markup=False, highlight=False)
+            time.sleep(5)
+            run.process.send_signal(signal.SIGTERM)
+            code = run.process.wait(120)
+            time.sleep(5)
+            orphans = processes_of_parts()
+            rows = run.rows()
+            assert_whole(run.directory, len(rows))
+            claimed = int(rows[-1]["metrics"]["time/total_timesteps"])
+            ended = sum(episode["length"] for episode in run.rows("episodes.jsonl"))
+            success = [row["metrics"]["env/success_once"] for row in rows]
+        finally:
+            run.process.kill()
+    report(hits, console)
+    first, last = statistics.mean(success[:10]), statistics.mean(success[-10:])
+    console.print(
+        f"{len(rows)} iterations, each once; env/* of all recomputed from episodes.jsonl: equal; {claimed:,} "
+        f"environment steps, {ended:,} of them in whole episodes; success {first:.3f} in the first ten iterations, "
+        f"{last:.3f} in the last ten; exit code {code}; {len(orphans)} processes left"
+    )
+    steps = len(rows) * configuration(Path()).steps_per_iteration
+    return int(claimed != steps or ended > steps or bool(orphans) or last <= first or code != 130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""A task that is learnt in a minute: bring a point to its goal, paid only on arrival."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.trajectory import Float32, SpaceSpec
+
+
+@dataclass(frozen=True)
+class ReachConfig(SimulatorConfig):
+    """Options of the task."""
+
+    step_seconds: float = 0.0
+    """Time each step takes, as a stand-in for a slow simulator."""
+
+
+class ReachEnv(SingleEnv):
+    """Point and goal lie in [-1, 1]; a step moves the point by at most 0.2; ten steps are enough."""
+
+    def __init__(self) -> None:
+        bound = np.ones(1, dtype=np.float32)
+        self.spec = SpaceSpec(3, 1, None, -bound, bound)
+        self.has_success = True
+
+    def _observation(self) -> Float32:
+        return np.array([self._point, self._goal, self._steps / 12], dtype=np.float32)
+
+    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+        self._point, self._goal = np.random.default_rng(seed).uniform(-1.0, 1.0, size=2)
+        self._steps = 0
+        return self._observation(), False
+
+    def step(self, action: Any) -> SingleStep:
+        self._steps += 1
+        self._point += 0.2 * float(np.clip(np.asarray(action).ravel()[0], -1.0, 1.0))
+        arrived = abs(self._point - self._goal) < 0.05
+        return SingleStep(self._observation(), float(arrived), arrived, self._steps >= 12, arrived, None, None)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class Reach(OneByOne):
+    """The task, for several environments."""
+
+    Config = ReachConfig
+
+    @classmethod
+    def make(cls, config: ReachConfig, num_envs: int, next_seed: NextSeed) -> Reach:
+        made = cls([ReachEnv() for _ in range(num_envs)], next_seed, ignore_terminations=config.ignore_terminations)
+        made._step_seconds = config.step_seconds
+        return made
+
+    def step(self, actions: Any) -> Step:
+        time.sleep(self._step_seconds)
+        return super().step(actions)

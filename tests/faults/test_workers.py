@@ -1,0 +1,123 @@
+"""Rollout workers that die, hang, crash, raise or leak: the others go on, another takes their place, nothing is counted
+twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import rlpipe
+from rlpipe.faults import RunError
+from tests.faults.faulty import assert_whole, events, faulty, rows
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("kill", "ended without a word, as by SIGKILL"),
+        ("crash", "crashed (Segmentation fault)"),
+        ("exit", "ended with exit code 7"),
+        ("hang", "gave no answer within 6 s (rollout.timeout)"),
+        ("stop", "gave no answer within 6 s (rollout.timeout)"),
+        ("raise", "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step"),
+    ],
+)
+def test_a_worker_that_fails_is_replaced_and_the_run_is_whole(tmp_path, fault, told):
+    overrides = ["rollout.simulator_retries=0", *(["rollout.timeout=6"] if fault in ("hang", "stop") else [])]
+    run = rlpipe.train(faulty(tmp_path, fault, *overrides)).directory
+    assert_whole(run, 12)
+    (event,) = events(run, "restarted")
+    assert event["data"]["part"] in ("rollout-0", "rollout-1")
+    assert event["data"]["what"].startswith(told)
+    assert event["data"]["doing"] == "collect"
+    last = rows(run)[-1]["metrics"]
+    assert last["time/worker_restarts"] == 1
+    assert last["time/total_timesteps"] == 768
+    assert sum(row["metrics"].get("rollout/discarded_trajectories", 0) for row in rows(run)) == 2
+    for metrics in (row["metrics"] for row in rows(run)):
+        assert metrics["time/workers_reporting"] == 2
+        assert metrics["rollout/policy_lag_max"] == 0  # whoever takes its place acts with the weights of the iteration
+        assert abs(metrics["train/actor/rollout_train_kl"]) < 1e-6
+    if fault in ("crash", "hang"):
+        assert "faulty.py" in "\n".join(event["data"]["log"])
+
+
+def test_a_simulator_that_raises_is_made_again_in_place(tmp_path):
+    run = rlpipe.train(faulty(tmp_path, "raise")).directory
+    assert_whole(run, 12)
+    assert not events(run, "restarted")
+    (event,) = events(run, "simulator")
+    assert "ArithmeticError: the solver diverged" in event["message"]
+    assert "made again (1 of 3)" in event["message"]
+
+
+def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path):
+    config = faulty(tmp_path, "raise", "env.train.times=1000", "env.train.at=1", "rollout.simulator_retries=1",
+                    "rollout.num_workers=1")  # fmt: skip
+    with pytest.raises(RunError, match="ArithmeticError: the solver diverged") as raised:
+        rlpipe.train(config)
+    assert "replaced 4 times in a row" in str(raised.value)
+    (run,) = tmp_path.glob("*/*/run.json")
+    contents = json.loads(run.read_text())
+    assert contents["status"] == "failed"
+    assert contents["cause"]["part"].startswith("rollout-")
+    assert "the solver diverged" in contents["cause"]["what"]
+    (event,) = events(run.parent, "failed")
+    assert event["data"] == contents["cause"]
+
+
+def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(tmp_path):
+    config = faulty(tmp_path, "kill", "env.train.at=100", "rollout.max_restarts=0")
+    with pytest.raises(RunError, match=r"rollout\.max_restarts") as raised:
+        rlpipe.train(config)
+    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    assert f"rlpipe train --resume {run}" in str(raised.value)
+    rlpipe.train(config, resume=run)
+    assert_whole(run, 12)
+
+
+def test_with_fewer_workers_allowed_an_iteration_goes_on_with_what_arrived(tmp_path):
+    config = faulty(tmp_path, "kill", "rollout.min_workers=1", "env.train.step_seconds=0.02")
+    run = rlpipe.train(config).directory
+    assert_whole(run, 12)
+    reporting = [row["metrics"]["time/workers_reporting"] for row in rows(run)]
+    assert 1 in reporting
+    assert reporting[0] == 2
+    steps = [row["metrics"]["time/total_timesteps"] for row in rows(run)]
+    assert steps[-1] == sum(32 * int(count) for count in reporting)
+
+
+def test_groups_are_one_workers_from_beginning_to_end(tmp_path):
+    grpo = {"name": "grpo", "group_size": 2, "update_epochs": 1, "num_minibatches": 2}
+    run = rlpipe.train(faulty(tmp_path, "kill", algorithm=grpo)).directory
+    assert events(run, "restarted")
+    groups: dict[tuple[int, int], set[int]] = {}
+    for episode in rows(run, "episodes.jsonl"):
+        groups.setdefault((episode["iteration"], episode["slot"] // 2), set()).add(episode["seed"])
+    assert groups
+    assert all(len(seeds) == 1 for seeds in groups.values())
+
+
+def test_a_worker_that_dies_in_an_evaluation_changes_no_number_of_it(tmp_path):
+    quiet, disturbed = (
+        faulty(tmp_path / fault, fault, "env.eval.at=3", env={
+            "train": {"name": "tests.faults.faulty:Faulty", "total_num_envs": 4, "match_actions": True},
+            "eval": {"fault": fault, "folder": str(tmp_path)},
+        })
+        for fault in ("", "kill")
+    )  # fmt: skip
+    expected, run = rlpipe.train(quiet).directory, rlpipe.train(disturbed).directory
+    assert [event["data"]["doing"] for event in events(run, "restarted")] == ["evaluate"]
+    assert rows(run, "eval_episodes.jsonl") == rows(expected, "eval_episodes.jsonl")
+
+
+def test_a_worker_that_leaks_is_replaced_before_it_holds_too_much_and_no_budget_pays_for_it(tmp_path):
+    config = faulty(tmp_path, "leak", "rollout.max_memory=0.5", "rollout.max_restarts=0", "env.eval.fault=''")
+    run = rlpipe.train(config).directory
+    assert_whole(run, 12)
+    told = events(run, "restarted")
+    assert told
+    assert all("more than rollout.max_memory=0.5" in event["data"]["what"] for event in told)
