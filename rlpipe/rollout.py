@@ -4,6 +4,7 @@ data's way). Knows nothing of Ray, of learning or of backends.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.spans import spans
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Acting, Policy, Weights
+from rlpipe.secrets import redacted
 from rlpipe.trajectory import Episode, Float32, SpaceSpec, TrajectoryBatch
 
 
@@ -424,7 +426,8 @@ class RolloutWorker:
         if len(told) >= limit:
             return False
         self._simulators += 1
-        told.append(f"rollout-{self._rank}: {error}, {doing}. It is made again ({len(told) + 1} of {limit}).")
+        said = redacted(str(error), os.environ)
+        told.append(f"rollout-{self._rank}: {said}, {doing}. It is made again ({len(told) + 1} of {limit}).")
         return True
 
     def _load(self, snapshot: Snapshot) -> None:

@@ -7,6 +7,7 @@ holds in the other.
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from rlpipe.plugins import ConfigError, resolve
 from rlpipe.policies.base import Weights
 from rlpipe.rollout import Ready, Snapshot
 from rlpipe.run_directory import Cut, RunDirectory, now
+from rlpipe.secrets import redacted
 
 log = logging.getLogger("rlpipe")
 
@@ -274,7 +276,8 @@ class _Run:
             cause = error.fault
             raise RunError(cause, *error.after, self._how_to_go_on()) from error.__cause__
         except Exception as error:
-            cause = Fault("the driver", f"raised {type(error).__name__}: {error}", host=platform.node())
+            said = redacted(f"{type(error).__name__}: {error}", os.environ)
+            cause = Fault("the driver", f"raised {said}", host=platform.node())
             raise
         finally:
             closing = self._close(status, cause)

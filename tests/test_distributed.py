@@ -68,6 +68,8 @@ def test_run_json_says_where_each_part_runs_and_as_which_job(tmp_path):
     cluster = json.loads((run / "run.json").read_text())["cluster"]
     here = {"host": platform.node(), "node": ray.get_runtime_context().get_node_id(), "clock": 0.0}
     parts = cluster["parts"]
+    processes = [part.pop("pid") for part in parts.values() if "pid" in part]
+    assert len({*processes}) == 3  # of the workers and the learner
     assert parts == dict.fromkeys(("driver", "rollout-0", "rollout-1", "learner", "metric-logger"), here)
     assert [node["node"] for node in cluster["nodes"]] == [here["node"]]
     assert cluster["job"] == {"id": ray.get_runtime_context().get_job_id(), "namespace": "rlpipe"}

@@ -41,7 +41,7 @@ SENTINELS = {name: hashlib.sha1(name.encode()).hexdigest() for name in SERVICES}
 def test_a_run_with_every_backend_writes_no_credential_down(tmp_path, mode):
     options = [option for store in STORES.values() for option in store.OPTIONS]
     backends = f"runner.logger.logger_backends=[console,{','.join(STORES)}]"
-    config = scripted(tmp_path / "runs", backends, *options)
+    config = scripted(tmp_path / "runs", backends, "runner.logger.finish_timeout=200", *options)
     (tmp_path / "c.yaml").write_text(to_yaml(config), encoding="utf-8")
     (tmp_path / "home").mkdir()
     with tempfile.TemporaryDirectory(prefix="rp-") as ray_folder:  # a socket's path must be short

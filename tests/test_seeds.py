@@ -97,7 +97,7 @@ def test_a_stopped_run_is_reported_and_the_others_still_run(tmp_path):
 
 def test_a_failed_run_is_reported_and_the_others_still_run(tmp_path):
     name = "tests.test_seeds:FallsOver"
-    file = written(tmp_path, f"env.train.name='{name}'")
+    file = written(tmp_path, f"env.train.name='{name}'", "rollout.simulator_retries=0")
     code, shown = train(file, "--seeds", "0,1,2")
     assert code == 1
     assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {
@@ -112,10 +112,23 @@ def test_a_failed_run_is_reported_and_the_others_still_run(tmp_path):
 
 def test_how_a_run_failed_is_told_without_credentials(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    result = invoke(written(tmp_path, "env.train.name='tests.test_seeds:FallsOver'"), "--seeds", "1")
+    falls = ["env.train.name='tests.test_seeds:FallsOver'", "rollout.simulator_retries=0"]
+    result = invoke(written(tmp_path, *falls), "--seeds", "1")
     assert "Traceback" in result.stderr
     assert "the robot fell over ***" in result.stderr
     assert "0123456789abcdef" not in result.output
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    told = (run / "run.json").read_text(), (run / "events.jsonl").read_text()
+    assert all("the robot fell over ***" in text and "0123456789abcdef" not in text for text in told)
+
+
+def test_what_a_simulator_said_that_was_made_again_is_told_without_credentials(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    assert invoke(written(tmp_path, "env.train.name='tests.test_seeds:FallsOver'"), "--seeds", "1").exit_code == 0
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    told = (run / "events.jsonl").read_text()
+    assert "the robot fell over ***" in told
+    assert "0123456789abcdef" not in told
 
 
 class AskedToEnd(Scripted):
