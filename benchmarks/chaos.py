@@ -30,11 +30,11 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config import Config, load_config
-from tests.faults.cluster import Run, SimulatedCluster, processes_of_parts, simulated
-from tests.faults.faulty import assert_whole, pids
+from tests.faults.cluster import Run, SimulatedCluster, simulated
+from tests.faults.faulty import assert_whole, pids, processes
 
 CHANCES = {"rollout worker": 8, "learner": 2, "metric logger": 2, "node": 2, "driver": 1}
-TITLES = {"rollout worker": "ray::rollout", "learner": "ray::learner", "metric logger": "ray::metric"}
+PREFIXES = {"rollout worker": "rollout", "learner": "learner", "metric logger": "metric-logger"}
 PAUSE = (1.0, 4.0)
 """Seconds between a recovery and the next fault."""
 PATIENCE = 120.0
@@ -92,7 +92,7 @@ def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Rand
         cluster.kill(chance.choice(nodes))
         cluster.add()
         return True
-    found = [process for process in processes_of_parts() if process.cmdline()[0].startswith(TITLES[target])]
+    found = processes(PREFIXES[target])
     if target == "rollout worker":  # not a spare, which nobody would miss
         working = set(pids(run.directory).values())
         found = [process for process in found if process.pid in working]
@@ -162,7 +162,7 @@ def main() -> int:
             run.process.send_signal(signal.SIGTERM)
             code = run.process.wait(120)
             time.sleep(5)
-            orphans = processes_of_parts()
+            orphans = processes()
             rows = run.rows()
             assert_whole(run.directory, len(rows))
             claimed = int(rows[-1]["metrics"]["time/total_timesteps"])

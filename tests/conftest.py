@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,3 +56,21 @@ def scripted(tmp_path, *overrides: str, **tree: Any) -> Config:
     }
     base.update(tree)
     return load_config(base, overrides)
+
+
+@contextlib.contextmanager
+def beside(attempt: Callable[[], bool]) -> Iterator[None]:
+    """Makes attempts beside the block, one after the other, until one did what there is to do or the block ends."""
+    ends = threading.Event()
+
+    def work() -> None:
+        while not ends.wait(0.02) and not attempt():
+            pass
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()

@@ -7,10 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from rlpipe.follower import Follower, Tail
 from rlpipe.plugins import ConfigError
 from rlpipe.run_directory import RunDirectory, read_jsonl
 from rlpipe.training import Interruption
-from tests.conftest import scripted
+from tests.conftest import beside, scripted
 
 HERE = "tests.test_follower"
 
@@ -188,23 +186,15 @@ class Sleeps(FailsLater):
         time.sleep(60)
 
 
-@contextmanager
-def interrupted_once_told(log_path: Path, kind: str, interruption: Interruption) -> Iterator[None]:
+def interrupted_once_told(log_path: Path, kind: str, interruption: Interruption) -> AbstractContextManager[None]:
     """Ends a run once an event of that kind is written, however long that takes."""
-    over = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(0.1):
-            if any(f'"kind": "{kind}"' in file.read_text() for file in log_path.glob("*/*/events.jsonl")):
-                interruption.request("the test")
+    def interrupt() -> bool:
+        if told := any(f'"kind": "{kind}"' in file.read_text() for file in log_path.glob("*/*/events.jsonl")):
+            interruption.request("the test")
+        return told
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return beside(interrupt)
 
 
 @pytest.mark.slow

@@ -87,12 +87,7 @@ def submit(
         raise ConfigError("--follow and --stop are about a job that exists: give one of them, and nothing to train.")
     if known is None and config is None and resume is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
-    if address is None:
-        raise ConfigError("name the cluster: --address http://HOST:8265, or RAY_API_SERVER_ADDRESS.")
-    try:
-        _ = urlsplit(address).port
-    except ValueError as error:
-        raise ConfigError(f"--address is {redacted(address, {})}: {error}. Write http://HOST:8265.") from error
+    address = _checked(address)
     for package in ("aiohttp", "pathspec"):
         require(package, "cluster", "rlpipe submit")
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
@@ -117,6 +112,16 @@ def submit(
         _hints(job, redacted(address, {}), submission)
     if outcome is not None and (code := EXIT_CODES[outcome.status]):
         raise typer.Exit(code)
+
+
+def _checked(address: str | None) -> str:
+    if address is None:
+        raise ConfigError("name the cluster: --address http://HOST:8265, or RAY_API_SERVER_ADDRESS.")
+    try:
+        _ = urlsplit(address).port
+    except ValueError as error:
+        raise ConfigError(f"--address is {redacted(address, {})}: {error}. Write http://HOST:8265.") from error
+    return address
 
 
 def _carry_out(

@@ -230,8 +230,8 @@ class RayEngine:
 
     def _where(self) -> dict[str, dict[str, Any]]:
         """Host, node and clock of each part; the metric logger will be where the driver is."""
-        here = ray.get_runtime_context().get_node_id()
-        own = {"host": platform.node(), "node": here, "clock": 0.0}
+        node = ray.get_runtime_context().get_node_id()
+        own = {"host": platform.node(), "node": node, "clock": 0.0}
         started = [part for part in self.parts if part is not self._logger]
         try:
             places = ray.get([part.place for part in started], timeout=self._config.cluster.start_timeout)
@@ -242,7 +242,7 @@ class RayEngine:
             ) from error
         except RayError as error:
             raise self._explained(error) from None
-        clocks, found = {here: 0.0}, {"driver": own}
+        clocks, found = {node: 0.0}, {"driver": own}
         for part, place in zip(started, places, strict=True):
             if place.node not in clocks:
                 clocks[place.node] = self._ahead(part)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rlpipe.config import Config, to_yaml
 from rlpipe.run_directory import read_jsonl
 
@@ -134,15 +132,3 @@ class Run:
             assert time.monotonic() < ends, self.output.read_text()[-3000:]
             time.sleep(0.05)
         return found
-
-
-def processes_of_parts() -> list[psutil.Process]:
-    """Processes of runs, of whatever Ray below this process."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if " ".join(process.cmdline()).startswith(
-                ("ray::rollout", "ray::learner", "ray::metric", "ray::inference")
-            ):
-                found.append(process)
-    return found

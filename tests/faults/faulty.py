@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run_directory import read_jsonl
 from rlpipe.trajectory import Episode
-from tests.conftest import scripted
+from tests.conftest import beside, scripted
 
 TWO_WORKERS = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5")
 
@@ -139,35 +137,31 @@ def pids(run: Path) -> dict[str, int]:
     return found | {fault["part"]: fault["successor"] for fault in since if "successor" in fault}
 
 
-def processes(name: str) -> list[psutil.Process]:
-    """Of that part, on the Ray that this process has started."""
+PARTS = ("rollout", "learner", "metric-logger", "inference")
+
+
+def processes(*names: str) -> list[psutil.Process]:
+    """Of parts whose names begin so, on whatever Ray below this process; of every part without a name."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if " ".join(process.cmdline()).startswith(f"ray::{name}"):
+            if " ".join(process.cmdline()).startswith(tuple(f"ray::{name}" for name in names or PARTS)):
                 found.append(process)
     return found
 
 
-@contextlib.contextmanager
-def killed(name: str, log_path: Path, after: int, times: int = 1) -> Iterator[None]:
+def killed(name: str, log_path: Path, after: int, times: int = 1) -> contextlib.AbstractContextManager[None]:
     """Kills a part with SIGKILL once so many iterations are written since the run began or the part was killed."""
-    ends = threading.Event()
+    done = 0
 
-    def kill() -> None:
-        for n in range(1, times + 1):
-            while not ends.wait(0.02):
-                files = [*log_path.glob("*/*/metrics.jsonl")]
-                if files and files[0].read_bytes().count(b"\n") >= after * n and (found := processes(name)):
-                    with contextlib.suppress(psutil.Error):
-                        found[0].kill()
-                        found[0].wait(10)
-                    break
+    def kill() -> bool:
+        nonlocal done
+        files = [*log_path.glob("*/*/metrics.jsonl")]
+        if files and files[0].read_bytes().count(b"\n") >= after * (done + 1) and (found := processes(name)):
+            with contextlib.suppress(psutil.Error):
+                found[0].kill()
+                found[0].wait(10)
+            done += 1
+        return done == times
 
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        thread.join()
+    return beside(kill)

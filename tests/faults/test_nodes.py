@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.conftest import scripted
-from tests.faults.cluster import Run, processes_of_parts, simulated
-from tests.faults.faulty import assert_whole
+from tests.faults.cluster import Run, simulated
+from tests.faults.faulty import assert_whole, processes
 
 SETTINGS = (
     "rollout.num_workers=2", "cluster.cpus_per_worker=1", "cluster.cpus_per_learner=1", "learner.device=cpu",
@@ -43,7 +43,7 @@ def story(tmp_path_factory):
             run.process.send_signal(signal.SIGTERM)
             told["code"] = run.process.wait(120)
             ends = time.monotonic() + 60
-            while (left := processes_of_parts()) and time.monotonic() < ends:
+            while (left := processes()) and time.monotonic() < ends:
                 time.sleep(0.2)
             return run, told, left
         finally:
