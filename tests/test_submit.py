@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -31,10 +32,9 @@ from rlpipe.plugins import ConfigError
 
 pytest.importorskip("aiohttp", reason="jobs need ray[default]")
 
-import contextlib
-
 from rlpipe.distributed.cluster import token_refused
 from rlpipe.distributed.jobs import EXCLUDES, SECRETS, Package, package, prepare
+from tests.faults.faulty import processes
 
 REPOSITORY = Path(__file__).parent.parent
 TOKEN = "a" * 64
@@ -581,6 +581,16 @@ class TestOnACluster:
         assert "has no job nobody" in ended.stderr
 
 
+def drivers() -> list[psutil.Process]:
+    """Runs below this process."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if {"rlpipe", "train"} <= {Path(word).name for word in process.cmdline()}:
+                found.append(process)
+    return found
+
+
 @pytest.fixture(scope="class")
 def job(head, tmp_path_factory) -> str:
     """A job that runs until it is stopped."""
@@ -593,7 +603,7 @@ def job(head, tmp_path_factory) -> str:
 
 
 class TestAJobThatRuns:
-    """In this order: the third one stops it."""
+    """In this order: the third one stops it; what follows it finds it stopped."""
 
     pytestmark = on_a_cluster
 
@@ -605,6 +615,7 @@ class TestAJobThatRuns:
         assert code == 3
         assert f"--stop {job}" in said
         assert head.ask(f"/api/jobs/{job}")["status"] == "RUNNING"
+        assert drivers()
 
     def test_lost_contact_is_neither_success_nor_failure(self, head, job, folder, proxy):
         between = proxy()
@@ -637,6 +648,9 @@ class TestAJobThatRuns:
         assert resumed.returncode == 0, resumed.stderr
         rows = [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert rows == list(range(1, saved + 2))
+
+    def test_a_stopped_job_leaves_no_process(self, job):
+        wait_until(lambda: not (processes() or drivers()), "the end of its processes", seconds=60)
 
     def test_ctrl_c_while_the_end_of_the_log_is_fetched_leaves_the_outcome_known(self, head, job, folder, proxy):
         between = proxy()
