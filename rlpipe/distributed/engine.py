@@ -79,6 +79,7 @@ class RayEngine:
         self._learners: list[Part] = []
         self._servers: list[Part] = []
         self._logger: Part | None = None
+        self._next_logger: Part | None = None  # on its way, while its predecessor is gone
         self._gang: Gang | None = None
         self._store: Any = None
         self._steps = 0  # that each environment was given in this incarnation
@@ -196,16 +197,21 @@ class RayEngine:
         return Part(name, algorithm_class(self._config).learner, hidden, **where)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
-        self._logger = Part(  # it keeps the run directory, so it must live where that is
+        self._logger, self._next_logger = self._next_logger or self._start_logger(), None
+        self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
+
+    def _start_logger(self) -> Part:
+        return Part(  # it keeps the run directory, so it must live where that is
             "metric-logger", "rlpipe.metric_logger:MetricLogger", {"CUDA_VISIBLE_DEVICES": ""}, num_cpus=0,
             scheduling_strategy=here(),
         )  # fmt: skip
-        self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
         assert self._crew is not None
         self._end_stateful()
         self._incarnation, self._steps = incarnation, 0
+        self._next_logger = self._start_logger()  # it comes up beside the learner, not after it
+        self._next_logger.load("rlpipe.metric_logger", algorithm_class(self._config).__module__)
         self._servers = [self._start_server(index) for index in range(self._num_servers)]
         self._make_servers(ready)
         self._begin_learners(ready, state)
@@ -214,9 +220,10 @@ class RayEngine:
 
     def _end_stateful(self) -> None:
         """Ends everything but the rollout workers, which hold nothing that another could not."""
-        for part in [*self._learners, *self._servers, *([self._logger] if self._logger else [])]:
-            part.end()
-        self._learners, self._servers, self._logger = [], [], None
+        for part in [*self._learners, *self._servers, self._logger, self._next_logger]:
+            if part is not None:
+                part.end()
+        self._learners, self._servers, self._logger, self._next_logger = [], [], None, None
         self._store = None
 
     def cluster(self) -> dict[str, Any]:

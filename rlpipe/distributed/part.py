@@ -77,6 +77,11 @@ class Process:
             platform.node(), context.get_node_id(), os.getpid(), context.get_actor_id() or "", log, time.time()
         )
 
+    def load(self, *modules: str) -> None:
+        """Imports what the part will need, which takes seconds."""
+        for module in modules:
+            importlib.import_module(module)
+
     def make(self, *args: Any) -> None:
         module, _, name = self._path.partition(":")
         try:
@@ -117,6 +122,9 @@ class Part:
         titled = type(name, (Process,), {})  # the process is called after its class: ray::rollout-3
         self.actor = ray.remote(titled).options(name=unique, **options).remote(path, dict(environment))
         self.place = self.actor.where.remote()  # answered before the part is made, which may take long
+
+    def load(self, *modules: str) -> Any:
+        return self.actor.load.remote(*modules)
 
     def make(self, *args: Any) -> Any:
         return self.actor.make.remote(*args)
