@@ -50,10 +50,11 @@ def configuration(folder: Path) -> str:
         "algorithm": {"name": "ppo", "update_epochs": 4, "num_minibatches": 4},
         "learner": {"device": "cpu", "num_threads": 1},
         "rollout": {"num_workers": 2, "horizon": HORIZON, "max_memory": LIMIT, "max_restarts": 0},
-        "evaluation": {"interval": 100, "episodes": 8},
+        "evaluation": {"episodes": 8},
         "cluster": {"cpus_per_worker": 0.5},
         "runner": {
             "total_timesteps": 100_000_000,
+            "val_check_interval": 100,
             "save_interval": 50,
             "logger": {"log_path": str(folder), "experiment_name": "memory", "logger_backends": ["tensorboard", "csv"]},
         },
