@@ -172,6 +172,9 @@ class RolloutConfig:
     every iteration has as many steps."""
     max_restarts: int = 100
     """Workers that are replaced in a run before it gives up."""
+    spares: str = "after_loss"
+    """When a node gets a worker more, which takes the place of one that is lost at once: ``after_loss``, when it has
+    lost one; ``always``, with its first fragment; or ``never``. It takes as much memory as a worker, and no CPU."""
     simulator_retries: int = 3
     """How often a worker makes a simulator that raised again, in one collection, before it gives up itself."""
     max_memory: float | None = None
@@ -767,6 +770,7 @@ _CHOICES = {
     "learner.lr_schedule": ("constant", "linear"),
     "learner.precision": ("float32", "bfloat16"),
     "rollout.inference": ("local", "server"),
+    "rollout.spares": ("after_loss", "always", "never"),
     "runner.logger.console_style": ("table", "sb3", "line"),
     "runner.health.on_critical": ("continue", "checkpoint", "stop"),
 }

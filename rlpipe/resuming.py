@@ -25,7 +25,7 @@ _CHANGES_NOTHING = (
     "runner.keep_best", "runner.best_metric", "runner.auto_resume", "rollout.num_workers", "rollout.inference",
     "rollout.num_inference_servers", "rollout.max_inference_batch", "learner.device", "learner.num_learners",
     "learner.num_threads", "learner.compile", "runner.max_recoveries", "rollout.timeout", "rollout.max_restarts",
-    "rollout.simulator_retries", "rollout.max_memory", "evaluation.timeout",
+    "rollout.spares", "rollout.simulator_retries", "rollout.max_memory", "evaluation.timeout",
 )  # fmt: skip
 """Beginnings of keys that do not say what is learnt: where the parts run, who watches, and what is kept."""
 

@@ -3,8 +3,8 @@
 Every fragment is one worker's from its first step to its last, so that episodes, and groups of them, never mix what two
 workers saw.
 
-To start a worker takes seconds, in which libraries load. So once a node has lost one, a spare is kept there that is
-made already and takes the place of the next.
+To start a worker takes seconds, in which libraries load. So once a node has lost one, or from the beginning, a spare is
+kept there that is made already and takes the place of the next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rlpipe.config import Config
-from rlpipe.distributed.part import Part, lost, user_error
+from rlpipe.distributed.part import Location, Part, lost, user_error
 from rlpipe.faults import Fault, PartLostError, RunError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -234,13 +234,19 @@ class Crew:
     def _works(self, rank: int) -> None:
         member = self._members[rank]
         member.absent, member.failures = False, 0
-        if member.fault is not None:
+        fault, member.fault = member.fault, None
+        if fault is not None:
             where, taken = member.part.location(), round(time.monotonic() - member.since, 3)
-            self._news.append(replace(member.fault, taken=taken, successor=where.pid if where else None))
-            member.fault = None
-            if where is not None and where.node not in self._spares and where.node not in self._left:
-                part = self._start_spare(where.node)  # not before: it would take the processor from the one awaited
-                self._spares[where.node] = part, part.call("ready")
+            self._news.append(replace(fault, taken=taken, successor=where.pid if where else None))
+        spares = self._config.rollout.spares
+        if spares == "always" or (spares == "after_loss" and fault is not None):
+            self._keep_spare(member.part.location())
+
+    def _keep_spare(self, where: Location | None) -> None:
+        """Has a node a spare. It is not started before a worker there works: it would take the processor from that."""
+        if where is not None and where.node not in self._spares and where.node not in self._left:
+            part = self._start_spare(where.node)
+            self._spares[where.node] = part, part.call("ready")
 
     def _again(self, task: Task, rank: int, error: RayError | None) -> None:
         """Has another worker do what this one did not."""

@@ -9,7 +9,9 @@ import pytest
 
 import rlpipe
 from rlpipe.faults import RunError
-from tests.faults.faulty import assert_whole, events, faulty, rows
+from rlpipe.training import Interruption
+from tests.conftest import beside
+from tests.faults.faulty import assert_whole, events, faulty, processes, rows
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -67,6 +69,53 @@ def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path
     assert "the solver diverged" in contents["cause"]["what"]
     (event,) = events(run.parent, "failed")
     assert event["data"] == contents["cause"]
+
+
+def test_a_spare_takes_the_place_of_a_worker(tmp_path):
+    spares: set[int | None] = set()
+    interruption, due = Interruption(), 5
+
+    def kill_until_a_spare_works() -> bool:
+        nonlocal due
+        spares.update(process.pid for process in processes("rollout-spare"))
+        if not (found := [*tmp_path.glob("*/*/metrics.jsonl")]):
+            return False
+        if any(event["data"].get("successor") in spares for event in events(found[0].parent, "restarted")):
+            interruption.request("the test")
+            return True
+        if len(rows(found[0].parent)) >= due and (working := processes("rollout-0")):
+            working[0].kill()
+            due = len(rows(found[0].parent)) + 20
+        return False
+
+    config = faulty(tmp_path, "", "env.train.step_seconds=0.01", "runner.total_timesteps=1_000_000")
+    with beside(kill_until_a_spare_works):
+        run = rlpipe.train(config, interruption=interruption).directory
+    assert_whole(run, len(rows(run)))
+    assert len(events(run, "restarted")) > 1  # the first loss is what gives the node a spare
+
+
+def test_a_node_has_a_spare_from_the_beginning_where_that_is_wanted(tmp_path):
+    interruption = Interruption()
+
+    def interrupt() -> bool:
+        if seen := bool(processes("rollout-spare")):
+            interruption.request("the test")
+        return seen
+
+    config = faulty(tmp_path, "", "rollout.spares=always", "env.train.step_seconds=0.01",
+                    "runner.total_timesteps=1_000_000")  # fmt: skip
+    with beside(interrupt):
+        run = rlpipe.train(config, interruption=interruption).directory
+    assert not (run / "events.jsonl").is_file() or not events(run, "restarted")
+
+
+def test_a_node_has_no_spare_where_none_is_wanted(tmp_path):
+    seen = []
+    with beside(lambda: bool(seen.extend(processes("rollout-spare")) or seen)):
+        run = rlpipe.train(faulty(tmp_path, "kill", "rollout.spares=never", "env.train.step_seconds=0.01")).directory
+    assert events(run, "restarted")
+    assert not seen
 
 
 def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(tmp_path):
