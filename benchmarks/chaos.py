@@ -90,7 +90,6 @@ def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Rand
         if not nodes:
             return False
         cluster.kill(chance.choice(nodes))
-        cluster.add()
         return True
     found = processes(PREFIXES[target])
     if target == "rollout worker":  # not a spare, which nobody would miss
@@ -154,6 +153,8 @@ def main() -> int:
                 if strike(target, run, cluster, chance):
                     hits.append(hit)
                     follow(hit, run)
+                    if target == "node":
+                        cluster.add()  # not before: its processes would start on the same cores
                     told = (
                         "nobody noticed" if hit.event is None else f"{hit.recovered or 0:.1f} s: {hit.event['message']}"
                     )
