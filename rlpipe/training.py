@@ -445,7 +445,8 @@ class _Loop:
         for note in notes:
             self.event("note", note)
         if fault is not None:
-            before = "" if not cut.iterations else f" {cut.iterations} iterations are played again."
+            count = "1 iteration is" if cut.iterations == 1 else f"{cut.iterations} iterations are"
+            before = f" {count} played again." if cut.iterations else ""
             message = f"{fault.sentence}. Gone on after iteration {self._done}.{before}"
             self.event("recovered", message, **fault.as_json(), discarded=cut.iterations)
         elif state is not None:
