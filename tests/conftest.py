@@ -17,6 +17,8 @@ from rlpipe.config import Config, load_config
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # how long an example takes says more of the machine than of us
 settings.load_profile("unhurried")
+TOKEN = "f" * 64
+"""Of whatever Ray a process of tests starts; one for all, because Ray reads a process's token once."""
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +26,7 @@ def ray_cluster():
     """A local Ray with two CPUs, shared by all tests of a process."""
     import ray
 
-    os.environ.setdefault("RAY_AUTH_TOKEN", "f" * 64)
+    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
     # Ray gives its workers niceness 15, so beside the other test process they would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(

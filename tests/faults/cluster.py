@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from rlpipe.config import Config, to_yaml
 from rlpipe.run_directory import read_jsonl
+from tests.conftest import TOKEN
 
 REPOSITORY = Path(__file__).parent.parent.parent
 RECOMMENDED = {  # docs/cluster.md
@@ -72,7 +72,7 @@ class SimulatedCluster:
 @contextlib.contextmanager
 def simulated(nodes: int, cpus: float, **variables: str) -> Iterator[SimulatedCluster]:
     """A cluster with the health settings that the docs recommend, and its environment."""
-    wanted = {"RAY_AUTH_TOKEN": secrets.token_hex(32), **RECOMMENDED, **PATIENT, **variables}
+    wanted = {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **variables}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
