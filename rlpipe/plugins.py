@@ -63,17 +63,17 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
             found = getattr(importlib.import_module(module_name), class_name)
         except Exception as error:  # the module may be anybody's, and raise anything
             raise ConfigError(
-                f"{key} is {name!r:.100}, but importing it failed: {type(error).__name__}: {error}."
+                f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
             ) from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _OFFERS[kind]):
-            raise ConfigError(f"{key} is {name!r:.100}, which is not of the kind that rlpipe/{kind}/ holds.")
+            raise ConfigError(f"{key} is {name!r}, which is not of the kind that rlpipe/{kind}/ holds.")
         return found
     modules = _modules(kind)
     if name not in modules:
         known = sorted(modules)
         raise ConfigError(
-            f"{key} is {name!r:.100}, but rlpipe/{kind}/ has no such file; it has {', '.join(known)}"
-            f"{nearest(name, known)} For your own file write 'package.module:Class'."
+            f"{key} is {name!r}, but rlpipe/{kind}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
+            "For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])
     (offered,) = module.__all__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 
 from rich.console import Console
@@ -14,7 +15,12 @@ from rlpipe.secrets import redacted
 
 def print_refusal(stderr: Console, error: Exception) -> None:
     """The message alone: it says what to do."""
-    stderr.print(f"[bold red]error:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
+    stderr.print(f"[bold red]error:[/] {escape(_cut(redacted(str(error), os.environ)))}", soft_wrap=True)
+
+
+def _cut(text: str) -> str:
+    """With the beginning of what is no word of a person, such as a damaged file's name for a simulator."""
+    return re.sub(r"(\S{80})\S{320,}", r"\1...", text)
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
