@@ -300,9 +300,17 @@ class RunnerKeys(TypedDict):
 
 
 @_whole
+class PolicyKeys(TypedDict):
+    """``policy`` of ``config.yaml``, as far as readers of a run directory need it."""
+
+    warm_start: NotRequired[str | None]
+
+
+@_whole
 class ConfigRecord(TypedDict):
     """``config.yaml``, as far as readers of a run directory need it."""
 
+    policy: NotRequired[PolicyKeys]
     runner: RunnerKeys
 
 

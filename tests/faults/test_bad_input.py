@@ -438,6 +438,12 @@ DAMAGED = [
     ("config.yaml", holding("run/config.yaml", "a: [1"), "sync run --to csv", ["config.yaml", "YAML"]),
     ("config.yaml", holding("run/config.yaml", "a: [1"), "train --resume run --local", ["config.yaml", "YAML"]),
     ("config.yaml", replaced("run/config.yaml", "  seed: 0", "  seed: x"), "compare run", ["runner.seed is 'x'"]),
+    (
+        "config.yaml",
+        replaced("run/config.yaml", "warm_start: null", "warm_start: yes"),
+        "compare run",
+        ["policy.warm_start is True"],
+    ),
     # metrics.jsonl
     ("metrics.jsonl", edit("run/metrics.jsonl", torn_in_the_middle), "compare run", ["line 1 is not JSON"]),
     ("metrics.jsonl", edit("run/metrics.jsonl", torn_in_the_middle), "diagnose run", ["line 1 is not JSON"]),
