@@ -2,7 +2,7 @@
 and is held by ``rollout.max_memory``.
 
 Prints, for each sixth of the time, the median of what each part holds (unique set size, that is, without what is
-shared), and exits with 1 if one of ours holds over 5 % more in the last sixth than in the first, if a worker grew beyond
+shared), and exits with 1 if one of ours holds over 5 % more in the last sixth than in the first, if a worker grew past
 the limit by more than it leaks in two collections, or if a number of the run is not what the ledger says.
 
     python benchmarks/memory.py [--minutes 60]
