@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from rlpipe.config import Config, load_config
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
 from tests.faults.cluster import Run, SimulatedCluster, simulated
 from tests.faults.faulty import assert_whole, pids, processes
 

@@ -25,12 +25,13 @@ from rich.console import Console
 from rich.table import Table
 from throughput import TASK, _processor
 
-from rlpipe.config import load_config, stages
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.rollout import Snapshot
+from rlpipe.policies.base import Snapshot
 
 SIZES = {"MLP, 3 x 256": [256] * 3, "10 M parameters": [1580] * 3}
 WAYS = ("local", "server")

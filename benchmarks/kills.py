@@ -27,8 +27,8 @@ from rich.progress import track
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from rlpipe.config import to_yaml
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.config.tree import to_yaml
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.conftest import scripted
 from tests.outages import wrong_rows
 

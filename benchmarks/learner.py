@@ -28,10 +28,11 @@ from rich.table import Table
 
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm
 from rlpipe.algorithms.ppo import PPO
-from rlpipe.config import load_config, stages
-from rlpipe.learner import Learner
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
-from rlpipe.observations import Observations
+from rlpipe.metrics.on_device import Observations
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8

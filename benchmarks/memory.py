@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from rlpipe.config import load_config, to_yaml
-from rlpipe.run_directory import read_jsonl
+from rlpipe.config.loading import load_config
+from rlpipe.config.tree import to_yaml
+from rlpipe.run.directory import read_jsonl
 from tests.faults.faulty import assert_whole
 
 LIMIT = 1.5

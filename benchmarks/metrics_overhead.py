@@ -34,15 +34,17 @@ import numpy as np
 import torch
 
 from rlpipe.algorithms.ppo import PPO
-from rlpipe.config import load_config, stages
-from rlpipe.learner import Learner
-from rlpipe.metric_logger import MetricLogger, run_info
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics.catalogue.env import EpisodeMetrics
+from rlpipe.metrics.on_device import Observations
 from rlpipe.metrics.window import merged
-from rlpipe.observations import Observations
-from rlpipe.rollout import RolloutWorker, Snapshot
-from rlpipe.run_directory import RunDirectory
+from rlpipe.policies.base import Snapshot
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.metric_logger import MetricLogger, run_info
 
 QUICKSTART = Path(__file__).parent.parent / "configs" / "ppo_push_cube.yaml"
 PACKAGES = ("torch", "numpy", "mani_skill")

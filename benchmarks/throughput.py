@@ -189,9 +189,10 @@ def run_collection(pairs: int) -> None:
 
     Both stand ready all the time and take turns of a few seconds, so that the machine's moods hit them alike.
     """
-    from rlpipe.config import load_config, stages
+    from rlpipe.config.loading import load_config
+    from rlpipe.config.stages import stages
     from rlpipe.distributed.engine import RayEngine
-    from rlpipe.rollout import Snapshot
+    from rlpipe.policies.base import Snapshot
 
     limit = Limit(len(os.sched_getaffinity(0)))
     config = load_config(CONFIG)

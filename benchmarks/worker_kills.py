@@ -21,8 +21,9 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from rlpipe.config import load_config, stages
-from rlpipe.run_directory import read_jsonl
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.run.directory import read_jsonl
 from tests.faults.faulty import assert_whole, pids
 
 

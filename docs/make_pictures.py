@@ -23,13 +23,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console as Terminal
 
-from rlpipe.backends.base import Row
 from rlpipe.backends.console import Console
 from rlpipe.cli.metrics import explanation
-from rlpipe.config import Config, from_yaml, load_config, stages
-from rlpipe.metric_logger import run_info
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.config.stages import stages
+from rlpipe.config.tree import from_yaml
 from rlpipe.metrics.dialects import find
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.metrics.row import Row
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.metric_logger import run_info
 from rlpipe.trajectory import SpaceSpec
 
 IMAGES = Path(__file__).parent / "images"

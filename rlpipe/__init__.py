@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlpipe.config import Config
-    from rlpipe.evaluation import EvaluationReport
-    from rlpipe.training import Engine, Interruption, TrainResult
+    from rlpipe.analysis.evaluation_report import EvaluationReport
+    from rlpipe.config.schema import Config
+    from rlpipe.training.engine import Engine
+    from rlpipe.training.loop import Interruption
+    from rlpipe.training.recovery import TrainResult
 
 __all__ = ["evaluate", "load_config", "train"]
 
@@ -25,7 +27,7 @@ def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = 
     Raises:
         rlpipe.plugins.ConfigError: anything is wrong with it; nothing has been started or written.
     """
-    from rlpipe.config import load_config
+    from rlpipe.config.loading import load_config
 
     return load_config(source, overrides)
 
@@ -50,15 +52,16 @@ def train(
     Raises:
         rlpipe.plugins.ConfigError: the machine cannot do what is configured, or the run to go on with goes on already.
     """
-    from rlpipe import resuming, training
-    from rlpipe.config import check_demonstrations
-    from rlpipe.run_directory import RunDirectory
+    from rlpipe.demonstrations.checks import check_demonstrations
+    from rlpipe.run.directory import RunDirectory
+    from rlpipe.run.resume import claimed
+    from rlpipe.training import recovery
 
     check_demonstrations(config)
-    with resuming.claimed(config, None if resume is None else Path(resume)) as run:
+    with claimed(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()
-        return training.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
+        return recovery.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
 
 
 def evaluate(
@@ -83,19 +86,23 @@ def evaluate(
     Raises:
         rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
     """
-    from rlpipe import records, training
-    from rlpipe.config import from_yaml, load_config, without_learner
+    from rlpipe import files
+    from rlpipe.config.loading import load_config
+    from rlpipe.config.selection import without_learner
+    from rlpipe.config.tree import from_yaml
+    from rlpipe.run.directory import find_checkpoint
+    from rlpipe.training import evaluation
 
-    records.kind_of(Path(checkpoint))
-    state, trained_with = training.find_checkpoint(Path(checkpoint), best)
+    files.kind_of(Path(checkpoint))
+    state, trained_with = find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
-    return training.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()
+    return evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()
 
 
 def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:
     if local:
-        from rlpipe.local import LocalEngine
+        from rlpipe.training.local import LocalEngine
 
         return LocalEngine(config)
     from rlpipe.distributed.engine import RayEngine

@@ -15,12 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rlpipe.errors import ConfigError
+
 _OFFERS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "how_to_look"}
 """What only a class of that kind has."""
-
-
-class ConfigError(ValueError):
-    """What the user asked for cannot be done; raised before anything starts, exit code 2."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

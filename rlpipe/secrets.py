@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 
 _CREDENTIAL = re.compile(
     r"_([a-z0-9]*passw(or)?ds?|passphrase|secrets?|credentials?|(api|access|auth|private)_?keys?)_"

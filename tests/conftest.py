@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rlpipe.config import Config, load_config
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # how long an example takes says more of the machine than of us

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from rlpipe.run_directory import RunDirectory
+from rlpipe.run.directory import RunDirectory
 
 REPOSITORY = Path(__file__).parent.parent
 PATIENCE = 600.0

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend
 from rlpipe.plugins import resolve
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.run.directory import RunDirectory, read_jsonl
 
 FAULTS = ("raises at start", "raises later", "sleeps 60 s", "killed", "disk full", "back after 20")
 BEGINS, BACK = 10, 30
@@ -93,7 +93,7 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
         folder: for the run.  backend: name of the real one.  store: its module in ``tests.stores``.
         fault: one of ``FAULTS``, or nothing.  iterations: length of the run, of 16 steps of 16 ms each.
     """
-    from rlpipe.config import from_yaml, to_yaml
+    from rlpipe.config.tree import from_yaml, to_yaml
     from tests.conftest import scripted
 
     name = f"{__name__}:{backend}"

@@ -15,11 +15,12 @@ from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, E
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
-from rlpipe.backends.base import Event, HistogramView, Row, RunInfo, escaped, unescaped
+from rlpipe.backends.base import RunInfo, escaped, unescaped
 from rlpipe.backends.console import Console
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.row import Event, HistogramView, Row
 
 
 def run_info(tmp_path, *, first_iteration=1, console_style="table"):

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis.comparison import EvaluatedRun, compare
 from rlpipe.cli import app
-from rlpipe.comparison import EvaluatedRun, compare
+from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
     bootstrap_difference,
     bootstrap_over_runs,
@@ -21,8 +22,7 @@ from rlpipe.functional.intervals import (
     probability_of_improvement,
     wilson_interval,
 )
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.conftest import scripted
 from tests.test_evaluation import RACE
 

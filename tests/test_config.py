@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlpipe.config import from_yaml, load_config, stages, to_yaml
-from rlpipe.plugins import ConfigError, require
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.config.tree import from_yaml, to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
 from tests.conftest import scripted
 
 

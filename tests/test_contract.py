@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import rlpipe
-from rlpipe.config import load_config, to_yaml
-from rlpipe.follower import mark_file
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.config.loading import load_config
+from rlpipe.config.tree import to_yaml
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import mark_file
 from tests import stores
 from tests.conftest import scripted
 

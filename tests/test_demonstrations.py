@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import rlpipe
-from rlpipe.checkpoint import newest
-from rlpipe.config import check_demonstrations, load_config, load_pretraining, to_yaml
-from rlpipe.demonstrations import load
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import read_jsonl
+from rlpipe.config.loading import load_config, load_pretraining
+from rlpipe.config.tree import to_yaml
+from rlpipe.demonstrations.checks import check_demonstrations
+from rlpipe.demonstrations.dataset import load
+from rlpipe.errors import ConfigError
+from rlpipe.run.checkpoint import newest
+from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec
 from tests.conftest import scripted
 

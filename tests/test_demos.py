@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe import planner
-from rlpipe.demonstrations import last_attempt
-from rlpipe.planner import FIRST_EVALUATION_SEED, PlannerError, check, compact, look, make
-from rlpipe.plugins import ConfigError
+from rlpipe.demonstrations import planner
+from rlpipe.demonstrations.dataset import last_attempt
+from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, PlannerError, check, compact, look, make
+from rlpipe.errors import ConfigError
 
 READY = {
     "python": "3.11.7",

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis.diagnosis import Diagnosis, Finding, diagnose
 from rlpipe.cli import app
-from rlpipe.config import load_config
-from rlpipe.diagnosis import Diagnosis, Finding, diagnose
-from rlpipe.plugins import ConfigError
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
 from tests.conftest import scripted
 
 CARTPOLE = Path(__file__).parent.parent / "configs" / "ppo_cartpole.yaml"

@@ -15,10 +15,11 @@ import pytest
 import ray
 
 import rlpipe
-from rlpipe import checkpoint, doctor
-from rlpipe.config import load_config
+from rlpipe.config.loading import load_config
+from rlpipe.doctor import checks
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import ConfigError
+from rlpipe.run import checkpoint
 from tests.conftest import scripted
 from tests.test_training import (
     SLOW_RUN,
@@ -119,7 +120,7 @@ def test_an_evaluation_needs_no_place_for_a_learner(tmp_path):
 
 
 def test_what_could_be_better_on_the_cluster_is_told_in_the_events(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "ENOUGH_FILES", 10**9)
+    monkeypatch.setattr(checks, "ENOUGH_FILES", 10**9)
     told = [event["message"] for event in lines(rlpipe.train(scripted(tmp_path)).directory, "events.jsonl")]
     assert any(message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in told)
 

@@ -15,15 +15,15 @@ import pytest
 from omegaconf import OmegaConf
 
 import rlpipe
-from rlpipe import checkpoint
 from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
 from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
-from rlpipe.config import Config, StageConfig
+from rlpipe.config.schema import Config, StageConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run import checkpoint
+from rlpipe.run.directory import read_jsonl
 from tests.conftest import scripted
 
 DOCS = Path(__file__).parent.parent / "docs"

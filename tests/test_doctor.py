@@ -14,13 +14,15 @@ import pytest
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from rlpipe import doctor
 from rlpipe.backends.memory import Memory
 from rlpipe.cli.doctor import screen
-from rlpipe.config import load_config, options_of
-from rlpipe.doctor import Facts, Finding, Report, Share, Trial
+from rlpipe.config.loading import load_config
+from rlpipe.config.tree import options_of
+from rlpipe.doctor import checks
+from rlpipe.doctor.checks import Facts, Finding, Report, Share, Trial
 from rlpipe.envs.scripted import Scripted
-from rlpipe.plugins import ConfigError, resolve
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import resolve
 from tests.conftest import scripted
 from tests.test_training import rlpipe_command
 
@@ -49,21 +51,21 @@ RTX = "NVIDIA RTX 4090, 550.54, 24564 MiB"
 
 def judged(name: str, *, share: Share = SHARE, device: str = "auto", **facts: object) -> Finding:
     """What the check of that name makes of a healthy machine with these differences."""
-    findings = doctor.check_machine(replace(HEALTHY, **facts), share, device)
+    findings = checks.check_machine(replace(HEALTHY, **facts), share, device)
     (found,) = (one for one in findings if one.name == name)
     return found
 
 
 def test_a_healthy_machine_is_in_order():
-    assert {found.status for found in doctor.check_machine(HEALTHY, SHARE)} == {"ok"}
+    assert {found.status for found in checks.check_machine(HEALTHY, SHARE)} == {"ok"}
 
 
 def test_every_finding_that_is_not_in_order_comes_with_a_remedy():
     poor = replace(
         HEALTHY, cpus=2, available=GB, shared_memory=64_000_000, open_files=100, processes=100, full=0.99, gpus=(RTX,)
     )
-    findings = doctor.check_machine(poor, replace(SHARE, gpus=1))
-    findings.append(doctor.check_trial(Trial("reach (training)", "no module named reach")))
+    findings = checks.check_machine(poor, replace(SHARE, gpus=1))
+    findings.append(checks.check_trial(Trial("reach (training)", "no module named reach")))
     assert [found.name for found in findings if found.status == "ok"] == ["Vulkan"]
     assert all(found.remedy for found in findings if found.status != "ok")
 
@@ -82,7 +84,7 @@ def test_ray_may_not_count_more_cpus_than_its_processes_may_use():
 
 
 def test_memory_is_compared_with_what_the_workers_of_the_run_would_take():
-    findings = doctor.check_machine(replace(HEALTHY, available=3 * GB), SHARE, per_worker=0.5 * GB)
+    findings = checks.check_machine(replace(HEALTHY, available=3 * GB), SHARE, per_worker=0.5 * GB)
     (found,) = (one for one in findings if one.name == "memory")
     assert found.status == "warn"
     assert "8 rollout workers would take 4.0 GB (0.5 GB each)" in found.found
@@ -144,7 +146,7 @@ def test_two_gpus_that_work_are_counted():
 
 def test_without_vulkan_it_is_said_what_that_means():
     assert "state observations need none" in judged("Vulkan", rendering=False).found
-    assert all(found.name != "Vulkan" for found in doctor.check_machine(replace(HEALTHY, rendering=None), SHARE))
+    assert all(found.name != "Vulkan" for found in checks.check_machine(replace(HEALTHY, rendering=None), SHARE))
 
 
 # --- versions
@@ -152,7 +154,7 @@ def test_without_vulkan_it_is_said_what_that_means():
 
 def versions(needed: str = "torch>=2.5", **facts: object) -> Finding:
     """What is said of a node that differs from the machine that asks."""
-    (found,) = doctor.check_versions(HEALTHY, {"b": replace(HEALTHY, **facts)}, [Requirement(needed)])
+    (found,) = checks.check_versions(HEALTHY, {"b": replace(HEALTHY, **facts)}, [Requirement(needed)])
     return found
 
 
@@ -204,33 +206,33 @@ def silent_port():
 
 def test_an_address_where_nothing_answers_is_told_at_once(silent_port):
     began = time.monotonic()
-    found = doctor.check_address(f"127.0.0.1:{silent_port}")
+    found = checks.check_address(f"127.0.0.1:{silent_port}")
     assert (found.status, time.monotonic() - began < 5) == ("fail", True)
 
 
 def test_the_address_auto_is_never_tried():
-    assert doctor.check_address("auto").status == "fail"
+    assert checks.check_address("auto").status == "fail"
 
 
 @pytest.mark.parametrize(
     ("address", "whose"), [("http://head:8265", "of the job server"), ("ray://head:10001", "Ray Client's")]
 )
 def test_an_address_that_is_not_for_joining_is_told_with_the_one_that_is(address, whose):
-    found = doctor.check_address(address)
+    found = checks.check_address(address)
     assert (whose in found.found, found.remedy) == (True, "--ray-address head:6379, or unset RAY_ADDRESS.")
 
 
 def test_an_address_where_something_answers_is_joined(listener):
-    assert doctor.check_address(f"127.0.0.1:{listener}") is None
+    assert checks.check_address(f"127.0.0.1:{listener}") is None
 
 
 def test_the_address_that_a_dead_ray_left_behind_is_told(tmp_path, listener, silent_port):
     file = tmp_path / "ray_current_cluster"
-    assert doctor.check_address_file(file) is None
+    assert checks.check_address_file(file) is None
     file.write_text(f"127.0.0.1:{listener}")
-    assert doctor.check_address_file(file) is None
+    assert checks.check_address_file(file) is None
     file.write_text(f"127.0.0.1:{silent_port}")
-    assert doctor.check_address_file(file).remedy.startswith(f"rm {file}")
+    assert checks.check_address_file(file).remedy.startswith(f"rm {file}")
 
 
 @pytest.mark.parametrize(
@@ -245,20 +247,20 @@ def test_the_address_that_a_dead_ray_left_behind_is_told(tmp_path, listener, sil
     ],
 )
 def test_a_token_that_ray_will_ask_for_must_be_there(tmp_path, environ, address, status):
-    assert doctor.check_authentication(environ, tmp_path, address).status == status
+    assert checks.check_authentication(environ, tmp_path, address).status == status
 
 
 def test_a_token_file_that_turns_authentication_on_for_others_is_told(tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
-    assert doctor.check_authentication({}, tmp_path, None).status == "warn"
-    assert doctor.check_authentication({"RAY_AUTH_MODE": "token"}, tmp_path, "head:6379").status == "ok"
+    assert checks.check_authentication({}, tmp_path, None).status == "warn"
+    assert checks.check_authentication({"RAY_AUTH_MODE": "token"}, tmp_path, "head:6379").status == "ok"
 
 
 def test_a_run_folder_that_cannot_be_written_must_be_fixed(tmp_path):
     (tmp_path / "file").touch()
-    assert doctor.check_log_path(scripted(tmp_path / "new" / "folder")).status == "ok"
-    assert doctor.check_log_path(scripted(tmp_path / "file" / "runs")).status == "fail"
+    assert checks.check_log_path(scripted(tmp_path / "new" / "folder")).status == "ok"
+    assert checks.check_log_path(scripted(tmp_path / "file" / "runs")).status == "fail"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
@@ -286,7 +288,7 @@ def without_proxies(monkeypatch) -> None:
 def tracked(tmp_path, url: str) -> list[Finding]:
     name = "tests.test_doctor:Service"
     logger = {"log_path": str(tmp_path), "logger_backends": [name], "options": {name: {"url": url}}}
-    return doctor.check_trackers(scripted(tmp_path, runner={"logger": logger}))()
+    return checks.check_trackers(scripted(tmp_path, runner={"logger": logger}))()
 
 
 def test_a_tracker_that_does_not_answer_stops_no_run(tmp_path, monkeypatch, listener, silent_port):
@@ -298,8 +300,8 @@ def test_a_tracker_that_does_not_answer_stops_no_run(tmp_path, monkeypatch, list
 
 def test_a_name_that_nobody_resolves_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(30))
-    monkeypatch.setattr(doctor, "REACH_SECONDS", 0.1)
-    assert doctor.unreachable("tracker.invalid", 80) == "no answer within 0.1 s"
+    monkeypatch.setattr(checks, "REACH_SECONDS", 0.1)
+    assert checks.unreachable("tracker.invalid", 80) == "no answer within 0.1 s"
 
 
 def test_behind_a_proxy_it_is_the_proxy_that_must_answer(tmp_path, monkeypatch, listener):
@@ -318,7 +320,7 @@ def test_rays_extra_is_asked_for_only_where_something_needs_it(tmp_path):
     config = scripted(tmp_path)
     config = replace(config, runner=replace(config.runner, logger=prometheus))
     asked = [
-        doctor.check_ray_default("aiohttp", joined=joined, config=given)
+        checks.check_ray_default("aiohttp", joined=joined, config=given)
         for joined, given in [(False, None), (True, None), (False, config)]
     ]
     assert [found.status for found in asked] == ["ok", "warn", "fail"]
@@ -328,30 +330,30 @@ def test_rays_extra_is_asked_for_only_where_something_needs_it(tmp_path):
 
 
 def test_the_simulator_takes_ten_steps_and_is_timed(tmp_path):
-    (trial,) = doctor.try_simulators(doctor.simulators(scripted(tmp_path)))
+    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path)))
     assert (trial.task, trial.failure) == ("scripted (training)", "")
     assert trial.speed > 0
-    assert doctor.check_trial(trial).status == "ok"
+    assert checks.check_trial(trial).status == "ok"
 
 
 def test_the_simulators_of_all_stages_and_of_evaluation_are_tried_each_once():
     config = load_config("configs/ppo_push_cube.yaml")
-    modes = {name: options.reward_mode for name, options in doctor.simulators(config).items()}
+    modes = {name: options.reward_mode for name, options in checks.simulators(config).items()}
     assert list(modes.values()) == ["normalized_dense", "sparse"]  # evaluation is like the second stage
     assert list(modes) == [stage.name for stage in config.stages]
 
 
 def test_a_simulator_that_cannot_be_made_says_what_is_wrong(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
-    (trial,) = doctor.try_simulators(doctor.simulators(scripted(tmp_path, env=env)))
-    found = doctor.check_trial(trial)
+    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path, env=env)))
+    found = checks.check_trial(trial)
     assert (found.status, "wheels" in found.found) == ("fail", True)
 
 
 def test_a_reward_that_is_not_a_number_must_be_fixed(tmp_path):
     script = [[{"length": 3, "reward": float("nan")}]]
     env = {"train": {"name": "scripted", "total_num_envs": 4, "script": script}}
-    (trial,) = doctor.try_simulators(doctor.simulators(scripted(tmp_path, env=env)))
+    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path, env=env)))
     assert "not finite" in trial.failure
 
 
@@ -429,7 +431,7 @@ ray = pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.ray
 @pytest.mark.slow
 def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
-    from rlpipe.distributed.doctor import examine
+    from rlpipe.distributed.node_checks import examine
 
     report = examine(scripted(tmp_path), patience=120)
     assert report.status != "fail", [found.sentence for found in report.findings]
@@ -443,7 +445,7 @@ def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
 def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
     import ray
 
-    from rlpipe.distributed.doctor import _on, _sites
+    from rlpipe.distributed.node_checks import _on, _sites
 
     (site,), _ = _sites(None)
     asked = _on(site, lambda name: os.environ[name], "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
@@ -455,7 +457,7 @@ def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 15, True)])
 def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience, silent):
-    from rlpipe.distributed.doctor import examine
+    from rlpipe.distributed.node_checks import examine
 
     report = examine(with_simulator(tmp_path, name), patience=patience)
     (found,) = of(report, "simulator")
@@ -467,7 +469,7 @@ def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience
 @pytest.mark.ray
 @pytest.mark.slow
 def test_workers_that_no_node_can_hold_are_told(tmp_path):
-    from rlpipe.distributed.doctor import _sites
+    from rlpipe.distributed.node_checks import _sites
 
     _, (_, found) = _sites(scripted(tmp_path, "cluster.cpus_per_worker=3"))
     assert (found.name, found.status, "3 CPUs" in found.found) == ("placement", "fail", True)
@@ -479,18 +481,18 @@ def test_workers_that_no_node_can_hold_are_told(tmp_path):
 def test_the_short_form_lets_a_healthy_run_begin_and_stops_one_that_cannot(tmp_path, monkeypatch):
     import ray
 
-    from rlpipe.distributed.doctor import preflight
+    from rlpipe.distributed.node_checks import preflight
 
     assert {found.status for found in preflight(scripted(tmp_path), {})} <= {"warn"}
     with pytest.raises(ConfigError, match=r"cannot carry this run:\n  open files on .* with 1000000000 workers"):
         preflight(scripted(tmp_path), {node["NodeID"]: 10**9 for node in ray.nodes()})
-    monkeypatch.setattr(doctor, "requirements", lambda: [Requirement("torch>=99")])
+    monkeypatch.setattr(checks, "requirements", lambda: [Requirement("torch>=99")])
     with pytest.raises(ConfigError, match=r"cannot carry this run:\n  versions on .* Remedy: pip install 'torch>=99'"):
         preflight(scripted(tmp_path), {})
 
 
 def test_a_run_goes_on_without_the_answer_of_a_slow_node_and_not_with_an_error_for_one():
-    from rlpipe.distributed.doctor import _lenient
+    from rlpipe.distributed.node_checks import _lenient
 
     slow, broken = (Finding("node", "fail", told) for told in ("no answer in time.", "No module named 'rlpipe'"))
     assert (_lenient(slow).status, _lenient(broken).status) == ("warn", "fail")

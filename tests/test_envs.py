@@ -10,11 +10,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlpipe.collection.collector import Collector
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
-from rlpipe.rollout import Collector
 
 # Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
 # 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, over after 3 steps.

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis.evaluation_report import EvaluationReport, estimate, estimates
 from rlpipe.cli import app
-from rlpipe.comparison import estimate, estimates
+from rlpipe.collection.evaluator import share_of_slots
+from rlpipe.collection.seeds import episode_seeds
 from rlpipe.envs.base import SingleEnv
 from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
-from rlpipe.evaluation import EvaluationReport, episode_seeds, share_of_slots
 from rlpipe.functional.intervals import bootstrap_interval, newcombe_interval, wilson_interval
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Episode

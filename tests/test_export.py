@@ -16,12 +16,12 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.backends.base import Row
 from rlpipe.cli import app
 from rlpipe.cli import export as command
-from rlpipe.config import to_yaml
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.metrics.row import Row
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode
 from tests.conftest import scripted
 

@@ -17,11 +17,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import rlpipe
 from rlpipe.backends.base import Backend
-from rlpipe.config import load_config
-from rlpipe.follower import Follower, Tail
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory, read_jsonl
-from rlpipe.training import Interruption
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import Follower, Tail
+from rlpipe.training.loop import Interruption
 from tests.conftest import beside, scripted
 
 HERE = "tests.test_follower"

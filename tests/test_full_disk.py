@@ -11,9 +11,9 @@ import time
 import pytest
 
 import rlpipe
-from rlpipe.config import to_yaml
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.conftest import scripted
 from tests.outages import fill, lines
 

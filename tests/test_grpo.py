@@ -11,15 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpipe
-from rlpipe.checkpoint import newest
-from rlpipe.config import FIRST_TRAINING_SEED, load_config, stages
+from rlpipe.collection.collector import Collector
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import FIRST_TRAINING_SEED
+from rlpipe.config.stages import stages
 from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
+from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import loss_weights, trajectory_sums
-from rlpipe.learner import Learner
+from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.mlp import MLPPolicy
-from rlpipe.rollout import Collector, RolloutWorker
+from rlpipe.run.checkpoint import newest
 from tests.conftest import scripted
 from tests.test_training import lines, to_mapping, without_timings
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run.directory import read_jsonl
 from tests.hosts import hosts, obstacle, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600), pytest.mark.usefixtures("rights")]

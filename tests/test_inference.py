@@ -11,16 +11,17 @@ import pytest
 import torch
 
 import rlpipe
-from rlpipe.config import Config, stages
+from rlpipe.collection.inference import InferenceServer
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.schema import Config
+from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import Node, inference_bundles
-from rlpipe.doctor import _aside
-from rlpipe.faults import PartLostError, RunError
-from rlpipe.inference import InferenceServer
+from rlpipe.doctor.checks import _aside
+from rlpipe.errors import ActorLostError, ConfigError, RunError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.plugins import ConfigError
+from rlpipe.policies.base import Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
-from rlpipe.rollout import RolloutWorker, Snapshot, build_policy
 from tests.conftest import scripted
 from tests.test_off_policy import sac
 from tests.test_training import lines, without_timings
@@ -308,7 +309,7 @@ class TestOnRay:
             while not ray.get(engine._servers[0].call("__getattribute__", "_passes")).sizes:
                 time.sleep(0.05)  # until somebody has been answered
             ray.kill(engine._servers[0].actor)
-            with pytest.raises(PartLostError, match="inference-0"):
+            with pytest.raises(ActorLostError, match="inference-0"):
                 engine.gather(collection)
         finally:
             engine.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import rlpipe
-from rlpipe.follower import Follower, mark_file
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.follower import Follower, mark_file
 from tests.conftest import scripted
 
 

@@ -15,18 +15,21 @@ import torch
 
 import rlpipe
 from rlpipe.algorithms import ppo
-from rlpipe.config import load_config, stages
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import LEARNER, SERVER, Node, parts, shortage
+from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import normalize
 from rlpipe.functional.aggregation import loss_weights
-from rlpipe.learner import Learner, join
+from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
+from rlpipe.learning.on_policy import Learner, join
+from rlpipe.learning.process_group import _interface_towards, open_rendezvous
+from rlpipe.learning.shares import Minibatches, portion
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.plugins import ConfigError
-from rlpipe.policies.base import RunningMoments
+from rlpipe.policies.base import RunningMoments, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
-from rlpipe.ranks import ALONE, Minibatches, Ranks, _interface_towards, open_meeting, portion
-from rlpipe.rollout import RolloutWorker, Snapshot, build_policy
 from tests.conftest import scripted
 from tests.test_training import lines, to_mapping
 
@@ -62,11 +65,11 @@ class Unlike(MLPPolicy):
 class Drifts(MLPPolicy):
     """A policy that an update moves otherwise on the second learner."""
 
-    def observe(self, observations, ranks=ALONE):
+    def observe(self, observations, ranks=SINGLE_LEARNER):
         self.critic[0].bias += ranks.rank
 
 
-class Pretended(Ranks):
+class Pretended(LearnerGroup):
     """One of several learners, in this process; the sums of all are known beforehand."""
 
     def __init__(self, rank: int, size: int, gathered: list[torch.Tensor]) -> None:
@@ -121,7 +124,7 @@ def together():
     with ProcessPoolExecutor(5, multiprocessing.get_context("spawn")) as pool:
 
         def learners(size, plan, spec, iterations):
-            store, meeting = open_meeting("127.0.0.1", size, patience=90.0)
+            store, meeting = open_rendezvous("127.0.0.1", size, patience=90.0)
             futures = [pool.submit(learn_apart, rank, meeting, plan, spec, iterations) for rank in range(size)]
             for future in as_completed(futures):
                 future.result()  # what the first to fail raised
@@ -329,17 +332,17 @@ def test_a_share_of_a_batch_keeps_its_successors_and_where_it_stands(tmp_path):
 
 class TestMinibatches:
     def test_a_pass_takes_every_decision_once(self):
-        order, own, sizes = Minibatches(torch.arange(10), 4, ALONE, torch.Generator().manual_seed(0)).draw()
+        order, own, sizes = Minibatches(torch.arange(10), 4, SINGLE_LEARNER, torch.Generator().manual_seed(0)).draw()
         assert sorted(order.tolist()) == list(range(10))
         assert own == sizes == [2, 3, 2, 3]
 
     def test_fewer_decisions_than_parts_make_fewer_parts(self):
-        assert Minibatches(torch.arange(3), 8, ALONE, torch.Generator().manual_seed(0)).draw()[2] == [1, 1, 1]
+        assert Minibatches(torch.arange(3), 8, SINGLE_LEARNER, torch.Generator().manual_seed(0)).draw()[2] == [1, 1, 1]
 
     def test_learners_draw_the_minibatches_that_one_would(self):
         positions = [torch.tensor([0, 1, 5, 6]), torch.tensor([2, 8])]  # of six decisions in all
         whole = torch.tensor([0, 1, 2, 5, 6, 8])
-        order, sizes, _ = Minibatches(whole, 3, ALONE, torch.Generator().manual_seed(7)).draw()
+        order, sizes, _ = Minibatches(whole, 3, SINGLE_LEARNER, torch.Generator().manual_seed(7)).draw()
         wanted = [set(part.tolist()) for part in whole[order].split(sizes)]
         drawn: list[set[int]] = [set(), set(), set()]
         for rank, position in enumerate(positions):

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlpipe.cli import app
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.dialects import SYSTEMS, find, left_out, uses, written
-from rlpipe.plugins import ConfigError
 
 
 def answer(*arguments: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from dataclasses import replace
 
 import pytest
 
-from rlpipe.backends.base import Event, Row, RunInfo
+from rlpipe.backends.base import RunInfo
 from rlpipe.backends.mlflow import MLflow
+from rlpipe.metrics.row import Event, Row
 from tests.stores.mlflow import held, shown
 
 pytestmark = pytest.mark.slow
@@ -25,8 +25,19 @@ def log_path(tmp_path_factory):
 def run_info(log_path, run_id, config_yaml="env: {name: scripted, limits: [1, 2]}"):
     directory = log_path / "e" / run_id
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "run.json").write_text(json.dumps({"created": "2026-01-01T00:00:00+00:00"}))
-    return RunInfo(run_id, "e", "p", directory, config_yaml, 20, 2000, 1, (), options=MLflow.Config())
+    return RunInfo(
+        run_id,
+        "e",
+        "p",
+        directory,
+        config_yaml,
+        20,
+        2000,
+        1,
+        (),
+        options=MLflow.Config(),
+        created="2026-01-01T00:00:00+00:00",
+    )
 
 
 def row(iteration, **metrics):

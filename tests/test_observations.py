@@ -9,8 +9,8 @@ import torch
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.on_device import Cut, Observations
 from rlpipe.metrics.reductions import Histogram
-from rlpipe.observations import Cut, Observations
 
 ALL = list(CATALOGUE.values())
 

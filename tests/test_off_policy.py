@@ -11,7 +11,9 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 
 import rlpipe
 from rlpipe.algorithms.base_off_policy import Ensemble
-from rlpipe.config import stages
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.stages import stages
+from rlpipe.errors import ConfigError
 from rlpipe.functional.n_step import n_step
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
@@ -21,14 +23,12 @@ from rlpipe.functional.soft_actor_critic import (
     soft_target,
     temperature_loss,
 )
+from rlpipe.learning.off_policy import OffPolicyLearner
+from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
-from rlpipe.off_policy import OffPolicyLearner
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
-from rlpipe.replay import ReplayBuffer
-from rlpipe.rollout import RolloutWorker
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 from tests.conftest import scripted
 from tests.test_demonstrations import demonstrator

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from rlpipe.distributed.placement import (
     Bundle,
-    Gang,
     Node,
+    RunPlacement,
     learner_bundle,
     parts,
     room,
@@ -26,7 +26,7 @@ from rlpipe.distributed.placement import (
     without,
     worker_bundle,
 )
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 from tests.conftest import scripted
 from tests.test_training import without_timings
 
@@ -191,7 +191,7 @@ def test_wrong_values_are_refused(tmp_path, override, said):
 def test_a_ray_of_the_runs_own_is_not_waited_for(ray_cluster):
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"the cluster cannot hold this run: no node .* has 99 CPUs"):
-        Gang([worker(99.0)], "spread", 600.0, grows=False)
+        RunPlacement([worker(99.0)], "spread", 600.0, grows=False)
     assert time.monotonic() - began < 10
 
 

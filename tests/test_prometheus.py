@@ -16,11 +16,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import rlpipe
-from rlpipe.backends.base import Event, Row, RunInfo
+from rlpipe.backends.base import RunInfo
 from rlpipe.distributed.backends.prometheus import OWN, Prometheus, gauge_name
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import read_jsonl
+from rlpipe.metrics.row import Event, Row
+from rlpipe.run.directory import read_jsonl
 from tests.conftest import scripted
 
 GRAFANA = Path("launch/grafana")

@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpipe
-from rlpipe.checkpoint import load, newest, under
-from rlpipe.config import load_config, stages
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.errors import ConfigError
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.functional.reference import adaptive_kl_coef
-from rlpipe.learner import Learner
-from rlpipe.metric_logger import run_tags, run_variables
+from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import ConfigError
-from rlpipe.rollout import RolloutWorker
+from rlpipe.run.checkpoint import load, newest, under
+from rlpipe.run.metric_logger import run_tags, run_variables
 from tests.conftest import scripted
 from tests.test_demonstrations import steps, write
 from tests.test_training import lines, to_mapping, without_timings

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import rlpipe
-from rlpipe.config import load_config, stages
-from rlpipe.learner import Learner
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect, uses
 from rlpipe.metrics.window import merged
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
 
 pytestmark = pytest.mark.slow

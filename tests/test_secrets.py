@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import rlpipe
 from rlpipe.backends.base import Backend
-from rlpipe.config import load_config, to_yaml
-from rlpipe.follower import mark_file, read_mark
-from rlpipe.plugins import ConfigError
+from rlpipe.config.loading import load_config
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.run.follower import mark_file, read_mark
 from rlpipe.secrets import check_no_secrets, is_credential, redacted
 from tests.conftest import scripted
 from tests.test_contract import STORES

@@ -16,10 +16,12 @@ from typer.testing import CliRunner, Result
 
 import rlpipe
 from rlpipe.cli import app
-from rlpipe.config import Config, load_config, to_yaml
+from rlpipe.collection.seeds import training_seed
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import to_yaml
 from rlpipe.envs.scripted import Scripted
-from rlpipe.plugins import ConfigError
-from rlpipe.rollout import training_seed
+from rlpipe.errors import ConfigError
 from tests.conftest import scripted
 from tests.test_training import lines, wait_for_rows, without_timings
 

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 from rlpipe.cli import app
 from rlpipe.cli.submit import _show
-from rlpipe.config import load_config
-from rlpipe.plugins import ConfigError
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
 
 pytest.importorskip("aiohttp", reason="jobs need ray[default]")
 

@@ -18,10 +18,11 @@ from swanlab.proto.swanlab.run.v1.run_pb2 import RunState
 from swanlab.sdk.internal.core_python.store import DataStoreReader
 
 import rlpipe
-from rlpipe.backends.base import Event, Row, RunInfo, unescaped
+from rlpipe.backends.base import RunInfo, unescaped
 from rlpipe.backends.swanlab import Mode, Options, SwanLab
-from rlpipe.config import load_config
-from rlpipe.run_directory import RunDirectory, read_jsonl
+from rlpipe.config.loading import load_config
+from rlpipe.metrics.row import Event, Row
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.conftest import scripted
 
 pytestmark = pytest.mark.slow

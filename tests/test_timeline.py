@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis.timeline import chrome_trace, read
 from rlpipe.cli import app
+from rlpipe.errors import ConfigError
 from rlpipe.metrics.spans import ITERATION, Span
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import KEPT_ITERATIONS, RunDirectory, read_jsonl
-from rlpipe.timeline import chrome_trace, read
+from rlpipe.run.directory import KEPT_ITERATIONS, RunDirectory, read_jsonl
 from tests.conftest import scripted
 from tests.test_off_policy import sac
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlpipe.backends.base import Event, Row, RunInfo
+from rlpipe.backends.base import RunInfo
 from rlpipe.backends.trackio import RESERVED, Options, Trackio
+from rlpipe.metrics.row import Event, Row
 from tests.stores.trackio import storage
 
 pytestmark = pytest.mark.slow

@@ -16,19 +16,23 @@ import pytest
 import torch
 
 import rlpipe
-from rlpipe import checkpoint
 from rlpipe.backends.memory import Memory
-from rlpipe.config import Config, load_config, stages
+from rlpipe.collection.seeds import training_seed
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.config.stages import stages
 from rlpipe.envs.scripted import Scripted
-from rlpipe.metric_logger import MetricLogger, run_info
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import observed
 from rlpipe.metrics.reductions import Sum
-from rlpipe.plugins import ConfigError
-from rlpipe.rollout import RolloutWorker, training_seed
-from rlpipe.run_directory import RunDirectory, read_jsonl
-from rlpipe.training import Interruption, PhaseClock
+from rlpipe.run import checkpoint
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.metric_logger import MetricLogger, run_info
+from rlpipe.training.clock import PhaseClock
+from rlpipe.training.loop import Interruption
 from rlpipe.trajectory import Episode, SpaceSpec
 from tests.conftest import scripted
 
@@ -222,7 +226,7 @@ def test_the_number_of_workers_does_not_change_which_episodes_are_trained_on(tmp
 
 
 def to_mapping(config) -> dict:
-    from rlpipe.config import from_yaml, to_yaml
+    from rlpipe.config.tree import from_yaml, to_yaml
 
     return from_yaml(to_yaml(config))
 
@@ -342,9 +346,9 @@ def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tm
 
 
 def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
-    from rlpipe.config import stages
-    from rlpipe.learner import Learner
-    from rlpipe.rollout import RolloutWorker
+    from rlpipe.collection.worker import RolloutWorker
+    from rlpipe.config.stages import stages
+    from rlpipe.learning.on_policy import Learner
 
     plan = stages(scripted(tmp_path))
     worker = RolloutWorker(plan, 0, 1)
@@ -472,7 +476,7 @@ SLOW_RUN = ("runner.total_timesteps=1000000", "runner.save_interval=3", "env.tra
 
 
 def write_config(tmp_path) -> str:
-    from rlpipe.config import to_yaml
+    from rlpipe.config.tree import to_yaml
 
     file = tmp_path / "config.yaml"
     file.write_text(to_yaml(scripted(tmp_path / "runs")))

@@ -31,15 +31,15 @@ from torch import Tensor
 from rlpipe.algorithms.base import Samples
 from rlpipe.algorithms.grpo import GRPO
 from rlpipe.algorithms.ppo import PPO, PPOSamples
+from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.envs.base import Beginning, Step
-from rlpipe.episodes import EpisodeTracker
 from rlpipe.functional.diagnostics import explained_variance
-from rlpipe.learner import join
+from rlpipe.learning.on_policy import join
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
+from rlpipe.metrics.on_device import Cut, Observations
 from rlpipe.metrics.window import merged
-from rlpipe.observations import Cut, Observations
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch

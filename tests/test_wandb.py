@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from rlpipe.follower import mark_file, read_mark
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import read_jsonl
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import read_jsonl
+from rlpipe.run.follower import mark_file, read_mark
 from tests.conftest import scripted
 from tests.stores import wandb as store
 from tests.test_contract import assert_shows_everything, sync, trained

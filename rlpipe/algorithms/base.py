@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from rlpipe.errors import ConfigError
+from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
-from rlpipe.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
     each group of so many in the same state, and is idle after its end.
     """
 
-    learner = "rlpipe.learner:Learner"
+    learner = "rlpipe.learning.on_policy:Learner"
     shared = True
-    ranks: Ranks = ALONE
+    ranks: LearnerGroup = SINGLE_LEARNER
     """All learners; statistics of the whole batch are sums over them."""
     learns_critic: ClassVar[bool] = True
     """Whether its loss reaches the policy's critic."""
@@ -218,7 +218,7 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Whether it compares the policy with what it was when the run began."""
         return False
 
-    def begin(self, reference: Policy | None, ranks: Ranks = ALONE) -> None:  # noqa: ARG002 - for those that compare
+    def begin(self, reference: Policy | None, ranks: LearnerGroup = SINGLE_LEARNER) -> None:  # noqa: ARG002 - for those that compare
         """Called once, before anything else, and again with new options when a stage begins.
 
         Args:

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms, Trajectories
+from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
 from rlpipe.functional.losses import PolicyLoss, ppo_policy_loss
 from rlpipe.functional.reference import reference_kl, reference_kl_k1
+from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
-from rlpipe.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     config: ClippedConfig
     _reference: Policy | None = None
 
-    def begin(self, reference: Policy | None, ranks: Ranks = ALONE) -> None:
+    def begin(self, reference: Policy | None, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
         super().begin(reference, ranks)
         self._reference = reference if self.keeps_reference else None
 

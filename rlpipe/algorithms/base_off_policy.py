@@ -16,13 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import (
-    Algorithm,
-    AlgorithmConfig,
-    Observed,
-    load_optimizer_state,
-    optimizer_state,
-)
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, load_optimizer_state, optimizer_state
+from rlpipe.errors import ConfigError
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     cloning_loss,
@@ -33,7 +28,6 @@ from rlpipe.functional.soft_actor_critic import (
 )
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory import SpaceSpec
 
@@ -90,7 +84,7 @@ class OffPolicyConfig(AlgorithmConfig):
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from remembered transitions."""
 
-    learner = "rlpipe.off_policy:OffPolicyLearner"
+    learner = "rlpipe.learning.off_policy:OffPolicyLearner"
     ahead = True
     staged = False
     Config = OffPolicyConfig

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import ConfigError
 
 __all__ = ["BehaviourCloning"]
 
@@ -38,7 +38,7 @@ class BehaviourCloning(Algorithm):
     """Marks where and how cloning learns; the formula is ``functional.soft_actor_critic.cloning_loss``."""
 
     Config = BehaviourCloningConfig
-    learner = "rlpipe.cloning:CloningLearner"
+    learner = "rlpipe.learning.cloning:CloningLearner"
     collects = False
     needs_demonstrations = True
     shown = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
 from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
 from rlpipe.functional.reference import reference_kl
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError, nearest
+from rlpipe.plugins import nearest
 from rlpipe.policies.base import Policy
 
 __all__ = ["GRPO"]

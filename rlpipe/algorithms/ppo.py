@@ -11,13 +11,14 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.losses import clipped_value_loss
 from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError, nearest
+from rlpipe.plugins import nearest
 from rlpipe.policies.base import Policy
 
 __all__ = ["PPO"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlpipe.algorithms.base_off_policy import SoftActorCritic, SoftActorCriticConfig
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 
 __all__ = ["RLPD"]
 

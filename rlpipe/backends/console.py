@@ -21,10 +21,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
+from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.row import Event, Row
 
 __all__ = ["Console"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from rlpipe.backends.base import Backend, Row, RunInfo
+from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.metrics.row import Row
 
 __all__ = ["CSV"]
 

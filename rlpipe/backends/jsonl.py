@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rlpipe.backends.base import Backend, Row, RunInfo
-from rlpipe.plugins import ConfigError
+from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.errors import ConfigError
+from rlpipe.metrics.row import Row
 
 __all__ = ["JSONL"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo
+from rlpipe.backends.base import Backend, Place, RunInfo
+from rlpipe.metrics.row import Event, Row
 
 __all__ = ["Memory"]
 

@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpipe import records
-from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
-from rlpipe.config import leaves
+from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.config.tree import leaves
+from rlpipe.metrics.row import Event, Row
 from rlpipe.plugins import require
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
             raise
     experiment = client.get_experiment_by_name(run.project)
     tags = {RUN_ID: run.run_id, "rlpipe.experiment": run.experiment}
-    started = datetime.fromisoformat(records.read(run.directory / "run.json", records.Created)["created"])
+    started = datetime.fromisoformat(run.created)
     return client.create_run(experiment.experiment_id, int(1000 * started.timestamp()), tags, run_name=run.run_id)
 
 

@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
-from rlpipe.config import leaves
+from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.row import Event, Row
 from rlpipe.plugins import require
 
 __all__ = ["SwanLab"]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpipe.backends.base import Backend, Event, HistogramView, Row, RunInfo
+from rlpipe.backends.base import Backend, RunInfo
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import BY_TIMESTEPS
+from rlpipe.metrics.row import Event, HistogramView, Row
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlpipe.backends.base import Backend, Event, Row, RunInfo
+from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.metrics.row import Event, Row
 from rlpipe.plugins import require
 
 __all__ = ["Trackio"]

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from rlpipe import records
-from rlpipe.backends.base import Backend, Event, Row, RunInfo, escaped
-from rlpipe.plugins import ConfigError, nearest, require
+from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.errors import ConfigError
+from rlpipe.metrics.row import Event, Row
+from rlpipe.plugins import nearest, require
 
 if TYPE_CHECKING:
     import wandb
@@ -176,8 +177,7 @@ def _opened(run: RunInfo) -> wandb.Run:
 
 def _id(run: RunInfo) -> str:
     """Of W&B's run: the same at each resume, on any machine; another for each run, whatever names they share."""
-    created = records.read(run.directory / "run.json", records.Created)["created"]
-    digest = hashlib.sha256(f"{run.experiment}/{run.run_id} {created}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{run.experiment}/{run.run_id} {run.created}".encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', run.run_id)[:64]}-{digest[:8]}"
 
 

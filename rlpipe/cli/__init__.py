@@ -30,7 +30,7 @@ from rlpipe.cli import (
     train,
 )
 from rlpipe.cli.errors import print_failure, print_refusal
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 
 app = typer.Typer(
     help="Reinforcement learning for manipulation on Ray, with metrics that can be trusted.",

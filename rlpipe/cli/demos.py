@@ -31,7 +31,7 @@ def demos(
 
     It runs in a process of its own, and with --python in another environment: it needs numpy before 2.
     """
-    from rlpipe.planner import FIRST_EVALUATION_SEED, PlannerError, make
+    from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, PlannerError, make
 
     stderr = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
+from rlpipe.analysis.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.wording import SYSTEM_TITLES
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rlpipe.doctor import Finding, Report
+    from rlpipe.doctor.checks import Finding, Report
 
 STYLES = {"fail": "bold red", "warn": "yellow", "ok": "green"}
 SIGNS = {"fail": "✗", "warn": "!", "ok": "✓"}
@@ -44,7 +44,7 @@ def doctor(
     Exit code 1 when something must be fixed.
     """
     import rlpipe
-    from rlpipe.distributed.doctor import examine
+    from rlpipe.distributed.node_checks import examine
 
     loaded = rlpipe.load_config(config, overrides or []) if config is not None else None
     stderr = Console(stderr=True, highlight=False)

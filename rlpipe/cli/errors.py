@@ -9,7 +9,7 @@ import traceback
 from rich.console import Console
 from rich.markup import escape
 
-from rlpipe.faults import RunError
+from rlpipe.errors import RunError
 from rlpipe.secrets import redacted
 
 

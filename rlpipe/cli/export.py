@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlpipe import records
-from rlpipe.plugins import ConfigError, nearest, require
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest, require
+from rlpipe.run import shapes
 
 VALUES_AT_ONCE = 200_000
 """Cells that are kept in memory."""
@@ -41,7 +42,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Folder for the tables.", show_default="RUN/export")] = None,
 ) -> None:
     """Write a run as tables for notebooks: metrics, episodes, eval_episodes and events."""
-    from rlpipe.run_directory import RunDirectory
+    from rlpipe.run.directory import RunDirectory
 
     if form not in _FORMATS:
         raise ConfigError(f"--format is {form!r}; legal are {', '.join(_FORMATS)}{nearest(form, _FORMATS)}")
@@ -131,7 +132,7 @@ def _common(kinds: set[type]) -> type:
 
 
 def _sources() -> list[_Source]:
-    from rlpipe.backends.base import Row
+    from rlpipe.metrics.row import Row
     from rlpipe.trajectory import Episode
 
     def numbers(line: Mapping[str, Any]) -> Cells:
@@ -194,7 +195,7 @@ class _Lines:
         if self._file is None:
             return
         self._file.seek(0)
-        offset, check = 0, records.Lines(self._path)
+        offset, check = 0, shapes.Lines(self._path)
         for line in self._file:
             offset += len(line)
             if not line.endswith(b"\n") or (self._end is not None and offset > self._end):

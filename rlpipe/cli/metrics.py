@@ -15,12 +15,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlpipe.errors import ConfigError
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.declaration import Metric, Name
 from rlpipe.metrics.dialects import SYSTEMS, Use, find, left_out, uses, written
 from rlpipe.metrics.rules import LEVELS
 from rlpipe.metrics.wording import SYSTEM_TITLES, reduction, relation, source
-from rlpipe.plugins import ConfigError, nearest
+from rlpipe.plugins import nearest
 
 TIERS = ("core", "standard", "extension", "language_only")
 LEVEL_STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "critical": "bold red"}

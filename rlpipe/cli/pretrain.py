@@ -27,6 +27,6 @@ def pretrain(
     Another run goes on from there with any algorithm: policy.warm_start=RUN.
     """
     from rlpipe.cli.train import run
-    from rlpipe.config import load_pretraining
+    from rlpipe.config.loading import load_pretraining
 
     run(load_pretraining(config, overrides or []), local=local, ray_address=ray_address)

@@ -19,7 +19,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from rlpipe.plugins import ConfigError, require
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
 from rlpipe.secrets import is_credential, redacted
 
 if TYPE_CHECKING:

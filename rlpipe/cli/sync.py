@@ -32,10 +32,10 @@ def sync(
     """Show a run in a backend, from what its directory holds. Again and again, without doubling anything."""
     from omegaconf import OmegaConf
 
-    from rlpipe.config import overridden
-    from rlpipe.follower import Follower
-    from rlpipe.plugins import ConfigError
-    from rlpipe.run_directory import RunDirectory
+    from rlpipe.config.tree import overridden
+    from rlpipe.errors import ConfigError
+    from rlpipe.run.directory import RunDirectory
+    from rlpipe.run.follower import Follower
 
     given = OmegaConf.to_container(overridden(OmegaConf.create({}), options or []))
     assert isinstance(given, dict)

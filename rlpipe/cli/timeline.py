@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,8 +24,8 @@ def timeline(
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/timeline-K.json")] = None,
 ) -> None:
     """Write a trace of one iteration for Perfetto: what each part did when, and where it waited."""
-    from rlpipe.run_directory import RunDirectory
-    from rlpipe.timeline import chrome_trace, read
+    from rlpipe.analysis.timeline import chrome_trace, read
+    from rlpipe.run.directory import RunDirectory
 
     directory = RunDirectory.existing(run)
     found = read(directory, iteration)

@@ -15,11 +15,12 @@ from rich.text import Text
 
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlpipe.config import Config
-    from rlpipe.training import Interruption, TrainResult
+    from rlpipe.config.schema import Config
+    from rlpipe.training.loop import Interruption
+    from rlpipe.training.recovery import TrainResult
 
 EXIT_CODES = {"completed": 0, "stopped": 3, "failed": 1, "interrupted": 130}
 """Of each way a run can end, from the best to the worst."""
@@ -46,7 +47,7 @@ def train(
 ) -> None:
     """Train a policy. Ctrl-C stops after the current iteration and saves; a second Ctrl-C stops at once."""
     import rlpipe
-    from rlpipe.run_directory import RunDirectory
+    from rlpipe.run.directory import RunDirectory
 
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     if resume is not None:
@@ -103,7 +104,7 @@ def _run_seeds(
     """One run for each seed, then the table of all that reached their end; exits with the worst of their codes, which
     is that of an interruption where one kept a seed from beginning."""
     import rlpipe
-    from rlpipe import resuming
+    from rlpipe.run import resume
 
     plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
     stderr = Console(stderr=True, highlight=False)
@@ -112,7 +113,7 @@ def _run_seeds(
     for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
         stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
         others, path = _directories(loaded), None
-        if loaded.runner.auto_resume and (path := resuming.completed(loaded)) is not None:
+        if loaded.runner.auto_resume and (path := resume.completed(loaded)) is not None:
             stderr.print(f"{relative(path)} has completed (runner.auto_resume).", markup=False, soft_wrap=True)
             outcomes[seed] = "completed", path
             continue
@@ -146,8 +147,8 @@ def _directories(config: Config) -> set[Path]:
 
 def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | None]]) -> None:
     """How each run ended, and what those that reached their end say together."""
+    from rlpipe.analysis.comparison import compare
     from rlpipe.cli.compare import screen
-    from rlpipe.comparison import compare
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     console.rule(f"{len(seeds)} seeds", align="left", style="dim")
@@ -165,7 +166,7 @@ def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | N
 
 def _listen() -> Interruption:
     """What a signal asks to end a run cleanly; before the run has begun, or the second time, it ends all at once."""
-    from rlpipe.training import Interruption
+    from rlpipe.training.loop import Interruption
 
     interruption = Interruption()
 
@@ -180,7 +181,7 @@ def _listen() -> Interruption:
 
 
 def _summarize(result: TrainResult, config: Config) -> None:
-    from rlpipe.config import options_of
+    from rlpipe.config.tree import options_of
     from rlpipe.plugins import resolve
 
     console = Console(highlight=False, soft_wrap=True)

@@ -16,8 +16,8 @@ from typing import Any
 import ray
 from ray.exceptions import AuthenticationError
 
-from rlpipe.doctor import check_address
-from rlpipe.plugins import ConfigError
+from rlpipe.doctor.checks import check_address
+from rlpipe.errors import ConfigError
 from rlpipe.secrets import is_credential, redacted
 
 log = logging.getLogger("rlpipe")

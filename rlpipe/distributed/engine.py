@@ -16,21 +16,23 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlpipe.backends.base import Event, Place, RunInfo
-from rlpipe.checkpoint import Checkpoint
-from rlpipe.config import Config, Stage, algorithm_class
+from rlpipe.backends.base import Place, RunInfo
+from rlpipe.collection.worker import Ready
+from rlpipe.config.schema import Config, Stage
+from rlpipe.config.selection import algorithm_class
+from rlpipe.distributed.actors import Part, draining, lost, user_error
 from rlpipe.distributed.cluster import Cluster
-from rlpipe.distributed.crew import Crew, Task
-from rlpipe.distributed.doctor import preflight
-from rlpipe.distributed.part import Part, draining, lost, user_error
-from rlpipe.distributed.placement import LEARNER, SERVER, WORKER, Gang, here, nodes, parts
-from rlpipe.faults import Fault, PartLostError, RunError
-from rlpipe.metric_logger import Closing
-from rlpipe.plugins import ConfigError
-from rlpipe.policies.base import Weights
-from rlpipe.ranks import open_meeting, portion
-from rlpipe.rollout import Ready, Snapshot
-from rlpipe.run_directory import RunDirectory
+from rlpipe.distributed.node_checks import preflight
+from rlpipe.distributed.placement import LEARNER, SERVER, WORKER, RunPlacement, here, nodes, parts
+from rlpipe.distributed.worker_pool import Task, WorkerPool
+from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
+from rlpipe.learning.process_group import open_rendezvous
+from rlpipe.learning.shares import portion
+from rlpipe.metrics.row import Event
+from rlpipe.policies.base import Snapshot, Weights
+from rlpipe.run.checkpoint import Checkpoint
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.metric_logger import Closing
 from rlpipe.trajectory import Float32
 
 log = logging.getLogger("rlpipe")
@@ -41,7 +43,7 @@ _LOOK_FOR_NOTICES = 2.0
 
 
 class _Server:
-    """Implements ``rlpipe.rollout.PolicyServer`` in a worker's process."""
+    """Implements ``rlpipe.collection.served_policy.PolicyServer`` in a worker's process."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -62,7 +64,7 @@ class _Collection:
 
 
 class RayEngine:
-    """Implements ``rlpipe.training.Engine``."""
+    """Implements ``rlpipe.training.engine.Engine``."""
 
     places = frozenset(Place)
     side_by_side = True
@@ -75,12 +77,12 @@ class RayEngine:
         """
         self._config = config
         self._cluster = Cluster(address)
-        self._crew: Crew | None = None
+        self._crew: WorkerPool | None = None
         self._learners: list[Part] = []
         self._servers: list[Part] = []
         self._logger: Part | None = None
         self._next_logger: Part | None = None  # on its way, while its predecessor is gone
-        self._gang: Gang | None = None
+        self._gang: RunPlacement | None = None
         self._store: Any = None
         self._steps = 0  # that each environment was given in this incarnation
         self._leaving: set[str] = set()
@@ -108,12 +110,14 @@ class RayEngine:
             raise ConfigError(f"rollout.min_workers is {least}, but there are {count} rollout workers.")
         each = config.env.train.total_num_envs // count
         wishes = config.cluster
-        self._gang = Gang(self._bundles, wishes.strategy, wishes.placement_timeout, grows=not self._cluster.started)
+        self._gang = RunPlacement(
+            self._bundles, wishes.strategy, wishes.placement_timeout, grows=not self._cluster.started
+        )
         weak = preflight(config, self._gang.landed(WORKER))
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._incarnation, self._plan_ref = incarnation, ray.put(plan)
         self._servers = [self._start_server(index) for index in range(self._num_servers)]
-        self._crew = Crew(config, count, self._start_worker, self._start_spare, self._take_over, self._lost_part)
+        self._crew = WorkerPool(config, count, self._start_worker, self._start_spare, self._take_over, self._lost_part)
         ready = self._crew.ready()
         self._make_servers(ready)
         return replace(ready, notes=(*ready.notes, *(found.sentence for found in weak)))
@@ -129,7 +133,7 @@ class RayEngine:
 
     def _worker(self, name: str, rank: int, life: int, **where: Any) -> Part:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # simulators on CPU must not see a GPU
-        worker = Part(name, "rlpipe.rollout:RolloutWorker", environment, **where)
+        worker = Part(name, "rlpipe.collection.worker:RolloutWorker", environment, **where)
         worker.make(self._plan_ref, rank, self._num_workers, self._incarnation, self._server_of(rank), life)
         return worker
 
@@ -147,7 +151,7 @@ class RayEngine:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         return Part(
             f"inference-{index}",
-            "rlpipe.inference:InferenceServer",
+            "rlpipe.collection.inference:InferenceServer",
             environment,
             max_concurrency=self._num_workers + 2,  # a request of each worker, and two calls from here
             **where,
@@ -176,7 +180,7 @@ class RayEngine:
         if count == 1:
             self._learners[0].make(self._plan_ref, ready.spec)
         else:
-            self._store, meeting = open_meeting(ray.util.get_node_ip_address(), count)
+            self._store, meeting = open_rendezvous(ray.util.get_node_ip_address(), count)
             for rank, learner in enumerate(self._learners):
                 learner.make(self._plan_ref, ready.spec, rank, meeting)
         if state is not None:
@@ -202,7 +206,7 @@ class RayEngine:
 
     def _start_logger(self) -> Part:
         return Part(  # it keeps the run directory, so it must live where that is
-            "metric-logger", "rlpipe.metric_logger:MetricLogger", {"CUDA_VISIBLE_DEVICES": ""}, num_cpus=0,
+            "metric-logger", "rlpipe.run.metric_logger:MetricLogger", {"CUDA_VISIBLE_DEVICES": ""}, num_cpus=0,
             scheduling_strategy=here(),
         )  # fmt: skip
 
@@ -211,7 +215,7 @@ class RayEngine:
         self._end_stateful()
         self._incarnation, self._steps = incarnation, 0
         self._next_logger = self._start_logger()  # it comes up beside the learner, not after it
-        self._next_logger.load("rlpipe.metric_logger", algorithm_class(self._config).__module__)
+        self._next_logger.load("rlpipe.run.metric_logger", algorithm_class(self._config).__module__)
         self._servers = [self._start_server(index) for index in range(self._num_servers)]
         self._make_servers(ready)
         self._begin_learners(ready, state)
@@ -346,7 +350,7 @@ class RayEngine:
         ]  # fmt: skip
         if there:
             self._gang.move([self._num_workers + index for index in there])
-            raise PartLostError(indexed[there[0]].moved("has to leave its node, which is about to go"))
+            raise ActorLostError(indexed[there[0]].moved("has to leave its node, which is about to go"))
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         assert self._logger is not None
@@ -381,7 +385,7 @@ class RayEngine:
         if isinstance(error, RayTaskError) and (raised := user_error(error)) is not None:
             return raised
         if lost(error):
-            return PartLostError(self._lost_part() or Fault("what a part had made", "was lost with its node"))
+            return ActorLostError(self._lost_part() or Fault("what a part had made", "was lost with its node"))
         assert isinstance(error, RayTaskError)
         for part in self.parts:
             if (place := part.location(0.0)) is not None and place.pid == error.pid:

@@ -30,9 +30,11 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.job_submission import JobSubmissionClient
 from rich.filesize import decimal
 
-from rlpipe.config import Config, check_demonstrations, load_config
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.cluster import token, token_refused
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 from rlpipe.secrets import check_no_secrets, redacted
 
 SECRETS = (

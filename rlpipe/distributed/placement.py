@@ -19,9 +19,10 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rlpipe.config import Config, algorithm_class, stages
-from rlpipe.local import number_of_workers
-from rlpipe.plugins import ConfigError
+from rlpipe.config.schema import Config
+from rlpipe.config.selection import algorithm_class, number_of_workers
+from rlpipe.config.stages import stages
+from rlpipe.errors import ConfigError
 
 log = logging.getLogger("rlpipe")
 
@@ -261,7 +262,7 @@ def _labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{label}={value}" for label, value in sorted(labels.items()))
 
 
-class Gang:
+class RunPlacement:
     """The parts of a run on nodes of a cluster: all of them have their place, or none."""
 
     def __init__(self, bundles: Sequence[Bundle], strategy: str, wait: float, *, grows: bool = True) -> None:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.errors import ConfigError
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import ConfigError
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 NextSeed = Callable[[int], int | None]

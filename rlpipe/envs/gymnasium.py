@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
-from rlpipe.plugins import ConfigError, nearest
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 __all__ = ["Gymnasium"]

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
-from rlpipe.plugins import ConfigError, nearest, require
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Float32, SpaceSpec
 
 __all__ = ["ManiSkill"]

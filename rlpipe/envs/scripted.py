@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe import records
+from rlpipe import files
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Float32, SpaceSpec
 
 __all__ = ["Scripted"]
@@ -153,7 +153,7 @@ def _episode(given: dict[str, Any], key: str) -> ScriptedEpisode:
         ScriptedEpisode(**given)
     except TypeError as error:
         raise ConfigError(f"{key} holds {given!r}, which is no episode: {error}.") from error
-    made = records.checked(given, ScriptedEpisode, key)
+    made = files.checked(given, ScriptedEpisode, key)
     if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
         raise ConfigError(
             f"{key} holds {given!r}; length must be at least 1 and end one of terminated, truncated, both."

@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlpipe.plugins import ConfigError
-from rlpipe.ranks import ALONE, Ranks
-from rlpipe.trajectory import Float32
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError
+from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
+from rlpipe.plugins import resolve
+from rlpipe.trajectory import Float32, SpaceSpec
 
 Weights = dict[str, NDArray[Any]]
 """Parameters and buffers by name, as NumPy arrays: what travels to rollout workers and into checkpoints."""
@@ -34,6 +36,14 @@ class PolicyConfig:
     """File in ``rlpipe/policies/``, or ``package.module:Class``."""
     warm_start: str | None = None
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Weights that act, and their version: the number of updates behind them."""
+
+    version: int
+    weights: Weights
 
 
 class Acting(Protocol):
@@ -109,7 +119,7 @@ class Policy(ABC, nn.Module):
         """[B, D] observations as its networks see them."""
         return observations if self.normalizer is None else self.normalizer.normalize(observations)
 
-    def observe(self, observations: Tensor, ranks: Ranks = ALONE) -> None:
+    def observe(self, observations: Tensor, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
         """Takes note of [B, D] observations that were learnt from, here and by the other learners."""
         if self.normalizer is not None:
             self.normalizer.observe(observations, ranks)
@@ -138,6 +148,13 @@ class Policy(ABC, nn.Module):
                         "with another policy or on another task."
                     )
                 own[name].copy_(torch.tensor(array))
+
+
+def build_policy(config: Config, spec: SpaceSpec) -> Policy:
+    """The configured policy with its first weights, which depend on ``runner.seed`` alone."""
+    torch.manual_seed(config.runner.seed)
+    policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
+    return policy
 
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
@@ -179,7 +196,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
 
-    def observe(self, values: Tensor, ranks: Ranks = ALONE) -> None:
+    def observe(self, values: Tensor, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
         """Takes in [B, width] values, and those of the other learners."""
         values = values.double()
         mean = values.sum(0) / max(len(values), 1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.plugins import ConfigError
+from rlpipe.errors import ConfigError
 from rlpipe.policies.base import ACTIVATIONS, PerceptronConfig, Policy, RunningMoments, Weights, perceptron
 from rlpipe.trajectory import Float32, SpaceSpec
 

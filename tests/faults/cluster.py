@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlpipe.config import Config, to_yaml
-from rlpipe.run_directory import read_jsonl
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import to_yaml
+from rlpipe.run.directory import read_jsonl
 from tests.conftest import TOKEN
 
 REPOSITORY = Path(__file__).parent.parent.parent

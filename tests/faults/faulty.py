@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 from numpy.typing import NDArray
 
-from rlpipe.config import Config
+from rlpipe.config.schema import Config
 from rlpipe.envs.base import NextSeed, Step
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import Episode
 from tests.conftest import beside, scripted
 

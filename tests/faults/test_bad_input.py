@@ -30,11 +30,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlpipe
-from rlpipe import records
-from rlpipe.backends.base import Event, HistogramView, Row
+from rlpipe import files
 from rlpipe.cli import main
-from rlpipe.config import to_yaml
+from rlpipe.config.tree import to_yaml
+from rlpipe.metrics.row import Event, HistogramView, Row
 from rlpipe.metrics.spans import Span
+from rlpipe.run import shapes
 from rlpipe.trajectory import Episode
 from tests.conftest import scripted
 
@@ -142,10 +143,10 @@ def place(finished, tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("written", "shape", "but"),
     [
-        (Row, records.MetricsLine, {"events"}),
-        (HistogramView, records.HistogramRecord, set()),
-        (Event, records.EventLine, set()),
-        (Span, records.SpanRecord, set()),
+        (Row, shapes.MetricsLine, {"events"}),
+        (HistogramView, shapes.HistogramRecord, set()),
+        (Event, shapes.EventLine, set()),
+        (Span, shapes.SpanRecord, set()),
     ],
 )
 def test_a_record_has_the_keys_of_what_is_written(written, shape, but):
@@ -154,18 +155,18 @@ def test_a_record_has_the_keys_of_what_is_written(written, shape, but):
 
 def test_a_line_of_the_ledger_has_the_keys_of_an_episode():
     names = {field.name for field in fields(Episode)} - {"episode_return"} | {"return", "iteration"}
-    assert names == set(get_type_hints(records.EpisodeLine))
+    assert names == set(get_type_hints(shapes.EpisodeLine))
 
 
 def test_a_row_of_a_run_that_takes_no_steps_is_read_as_it_was_written():
     row = Row(iteration=1, total_timesteps=0, time=0.0, metrics={})
     line = json.dumps(row.as_json()).encode()
-    assert Row.from_json(records.parsed(line, records.MetricsLine, "here")) == row
+    assert Row.from_json(files.parsed(line, shapes.MetricsLine, "here")) == row
 
 
 def test_keys_of_a_later_version_are_passed_over():
     line = b'{"kind": "a", "message": "b", "iteration": 0, "time": 1, "data": {}, "new": 1}'
-    assert "new" not in records.parsed(line, records.EventLine, "here")
+    assert "new" not in files.parsed(line, shapes.EventLine, "here")
 
 
 def test_a_last_line_that_was_torn_is_passed_over(place):

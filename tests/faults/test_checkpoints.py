@@ -21,14 +21,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 import rlpipe
-from rlpipe import checkpoint, resuming
-from rlpipe.checkpoint import DamagedError, NoCheckpointError, Retention
-from rlpipe.config import load_config, stages, to_yaml
-from rlpipe.metric_logger import MetricLogger, run_info
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import RunDirectory
+from rlpipe.run import checkpoint, resume
+from rlpipe.run.checkpoint import DamagedError, NoCheckpointError, Retention
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.trajectory import SpaceSpec
 from tests.conftest import scripted
 from tests.test_training import SLOW_RUN, lines, rlpipe_command, to_mapping, wait_for_rows, write_config
@@ -615,7 +617,7 @@ def died(run: Path) -> Path:
 
 
 def found(config) -> Path | None:
-    with resuming.claimed(config, None, patience=0) as path:
+    with resume.claimed(config, None, patience=0) as path:
         return path
 
 
@@ -708,26 +710,26 @@ class TestAutoResume:
 
     def test_two_starts_never_take_the_same_run(self, run, tmp_path):
         died(run)
-        with resuming.claimed(auto(tmp_path), None, patience=0) as taken:
+        with resume.claimed(auto(tmp_path), None, patience=0) as taken:
             assert taken == run.resolve()
             with pytest.raises(ConfigError, match=r"with these settings and runner\.seed=0 goes on already"):
                 found(auto(tmp_path))
             with (
                 pytest.raises(ConfigError, match="was resumed and goes on"),
-                resuming.claimed(scripted(tmp_path), run, patience=0),
+                resume.claimed(scripted(tmp_path), run, patience=0),
             ):
                 pass
         assert found(auto(tmp_path)) == run.resolve()
 
     def test_two_starts_never_begin_the_same_run(self, tmp_path):
         with (
-            resuming.claimed(auto(tmp_path), None, patience=0),
+            resume.claimed(auto(tmp_path), None, patience=0),
             pytest.raises(ConfigError, match="goes on already"),
         ):
             found(auto(tmp_path))
 
     def test_starts_with_other_settings_or_seeds_do_not_wait_for_each_other(self, tmp_path):
-        with resuming.claimed(auto(tmp_path), None, patience=0):
+        with resume.claimed(auto(tmp_path), None, patience=0):
             assert found(auto(tmp_path, "runner.seed=1")) is None
             assert found(auto(tmp_path, "learner.lr=0.5")) is None
 

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from rlpipe.config import to_yaml
+from rlpipe.config.tree import to_yaml
 from tests.conftest import scripted
 from tests.faults.cluster import REPOSITORY
 from tests.faults.faulty import TWO_WORKERS, faulty

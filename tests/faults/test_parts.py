@@ -7,7 +7,7 @@ import json
 import pytest
 
 import rlpipe
-from rlpipe.faults import RunError
+from rlpipe.errors import RunError
 from tests.conftest import scripted
 from tests.faults.faulty import TWO_WORKERS, assert_whole, events, killed, rows
 

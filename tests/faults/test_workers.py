@@ -8,8 +8,8 @@ import json
 import pytest
 
 import rlpipe
-from rlpipe.faults import RunError
-from rlpipe.training import Interruption
+from rlpipe.errors import RunError
+from rlpipe.training.loop import Interruption
 from tests.conftest import beside
 from tests.faults.faulty import assert_whole, events, faulty, processes, rows
 

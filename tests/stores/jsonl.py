@@ -3,7 +3,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from rlpipe.run_directory import read_jsonl
+from rlpipe.run.directory import read_jsonl
 
 _HELD = tempfile.TemporaryDirectory(prefix="rlpipe-jsonl-")  # removed when the tests end
 FOLDER = Path(_HELD.name)

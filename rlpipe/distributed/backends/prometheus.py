@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpipe.backends.base import Backend, Event, Place, Row, RunInfo, escaped
+from rlpipe.backends.base import Backend, Place, RunInfo, escaped
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
-from rlpipe.plugins import ConfigError
-from rlpipe.run_directory import read_jsonl
+from rlpipe.metrics.row import Event, Row
+from rlpipe.run.directory import read_jsonl
 
 if TYPE_CHECKING:
     from ray.util.metrics import Gauge

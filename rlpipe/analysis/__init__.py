@@ -1,0 +1,1 @@
+"""Judging finished runs: reports, comparison, diagnosis."""

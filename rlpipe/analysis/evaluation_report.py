@@ -1,0 +1,175 @@
+"""Result of an evaluation: estimates, protocol, episodes, and its record in the run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlpipe.config.protocol import protocol
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import from_yaml, leaves, to_yaml
+from rlpipe.functional.intervals import (
+    bootstrap_interval,
+    wilson_interval,
+)
+from rlpipe.metrics import CATALOGUE, MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.reductions import Mean
+from rlpipe.run.checkpoint import Checkpoint
+from rlpipe.run.directory import versions
+from rlpipe.trajectory import Episode
+
+log = logging.getLogger("rlpipe")
+
+_PLAYS_NO_PART = ("evaluation.", "env.eval.", "runner.logger.", "rollout.", "cluster.", "learner.", "demos")
+"""Keys that stand in the protocol, or on which no episode of an evaluation depends."""
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """Result of an evaluation.
+
+    Attributes:
+        metrics: the ``eval/`` metrics.
+        estimates: success, return and length, each with its number of episodes and its 95 % interval.
+        checkpoint: that was evaluated.  iteration: after which it was written.
+        protocol: what makes two success rates comparable.
+        versions: of the packages it was played with.
+        changes: keys outside of the protocol in which the configuration is not the checkpoint's, with their values.
+        episodes: all of them, in the order of their seeds.
+        record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere.
+    """
+
+    metrics: dict[str, float]
+    estimates: list[Estimate]
+    checkpoint: str
+    iteration: int
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    changes: dict[str, Any]
+    episodes: list[Episode]
+    record: str | None = None
+
+    @classmethod
+    def of(cls, window: MetricWindow, config: Config, state: Checkpoint) -> EvaluationReport:
+        """What the merged window of an evaluation says of a checkpoint."""
+        episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
+        metrics = window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
+        before, now = (dict(leaves(from_yaml(text))) for text in (state.meta["config"], to_yaml(config)))
+        changes = {
+            key: value
+            for key, value in now.items()
+            if not key.startswith(_PLAYS_NO_PART) and before.get(key, value) != value  # a new version may add keys
+        }
+        return cls(
+            metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),
+            changes, episodes,
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as ``rlpipe evaluate --json`` prints it and as the record holds it."""
+        fields = {name: value for name, value in vars(self).items() if name != "record"}
+        return {
+            **fields,
+            "estimates": [asdict(one) for one in self.estimates],
+            "episodes": [episode.as_row(self.iteration) for episode in self.episodes],
+        }
+
+    def recorded(self) -> EvaluationReport:
+        """The same, written down in the run directory the checkpoint lies in; as it is where there is none."""
+        run = Path(self.checkpoint).resolve().parent.parent
+        if Path(self.checkpoint).resolve().parent.name != "checkpoints" or not (run / "run.json").is_file():
+            return self
+        try:
+            return replace(self, record=str(write_record(run, self.as_json())))
+        except OSError as error:
+            log.warning("The evaluation could not be recorded in %s: %s", run, error)
+            return self
+
+
+EVALUATIONS = "evaluations"
+"""Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
+_FIELDS = {
+    m.EVAL_SUCCESS_ONCE: "success_once",
+    m.EVAL_SUCCESS_AT_END: "success_at_end",
+    m.EVAL_SUCCESS_AT_RESET: "success_at_reset",
+    m.EVAL_EPISODE_RETURN: "episode_return",
+    m.EVAL_EPISODE_LEN: "length",
+}
+"""What an evaluation estimates, and the field of an episode that holds it."""
+ESTIMATED = [metric.name for metric in _FIELDS]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over episodes, with its 95 % interval.
+
+    Attributes:
+        metric: name.  value: share of episodes, or mean.  episodes: that it is over.
+        low, high: Wilson's bounds of a share, bootstrapped ones of a mean; None with a single episode's mean.
+    """
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    episodes: int
+
+
+def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
+    """What episodes say of a metric; None where none of them says anything. Their order does not matter."""
+    values = values_of(metric, episodes)
+    if not values:
+        return None
+    window = MetricWindow()
+    window.observe(metric, values)
+    value, low, high = metric.read(window.states), None, None
+    if metric.reduction is Mean:
+        low, high = wilson_interval(round(math.fsum(values)), len(values))
+    elif len(values) > 1:
+        low, high = bootstrap_interval(values)
+    return None if value is None else Estimate(metric.name, value, low, high, len(values))
+
+
+def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
+    """What an evaluation reports: success once, at the end and at reset, return and length, where they are known."""
+    found = (estimate(metric, episodes) for metric in _FIELDS)
+    return [one for one in found if one is not None]
+
+
+def values_of(metric: Metric, episodes: Sequence[Episode]) -> list[float]:
+    """The metric's value in each episode that has a finite one."""
+    values = (getattr(episode, _FIELDS[metric]) for episode in episodes)
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
+
+
+def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
+    """Adds ``evaluations/<n>.json`` to a run directory, whole or not at all, and touches nothing else in it."""
+    folder = run / EVALUATIONS
+    folder.mkdir(exist_ok=True)
+    partial = folder / f".{os.getpid()}.partial"
+    try:
+        partial.write_text(json.dumps(contents, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        number = max((int(file.stem) for file in records_of(run)), default=0)
+        while True:
+            number += 1
+            try:
+                (folder / f"{number}.json").hardlink_to(partial)  # unlike a rename, never replaces another's record
+            except FileExistsError:
+                continue
+            return folder / f"{number}.json"
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def records_of(run: Path) -> list[Path]:
+    """Records of a run, the newest first."""
+    files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdecimal()]
+    return sorted(files, key=lambda file: int(file.stem), reverse=True)

@@ -1,0 +1,1 @@
+"""Collection: simulators and policies make trajectories and metrics."""

@@ -1,0 +1,186 @@
+"""Advances a simulator and a policy together, one fragment at a time (stop 2 of the data path)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.envs.base import Simulator, Step
+from rlpipe.errors import SimulatorError
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.policies.base import Acting
+from rlpipe.trajectory import Episode, Float32, SpaceSpec, TrajectoryBatch
+
+
+class _Fragment:
+    """The arrays of a ``TrajectoryBatch`` while they fill."""
+
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec) -> None:
+        shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
+        self._observations = np.zeros((steps + 1, envs, spec.observation_dim), dtype=np.float32)
+        self._actions = np.zeros(shape, dtype=np.int64 if spec.num_actions else np.float32)
+        self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
+        self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
+        self._finals = [np.empty((0, spec.observation_dim), dtype=np.float32)]
+        self._final_index = [np.empty(0, dtype=np.int64)]
+
+    def decide(self, t: int, observations: Float32, actions: NDArray[Any], log_probs: Float32) -> None:
+        """Takes in what was seen and done at step t, before the simulator may write over it."""
+        self._observations[t], self._actions[t], self._log_probs[t] = observations, actions, log_probs
+
+    def add(self, t: int, step: Step) -> NDArray[np.int64]:
+        """Takes in what came of step t; returns the environments whose episode it ended."""
+        self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
+        self._valid[t] = step.valid
+        ended = np.flatnonzero(step.terminated | step.truncated)
+        if ended.size:
+            self._finals.append(step.successors[ended])
+            self._final_index.append(t * len(step.terminated) + ended)
+        return ended
+
+    def batch(self, observations: Float32, policy_version: int) -> TrajectoryBatch:
+        """All of it, with what is observed after the last step."""
+        self._observations[-1] = observations
+        return TrajectoryBatch(
+            self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
+            self._valid, np.concatenate(self._finals), np.concatenate(self._final_index), policy_version,
+        )  # fmt: skip
+
+
+class Collector:
+    """One simulator and one policy, advanced together a fragment at a time."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        policy: Acting,
+        horizon: int,
+        worker: int,
+        first_slot: int,
+        noise_seed: list[int],
+        *,
+        incarnation: int = 0,
+        first_step: int = 0,
+        whole_episodes: bool = False,
+        acting_time: Metric = m.PREDICT_TIME,
+    ) -> None:
+        """Resets the simulator, unless each collection does.
+
+        Args:
+            simulator, policy: that fit each other.  horizon: T.  worker: rank.
+            first_slot: number of this worker's first environment, over all workers.
+            noise_seed: origin of the action noise, which each slot draws for itself.
+            incarnation: how often the run was resumed.  first_step: steps each environment has taken since then.
+            whole_episodes: begin new episodes in each collection; the simulator leaves an environment idle after it.
+            acting_time: what the time until the policy has answered counts as.
+        """
+        self._simulator = simulator
+        self._policy = policy
+        self._horizon = horizon
+        self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
+        self._incarnation = incarnation
+        self._tracker = EpisodeTracker(
+            worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
+        )
+        self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
+        self._whole_episodes = whole_episodes
+        self._acting_time = acting_time
+        self._ended: list[Episode] = []  # in the fragment that is being collected
+        if not whole_episodes:
+            self._reset()
+
+    def _reset(self) -> None:
+        try:
+            self._observations, beginnings = self._simulator.reset()
+        except Exception as error:
+            raise SimulatorError.of(error, "resetting") from error
+        self._tracker.begin(beginnings)
+
+    @property
+    def unfinished(self) -> int:
+        """Episodes that would be lost if the simulator were closed now."""
+        return self._tracker.unfinished + len(self._ended)
+
+    @property
+    def steps(self) -> int:
+        """Steps each environment has taken since the run began or was resumed."""
+        return self._tracker.steps
+
+    @torch.inference_mode()
+    def collect(self, policy_version: int, first_step: int | None = None) -> tuple[TrajectoryBatch, MetricWindow]:
+        """Advances every environment by T steps; with whole episodes until all have ended, if that is earlier, and
+        the steps that are left are not valid.
+
+        Args:
+            policy_version: of the weights the policy holds now.
+            first_step: steps each environment has been given before; None goes on counting.
+        Returns:
+            The fragment, and the window with its timings and with the episodes that ended in it.
+        Raises:
+            SimulatorError: the simulator raised; its episodes are lost.
+        """
+        entered = time.perf_counter()
+        if first_step is not None:
+            self._tracker.steps = first_step
+        simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
+        if self._whole_episodes:
+            self._reset()
+        first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
+        noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
+        fragment = _Fragment(self._horizon, simulator.num_envs, spec)
+        observed: list[tuple[Metric, np.ndarray]] = []
+        env_seconds = acting_seconds = 0.0
+        for t in range(self._horizon):
+            began = time.perf_counter()
+            chosen, log_prob = policy.act(torch.from_numpy(self._observations), noise[t])
+            actions, log_probs = chosen.numpy(), log_prob.numpy()
+            fragment.decide(t, self._observations, actions, log_probs)
+            acted = time.perf_counter()
+            try:
+                step = simulator.step(actions if spec.num_actions else spec.clip(actions))
+            except Exception as error:
+                raise SimulatorError.of(error, f"taking step {t + 1} of {self._horizon}") from error
+            env_seconds += time.perf_counter() - acted
+            acting_seconds += acted - began
+            ended = fragment.add(t, step)
+            self._ended += self._tracker.step(step, policy_version, log_probs)
+            observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
+            self._observations = step.observations
+            running[ended] = False
+            if self._whole_episodes and not running.any():
+                break
+        self._tracker.steps = first_step + self._horizon  # idle or not, so that workers keep step
+        batch = fragment.batch(self._observations, policy_version)
+        episodes, self._ended = self._ended, []
+        window = self._describe(episodes, batch.valid)
+        window.observe(m.ENV_STEP_TIME, env_seconds)
+        window.observe(self._acting_time, acting_seconds)
+        for metric, values in observed:
+            window.observe(metric, values)
+        window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
+        return batch, window
+
+    def _describe(self, episodes: list[Episode], valid: np.ndarray) -> MetricWindow:
+        """The window of a fragment, but for what its steps themselves observed: [T, N] bool ``valid``."""
+        window = MetricWindow(episodes=episodes)
+        m.ENV.observe(window, episodes, self._incarnation)
+        if episodes:
+            window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
+        taken = int(np.count_nonzero(valid))
+        for metric in (m.NUM_DECISIONS, m.ACTION_TOKENS_TOTAL, m.TIMESTEPS, m.TOTAL_TIMESTEPS):
+            window.observe(metric, taken)
+        window.observe(m.VALID_FRACTION, valid)
+        window.observe(m.TOTAL_EPISODES, len(episodes))
+        window.observe(m.WORKERS_REPORTING, 1)
+        resetting = self._simulator.reset_seconds
+        if resetting is not None:
+            window.observe(m.BOOTSTRAP_STEP_TIME, resetting - self._reset_seconds)
+            self._reset_seconds = resetting
+        return window

@@ -1,0 +1,127 @@
+"""Evaluation: a fixed quota of whole episodes on held-out seeds.
+
+Which episode runs where is settled beforehand. Stopping at the first n episodes to finish would favour quick ones,
+which under a task that ends at success are the successful ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.collection.seeds import episode_seeds
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.plugins import resolve
+from rlpipe.policies.base import Acting
+from rlpipe.trajectory import Float32, SpaceSpec
+
+
+def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
+    """Slots of one worker; shares differ by at most one."""
+    bounds = [index * slots // num_workers for index in (rank, rank + 1)]
+    return range(*bounds)
+
+
+def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
+    """Checks that a simulator fits the policy.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not found.same_as(wanted):
+        raise ConfigError(f"{key} has other observations or actions, {found}, than the policy was made for, {wanted}.")
+
+
+class Evaluator:
+    """One worker's evaluation simulator, made once and reset for each evaluation."""
+
+    def __init__(self, config: Config, rank: int, num_workers: int, spec: SpaceSpec) -> None:
+        """Makes the simulator, if any slot falls to this worker.
+
+        Args:
+            config: of the run.  rank, num_workers: which share of the slots.  spec: what the policy was made for.
+        Raises:
+            ConfigError: the simulator cannot be made, or has other spaces.
+        """
+        self._protocol = quota = config.evaluation
+        self._rank = rank
+        slots = min(config.env.eval.total_num_envs, quota.episodes)
+        share = share_of_slots(slots, rank, num_workers)
+        self._first_slot = share.start
+        self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots)[share.start : share.stop]
+        self._noise_seed = config.runner.seed
+        self._queues: list[deque[int]] = []
+        self._generators: dict[int, np.random.Generator] = {}  # of the episodes being played, by slot
+        self._simulator: Any = None
+        if len(share):
+            self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
+                config.env.eval, len(share), self._next_seed
+            )
+            check_same_spaces("env.eval", self._simulator.spec, spec)
+
+    def _next_seed(self, n: int) -> int | None:
+        if not self._queues[n]:
+            self._generators.pop(n, None)
+            return None
+        seed = self._queues[n].popleft()
+        self._generators[n] = np.random.default_rng([self._noise_seed, seed])
+        return seed
+
+    def _actions(self, policy: Acting, observations: Float32) -> NDArray[Any]:
+        """One action for each slot that has an episode to play.
+
+        Each is computed by itself, from noise of its episode: what one episode does may not depend on how many others
+        are played beside it.
+        """
+        spec = self._simulator.spec
+        shape = () if spec.num_actions else (spec.action_dim,)
+        actions = np.zeros((len(observations), *shape), dtype=np.int64 if spec.num_actions else np.float32)
+        playing = list(self._generators)
+        noise = None
+        if not self._protocol.deterministic:
+            drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
+            noise = torch.from_numpy(np.concatenate(drawn))
+        actions[playing] = policy.act_each(torch.from_numpy(observations[playing]), noise)[0].numpy()
+        return actions if spec.num_actions else spec.clip(actions)
+
+    @torch.inference_mode()
+    def evaluate(self, policy: Acting, policy_version: int) -> MetricWindow:
+        """Runs this worker's episodes to their end.
+
+        Returns:
+            A window with the ``eval/`` metrics and the episodes.
+        Raises:
+            SimulatorError: the simulator raised; what was played says nothing.
+        """
+        window = MetricWindow()
+        if self._simulator is not None:
+            simulator = self._simulator
+            self._queues = [deque(seeds) for seeds in self._seeds]
+            self._generators = {}
+            tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
+            remaining = sum(map(len, self._seeds))
+            try:
+                observations, beginnings = simulator.reset()
+            except Exception as error:
+                raise SimulatorError.of(error, "resetting") from error
+            tracker.begin(beginnings)
+            while remaining:
+                actions = self._actions(policy, observations)
+                try:
+                    step = simulator.step(actions)
+                except Exception as error:
+                    raise SimulatorError.of(error, "taking a step") from error
+                ended = tracker.step(step, policy_version)
+                window.eval_episodes += ended
+                remaining -= len(ended)
+                observations = step.observations
+        m.EVAL.observe(window, window.eval_episodes)
+        return window

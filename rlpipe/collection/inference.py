@@ -1,0 +1,212 @@
+"""One policy that acts for many rollout workers: their requests are gathered, and one forward pass answers them all.
+
+The other end of ``rollout.ServedPolicy``. Knows nothing of Ray or of simulators. Its methods may be called from many
+threads; the policy runs on one thread of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.config.schema import Config
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.spans import spans
+from rlpipe.policies.base import Snapshot, build_policy
+from rlpipe.trajectory import Float32, SpaceSpec
+
+Answer = tuple[NDArray[Any], Float32]
+"""Actions and log-probabilities, a row for each of the request."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one worker asks for, and where the answer will be."""
+
+    rank: int
+    version: int
+    observations: Float32
+    noise: Float32 | None
+    each: bool
+    arrived: float = field(default_factory=time.perf_counter)
+    answer: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass
+class _Passes:
+    """The forward passes of one collection."""
+
+    load_began: float = 0.0
+    loaded: float = 0.0
+    began: float = math.inf
+    ended: float = -math.inf
+    busy: float = 0.0
+    sizes: list[int] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+    def add(self, requests: list[_Request], began: float, ended: float) -> None:
+        self.began, self.ended = min(self.began, *(r.arrived for r in requests)), ended
+        self.busy += ended - began
+        self.sizes.append(sum(len(r.observations) for r in requests))
+        self.waits += [began - r.arrived for r in requests]
+
+    def window(self, part: str) -> MetricWindow:
+        window = MetricWindow(spans=spans(part, [self.load_began, self.loaded], ["load weights"]))
+        window.observe(m.LOAD_WEIGHTS_TIME, self.loaded - self.load_began)
+        if self.sizes:
+            window.spans += spans(part, [self.began, self.ended], ["answer"])
+            window.observe(m.INFERENCE_BATCH_SIZE, self.sizes)
+            window.observe(m.INFERENCE_WAIT, self.waits)
+            window.observe(m.PREDICT_TIME, self.busy)
+            window.observe(m.ROLLOUT_RECV_WAIT, self.ended - self.began - self.busy)
+        return window
+
+
+class InferenceServer:
+    """Implements ``rollout.PolicyServer``.
+
+    A pass begins when every worker that collects has asked, when there are ``rollout.max_inference_batch`` rows, or
+    ``rollout.inference_wait`` milliseconds after the first request. Its rows are in the order of the workers' ranks, so
+    that passes which wait for all are the same in every run.
+    """
+
+    def __init__(self, config: Config, spec: SpaceSpec, index: int, ranks: Iterable[int]) -> None:
+        """Makes the policy with its first weights, on a GPU if there is one.
+
+        Args:
+            config: of the run.  spec: of the simulator.  index: of this server.  ranks: of the workers that ask here.
+        """
+        rollout, threads = config.rollout, max(1, int(config.cluster.cpus_per_inference_server))
+        torch.set_num_threads(threads)
+        self._patience = math.inf if rollout.inference_wait is None else rollout.inference_wait / 1000
+        self._most = rollout.max_inference_batch
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._policy = build_policy(config, spec).to(self._device)
+        self._version = -1
+        self._name = f"inference-{index}"
+        self._ranks = frozenset(ranks)
+        self._acting = threading.Lock()  # whoever reads the weights or replaces them
+        self._changed = threading.Condition()  # of all below
+        self._waiting: list[_Request] = []
+        self._collecting: set[int] = set()
+        self._passes = _Passes()
+        threading.Thread(target=self._serve, args=(threads,), daemon=True).start()
+
+    def load(self, snapshot: Snapshot) -> Snapshot:
+        """Acts with these weights from now on, and expects requests of all its workers.
+
+        Returns:
+            The same without its weights, which is all that the workers need.
+        """
+        began = time.perf_counter()
+        with self._acting:
+            self._policy.load_weights(snapshot.weights)
+            self._version = snapshot.version
+        with self._changed:
+            self._collecting = set(self._ranks)
+            self._passes = _Passes(began, time.perf_counter())
+        return Snapshot(snapshot.version, {})
+
+    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Answer:
+        """Actions and log-probabilities for the rows of one worker.
+
+        Args:
+            rank: who asks.  version: of the weights that must answer.
+            observations: [N, D].  noise: [N, noise width], or None for the deterministic actions.
+            each: compute every row by itself, at once, whoever else may ask.
+        Raises:
+            RuntimeError: the server holds other weights.
+        """
+        request = _Request(rank, version, observations, noise, each)
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.notify_all()
+        return request.answer.result()
+
+    def leave(self, rank: int) -> None:
+        """Says that a worker asks nothing more in this collection."""
+        with self._changed:
+            self._collecting.discard(rank)
+            self._changed.notify_all()
+
+    def window(self, _: Snapshot) -> MetricWindow:
+        """Sizes and times of the passes of a collection, once all workers have left it.
+
+        It takes what ``load`` returned, so that nobody can call it before the collection has begun.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._collecting)
+            return self._passes.window(self._name)
+
+    def _serve(self, threads: int) -> None:
+        torch.set_num_threads(threads)  # each thread has its own number
+        while True:
+            requests = self._gather()
+            try:
+                answers = self._answers(requests)
+            except Exception as error:
+                for request in requests:
+                    request.answer.set_exception(error)  # whoever waits must hear of it
+                continue
+            for request, answer in zip(requests, answers, strict=True):
+                request.answer.set_result(answer)
+
+    def _gather(self) -> list[_Request]:
+        """The requests of the next pass, once it may begin."""
+        with self._changed:
+            while (left := self._time_left()) > 0:
+                self._changed.wait(None if math.isinf(left) else left)
+            rows, count = 0, 0
+            for request in self._waiting:
+                rows += len(request.observations)
+                if count and (rows > self._most or request.each or self._waiting[0].each):
+                    break
+                count += 1
+            taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return sorted(taken, key=lambda request: request.rank)
+
+    def _time_left(self) -> float:
+        """Seconds for which the next pass may wait for more requests."""
+        if not self._waiting:
+            return math.inf
+        asked = {request.rank for request in self._waiting}
+        rows = sum(len(request.observations) for request in self._waiting)
+        if self._waiting[0].each or rows >= self._most or asked >= self._collecting:
+            return 0.0
+        return self._waiting[0].arrived + self._patience - time.perf_counter()
+
+    def _answers(self, requests: list[_Request]) -> list[Answer]:
+        """One forward pass, and what each request gets of it."""
+        began = time.perf_counter()
+        each = requests[0].each
+        observations = self._joined([request.observations for request in requests])
+        drawn = [request.noise for request in requests if request.noise is not None]
+        noise = self._joined(drawn) if drawn else None
+        with self._acting, torch.inference_mode():
+            for request in requests:
+                if request.version != self._version:
+                    raise RuntimeError(
+                        f"rollout worker {request.rank} acts with version {request.version} of the policy, but the "
+                        f"inference server holds version {self._version}."
+                    )
+            act = self._policy.act_each if each else self._policy.act
+            actions, log_probs = (found.cpu().numpy() for found in act(observations, noise))
+        if not each:
+            with self._changed:
+                self._passes.add(requests, began, time.perf_counter())
+        bounds = np.cumsum([len(request.observations) for request in requests])[:-1]
+        return list(zip(np.split(actions, bounds), np.split(log_probs, bounds), strict=True))
+
+    def _joined(self, parts: list[Float32]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(self._device)

@@ -1,0 +1,57 @@
+"""A policy that lives on an inference server."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.policies.base import Policy
+from rlpipe.trajectory import Float32
+
+
+class PolicyServer(Protocol):
+    """Where a policy lives that several workers act with; see ``inference.InferenceServer``."""
+
+    def act(
+        self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool
+    ) -> tuple[NDArray[Any], Float32]:
+        """Actions and log-probabilities for the rows of one worker."""
+
+    def leave(self, rank: int) -> None:
+        """Says that a worker asks nothing more in this collection."""
+
+
+class ServedPolicy:
+    """Implements ``Acting`` with a policy that lives on a server.
+
+    Attributes:
+        version: of the weights that must answer.  server: that answers.  rank: of the worker that asks.
+    """
+
+    def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
+        """Takes the policy without its weights, for the noise; and who asks whom."""
+        self._policy = policy
+        self.server = server
+        self.rank = rank
+        self.version = 0
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        """As ``Policy.noise``."""
+        return self._policy.noise(generator, steps)
+
+    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act``."""
+        return self._ask(observations, noise, each=False)
+
+    def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As ``Policy.act_each``."""
+        return self._ask(observations, noise, each=True)
+
+    def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
+        drawn = None if noise is None else noise.numpy()
+        actions, log_probs = self.server.act(self.rank, self.version, observations.numpy(), drawn, each)
+        return torch.tensor(actions), torch.tensor(log_probs)  # copies: what Ray hands over may not be written to

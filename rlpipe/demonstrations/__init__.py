@@ -1,0 +1,1 @@
+"""Demonstrations: files, checks, the planner."""

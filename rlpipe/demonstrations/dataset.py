@@ -1,0 +1,214 @@
+"""Demonstrations: ManiSkill's trajectory files (HDF5 with a JSON beside it), checked against the task they are for.
+
+The format is that of ``mani_skill.trajectory``: a group for each trajectory with ``obs`` [L + 1, D], ``actions``
+[L, A], ``success`` [L] and perhaps ``rewards`` [L]; the JSON names the task and how it was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from rlpipe import files
+from rlpipe.errors import ConfigError
+from rlpipe.files import whole_file
+from rlpipe.plugins import require
+from rlpipe.trajectory import Bool, Float32, SpaceSpec
+
+ACTION_TOLERANCE = 1e-4
+"""How far outside its bounds a recorded action may lie, in the simulator's unit, for rounding."""
+
+
+@whole_file
+class RecordedOptions(TypedDict):
+    """How a simulator was made that demonstrations were recorded in."""
+
+    control_mode: NotRequired[str | None]
+    reward_mode: NotRequired[str | None]
+
+
+@whole_file
+class RecordedSimulator(TypedDict):
+    """The simulator that demonstrations were recorded in."""
+
+    env_id: str
+    env_kwargs: RecordedOptions
+
+
+@whole_file
+class Recording(TypedDict):
+    """The JSON that ManiSkill writes beside a file of demonstrations."""
+
+    env_info: RecordedSimulator
+    episodes: NotRequired[list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Transitions of successful trajectories, one after the other.
+
+    Attributes:
+        observations, next_observations: [B, D] float32.  actions: [B, A] float32.  rewards: [B] float32.
+        terminated, truncated: [B] bool; each trajectory ends with one of them.
+        trajectory: [B] int64, from 0.
+        left_out: trajectories of the file that never succeed.
+    """
+
+    observations: Float32
+    actions: Float32
+    rewards: Float32
+    terminated: Bool
+    truncated: Bool
+    next_observations: Float32
+    trajectory: NDArray[np.int64]
+    left_out: int = 0
+
+    @property
+    def num_trajectories(self) -> int:
+        """Number of trajectories."""
+        return int(self.trajectory[-1]) + 1
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def check(path: str, task: Any) -> None:
+    """Checks, without reading the trajectories, that a file of demonstrations is for a task.
+
+    Args:
+        path: of the HDF5 file.  task: configuration of the simulator.
+    Raises:
+        ConfigError: it is not.
+    """
+    require("h5py", "maniskill", "demos")
+    file = Path(path)
+    if (kind := files.kind_of(file)) != "file":
+        what = "that is a directory" if kind else "there is no such file"
+        raise ConfigError(f"demos is {path}, but {what}: name an HDF5 file of ManiSkill's.")
+    sidecar = file.with_suffix(".json")
+    if files.kind_of(sidecar) != "file":
+        raise ConfigError(f"demos is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
+    if sidecar == file:
+        raise ConfigError(f"demos is {path}; name the HDF5 file, and not the JSON beside it.")
+    made = _made(path)["env_info"]
+    found = {"id": made["env_id"], "control_mode": made["env_kwargs"].get("control_mode")}
+    for key, value in found.items():
+        wanted = getattr(task, key, value)
+        if value is not None and value != wanted:
+            raise ConfigError(f"demos: {path} was made with {key} {value}, but env.train.{key} is {wanted}.")
+
+
+def seeds(path: str) -> set[int]:
+    """Seeds of the episodes in a file that ``check`` has passed, where they are known."""
+    found = (episode.get("episode_seed") for episode in _made(path).get("episodes", []))
+    return {seed for seed in found if isinstance(seed, int)}
+
+
+def _made(path: str) -> Recording:
+    """What the JSON beside a file says of how it was made."""
+    return files.read(Path(path).with_suffix(".json"), Recording)
+
+
+def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
+    """Reads the trajectories that succeed, each up to where the task ends it.
+
+    Under sparse reward the reward is success; under another it is the one that was recorded.
+
+    Args:
+        path: of the HDF5 file.  task: configuration of the simulator.  spec: of the simulator.
+    Raises:
+        ConfigError: the file is damaged, is not for this task, or holds no success.
+    """
+    check(path, task)
+    import h5py
+
+    made = _made(path)["env_info"]["env_kwargs"]
+    wanted = getattr(task, "reward_mode", "sparse")
+    if wanted not in ("sparse", made.get("reward_mode")):
+        raise ConfigError(
+            f"demos: {path} was recorded with reward_mode {made.get('reward_mode')}, but env.train.reward_mode is "
+            f"{wanted}. Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
+        )
+    parts: list[tuple[NDArray[Any], ...]] = []
+    left_out = 0
+    try:
+        with h5py.File(path) as file:
+            for name in sorted(file, key=lambda key: int(key.rpartition("_")[2])):
+                part = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
+                left_out += part is None
+                parts += [] if part is None else [part]
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        # h5py raises any of these, by which part of a damaged file it meets
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
+    if not parts:
+        raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    numbers = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+    return Demonstrations(*columns, numbers, left_out)  # type: ignore[call-arg, arg-type]
+
+
+def _trajectory(
+    group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
+) -> tuple[NDArray[Any], ...] | None:
+    """One trajectory up to its end; None if it never succeeds."""
+    if "obs" not in group or not hasattr(group["obs"], "shape"):
+        raise ConfigError(
+            f"demos: {where} holds no state observations. Add them with: python -m "
+            "mani_skill.trajectory.replay_trajectory --traj-path FILE --use-env-states -o state --save-traj"
+        )
+    observations, actions = group["obs"][:].astype(np.float32), group["actions"][:].astype(np.float32)
+    success = group["success"][:].astype(bool)
+    if success.shape != (len(actions),):
+        raise ConfigError(f"demos: {where} has {len(actions)} actions, but success of shape {success.shape}.")
+    if observations.ndim != 2 or observations.shape != (len(actions) + 1, spec.observation_dim):
+        raise ConfigError(
+            f"demos: {where} has observations of shape {observations.shape}, but {len(actions)} actions and the "
+            f"simulator's width ask for ({len(actions) + 1}, {spec.observation_dim})."
+        )
+    if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
+        raise ConfigError(
+            f"demos: {where} has actions of shape {actions.shape}; the simulator takes {spec.action_dim} numbers"
+            f"{'' if spec.num_actions is None else ', of which one is chosen'}."
+        )
+    outside = float(np.maximum(actions - spec.action_high, spec.action_low - actions).max(initial=0.0))
+    if not np.isfinite(observations).all() or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
+        raise ConfigError(
+            f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
+            "Was it recorded with another control mode, or without its actions being cut?"
+        )
+    if "terminated" in group:
+        failure = group["fail"][:].astype(bool) if "fail" in group else None
+        first = last_attempt(success, group["terminated"][:].astype(bool), failure)
+        observations, actions, success = observations[first:], actions[first:], success[first:]
+    if not success.any():
+        return None
+    last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
+    paid = success if reward_mode == "sparse" else group["rewards"][-len(success) :]
+    rewards = paid.astype(np.float32)
+    terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
+    (truncated if ignore_terminations else terminated)[-1] = True
+    return (
+        observations[:last], spec.clip(actions[:last]), rewards[:last], terminated, truncated,
+        observations[1 : last + 1],
+    )  # fmt: skip
+
+
+def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:
+    """First step of the last attempt in a trajectory.
+
+    When ``replay_trajectory`` fails to convert a trajectory, ManiSkill 3.0.1 leaves its steps in front of the next one.
+    Where the two meet, it writes ``terminated`` without a success or a failure, which no task does.
+
+    Args:
+        success, terminated, failure: [L] bool of each step.
+    """
+    met = terminated & ~success if failure is None else terminated & ~success & ~failure
+    (places,) = np.nonzero(met[:-1])
+    return int(places[-1]) + 1 if len(places) else 0

@@ -1,0 +1,1 @@
+"""Learning: trajectories in, weights out."""

@@ -1,0 +1,177 @@
+"""What all learners share: policy, device, stages, learning rates, checkpoints."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.config.schema import AUTO, Config, Stage
+from rlpipe.config.selection import algorithm_class, declared_metrics
+from rlpipe.errors import ConfigError
+from rlpipe.learning.device import check_device
+from rlpipe.learning.shares import Share
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.policies.base import Snapshot, Weights, build_policy
+from rlpipe.run.checkpoint import under
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class LearnerBase(ABC):
+    """What every learner has: the policy, its weights' version, the device, and the settings of the stage."""
+
+    _learns_critic = True
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, learners: int = 1) -> None:
+        """Makes the policy with its first weights, which follow from the seed or from ``policy.warm_start``.
+
+        Args:
+            stages: of the run.  spec: of the simulator.  learners: of the run; they may share a machine.
+        """
+        config = stages[0].config
+        self._stages = stages
+        self._metrics = tuple(declared_metrics(config).values())
+        self._total = stages[-1].until
+        threads = config.learner.num_threads
+        if isinstance(threads, str):
+            threads = len(os.sched_getaffinity(0))
+            if algorithm_class(config).ahead:
+                threads //= 2  # workers collect meanwhile
+            threads = max(1, threads // learners)
+        self._threads = threads
+        torch.set_num_threads(self._threads)
+        device = config.learner.device
+        check_device(device)
+        self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
+        self._policy = build_policy(config, spec).to(self._device)
+        self._generator = torch.Generator().manual_seed(config.runner.seed)
+        self._version = 0
+        self._stage = 0
+        self._config = config
+
+    def _enter(self, stage: int) -> bool:
+        """Takes over the settings of a stage; returns whether it is another than before."""
+        changed, self._stage = stage != self._stage, stage
+        self._config = self._stages[stage].config
+        return changed
+
+    def _make_algorithm(self) -> Any:
+        return algorithm_class(self._config)(self._config.algorithm)
+
+    def snapshot(self) -> Snapshot:
+        """The weights that act, as they are now."""
+        return Snapshot(self._version, self._policy.acting_weights())
+
+    @abstractmethod
+    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+        """Learns from the fragments of one iteration.
+
+        Args:
+            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
+            batches: of all workers, in the order of their ranks.
+        Returns:
+            New weights, and the ``train/`` and ``rollout/`` metrics.
+        """
+
+    def begin_with(self, weights: Weights) -> Snapshot:
+        """Takes over the weights of another policy, and returns what acts now.
+
+        Raises:
+            ConfigError: they belong to a policy of another shape.
+        """
+        self._policy.load_weights(weights)
+        return self.snapshot()
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
+
+    @abstractmethod
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Takes over what ``state`` gave, also on another device."""
+
+    def resume(self, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Goes on from the arrays of a checkpoint.
+
+        Raises:
+            ConfigError: they do not fit this policy, algorithm or optimiser; it names the file.
+        """
+        try:
+            self.load_state(arrays)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path} does not fit what is to go on from it: {type(error).__name__}: {error}. It may be of another "
+                "algorithm."
+            ) from error
+
+    def _common_state(self) -> Arrays:
+        arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
+        arrays["generator"] = self._generator.get_state().numpy().copy()
+        arrays["version"] = np.array(self._version)
+        return arrays
+
+    def _load_common_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._policy.load_weights(under("policy/", arrays))
+        self._generator.set_state(torch.tensor(arrays["generator"]))
+        self._version = int(arrays["version"])
+
+    @staticmethod
+    def _arrays(prefix: str, state: Mapping[str, Tensor]) -> Arrays:
+        """Copies on the host."""
+        return {f"{prefix}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
+
+    @staticmethod
+    def _tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """Copies of those whose names begin so, without that; on the host."""
+        return {name: torch.tensor(array) for name, array in under(prefix, arrays).items()}
+
+    def _learning_rates(self, iteration: int, window: MetricWindow) -> tuple[float, float]:
+        """Of actor and critic in this iteration."""
+        learner = self._config.learner
+        scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
+        actor, critic = learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr
+        window.observe(m.ACTOR_LR, actor * scale)
+        if self._learns_critic:
+            window.observe(m.CRITIC_LR, critic * scale)
+        return actor * scale, critic * scale
+
+    def _observe_versions(
+        self, window: MetricWindow, batches: Sequence[TrajectoryBatch], own: Share | None = None
+    ) -> None:
+        """Whose actions were learnt from, of the own environments or else of all."""
+        columns = slice(None) if own is None else slice(own.columns.start, own.columns.stop)
+        decisions = np.concatenate([batch.valid.sum(0) for batch in batches])[columns]
+        envs = [batch.valid.shape[1] for batch in batches]
+        versions = np.repeat([batch.policy_version for batch in batches], envs)[columns]
+        window.observe(m.POLICY_VERSION, versions, weights=decisions)
+        lags = self._version - 1 - versions
+        window.observe(m.POLICY_LAG, lags, weights=decisions)
+        window.observe(m.POLICY_LAG_MAX, lags)
+
+    def _now(self) -> float:
+        """Seconds, once the device has done what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def learner_class(config: Config) -> type[LearnerBase]:
+    """Where the configured algorithm learns."""
+    algorithm = algorithm_class(config)
+    module, _, name = algorithm.learner.partition(":")
+    found: type[LearnerBase] = getattr(importlib.import_module(module), name)
+    return found

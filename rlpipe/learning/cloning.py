@@ -1,0 +1,117 @@
+"""Learning from demonstrations alone: one pass over them an iteration, and an end when held-out ones get no better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlpipe.algorithms.base import load_optimizer_state, optimizer_state
+from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
+from rlpipe.config.schema import Stage
+from rlpipe.demonstrations import dataset
+from rlpipe.errors import ConfigError
+from rlpipe.functional.soft_actor_critic import cloning_loss
+from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.spans import spans
+from rlpipe.policies.base import Snapshot
+from rlpipe.run.checkpoint import under
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+
+class CloningLearner(LearnerBase):
+    """Fits the policy's most likely action to the demonstrated one."""
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        """Reads the demonstrations and sets some aside.
+
+        Args:
+            stages: of the run, one.  spec: of the simulator.
+        Raises:
+            ConfigError: they do not fit, or are too few to set any aside.
+        """
+        super().__init__(stages, spec)
+        config = self._config
+        self._options: BehaviourCloningConfig = config.algorithm
+        shown = dataset.load(str(config.demos), config.env.train, spec)
+        count = shown.num_trajectories
+        aside = round(self._options.held_out * count)
+        if not 0 < aside < count:
+            raise ConfigError(
+                f"algorithm.held_out is {self._options.held_out}, but there are {count} demonstrations: none would be "
+                "left to learn from, or to hold out."
+            )
+        chosen = torch.randperm(count, generator=self._generator)[:aside].numpy()
+        held_out = torch.from_numpy(np.isin(shown.trajectory, chosen))
+        observations, actions = torch.from_numpy(shown.observations), torch.from_numpy(shown.actions)
+        self._train = (observations[~held_out].to(self._device), actions[~held_out].to(self._device))
+        self._held_out = (observations[held_out].to(self._device), actions[held_out].to(self._device))
+        self._demonstrations = count
+        self._actor = list(self._policy.actor_parameters())
+        self._optimizer = torch.optim.Adam(self._actor, lr=0.0, eps=config.learner.adam_eps, fused=True)
+        self._policy.observe(self._train[0])
+        self._best = (float("inf"), 0)
+        self._best_weights = self._policy.weights()
+
+    def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+        torch.set_num_threads(self._threads)
+        began = self._now()
+        window, observed = MetricWindow(), Observations(self._metrics)
+        self._optimizer.param_groups[0]["lr"], _ = self._learning_rates(iteration, window)
+        order = torch.randperm(len(self._train[0]), generator=self._generator).to(self._device)
+        for index in torch.split(order, self._options.batch_size):
+            loss = self._loss(self._train[0][index], self._train[1][index])
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.mean().backward()  # type: ignore[no-untyped-call]
+            limit = self._config.learner.max_grad_norm
+            norm = nn.utils.clip_grad_norm_(self._actor, float("inf") if limit is None else limit)
+            self._optimizer.step()
+            observed.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm.detach()})
+        with torch.no_grad():
+            left = self._loss(*self._held_out)
+            observed.add({m.CLONING_LOSS_HELD_OUT: left})
+            observed.reduce(window)
+        self._version += 1
+        if float(left.mean()) < self._best[0]:
+            self._best, self._best_weights = (float(left.mean()), iteration), self._policy.weights()
+        finished = iteration - self._best[1] >= self._options.patience or iteration == self._total
+        if finished:
+            self._policy.load_weights(self._best_weights)
+        window.observe(m.CLONING_FINISHED, float(finished))
+        window.observe(m.CLONING_BEST_EPOCH, self._best[1])
+        window.observe(m.NUM_UPDATES, -(-len(order) // self._options.batch_size))
+        window.observe(m.TOTAL_TIMESTEPS, 0)
+        window.observe(m.STAGE, stage)
+        window.observe(m.VERSION, self._version)
+        window.observe(m.DEMO_SAMPLES, len(self._train[0]) + len(self._held_out[0]))
+        window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
+        trained = self._now()
+        window.observe(m.RUN_TRAINING_TIME, trained - began)
+        window.spans = spans("learner", [began, trained], ["train"])
+        return self.snapshot(), window
+
+    def _loss(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """[B] of each step."""
+        return cloning_loss(self._policy.act(observations, None)[0], actions)
+
+    def state(self) -> Arrays:
+        arrays = self._common_state()
+        arrays |= {f"current/{name}": array for name, array in self._policy.weights().items()}
+        arrays |= {f"policy/{name}": array for name, array in self._best_weights.items()}  # whoever goes on wants these
+        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
+        arrays["best"] = np.array(self._best)
+        return arrays
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._load_common_state(arrays)
+        self._best_weights = self._policy.weights()
+        self._best = (float(arrays["best"][0]), int(arrays["best"][1]))
+        self._policy.load_weights(under("current/", arrays))
+        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))

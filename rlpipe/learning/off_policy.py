@@ -1,0 +1,161 @@
+"""Learning from a replay buffer: fragments in, gradient steps on what is remembered, new weights out.
+
+The counterpart of ``learner`` for algorithms that learn from remembered transitions (``algorithms.base_off_policy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
+from rlpipe.config.schema import Stage
+from rlpipe.demonstrations import dataset
+from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.learning.replay import ReplayBuffer
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.spans import spans
+from rlpipe.policies.base import Snapshot
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+LEAST_STEPS = 1
+"""Gradient steps of an iteration in which there was no time for more."""
+
+
+class OffPolicyLearner(LearnerBase):
+    """Policy, algorithm, replay buffer and demonstrations."""
+
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
+        """Makes the policy with its first weights, and reads the demonstrations.
+
+        Args:
+            stages: of the run; all have the same algorithm.  spec: of the simulator.
+        Raises:
+            ConfigError: the algorithm cannot learn this policy, or the demonstrations do not fit.
+        """
+        super().__init__(stages, spec)
+        config = self._config
+        self._algorithm: OffPolicyAlgorithm = self._make_algorithm()
+        self._options: OffPolicyConfig = config.algorithm
+        self._algorithm.begin(self._policy, spec, self._device, self._generator)
+        horizon = (self._options.discount, self._options.n_step)
+        self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device, *horizon)
+        self._shown: ReplayBuffer | None = None
+        self._demonstrations = 0
+        self._unseen: Tensor | None = None  # by the policy, whose first weights follow from the seed alone
+        if config.demos:
+            shown = dataset.load(config.demos, config.env.train, spec)
+            self._shown = ReplayBuffer(len(shown), spec, self._device, *horizon)
+            self._shown.add_demonstrations(shown)
+            self._demonstrations = shown.num_trajectories
+            self._unseen = torch.from_numpy(shown.observations).to(self._device)
+        self._debt = 0.0
+
+    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+        """Remembers the fragments of one iteration and takes gradient steps.
+
+        Args:
+            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
+            batches: of all workers, in the order of their ranks.
+        Returns:
+            New weights, and the ``train/`` metrics.
+        """
+        torch.set_num_threads(self._threads)
+        self._enter(stage)
+        began = self._now()
+        window, observations = MetricWindow(), Observations(self._metrics)
+        if self._unseen is not None:
+            self._policy.observe(self._unseen)
+            self._unseen = None
+        for batch in batches:
+            self._replay.add(batch)
+            self._policy.observe(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
+        collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
+        received = self._now()
+        rates = self._learning_rates(iteration, window)
+        learner = self._config.learner
+        self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
+        skipped = self._algorithm.skipped
+        steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, observations)
+        with torch.no_grad():
+            observations.reduce(window)
+        trained = self._now()
+        self._version += 1
+        snapshot = self.snapshot()
+        published = self._now()
+        moments = [began, received, trained, published]
+        window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
+        skipped = self._algorithm.skipped - skipped
+        window.observe(m.GRADIENT_STEPS, steps)
+        window.observe(m.LEARNT_FROM, collected)
+        if steps:
+            window.observe(m.NUM_UPDATES, steps - skipped)
+            window.observe(m.NONFINITE_STEPS, skipped)
+        window.observe(m.REPLAY_SAMPLES, len(self._replay))
+        window.observe(m.REPLAY_ADDED, self._replay.added)
+        window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
+        if self._shown is not None:
+            window.observe(m.DEMO_SAMPLES, len(self._shown))
+            window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
+        window.observe(m.STAGE, stage)
+        window.observe(m.VERSION, self._version)
+        self._observe_versions(window, batches)
+        window.observe(m.RECV_TRAJ_TIME, received - began)
+        window.observe(m.RUN_TRAINING_TIME, trained - received)
+        window.observe(m.SYNC_WEIGHTS, published - trained)
+        window.observe(m.PUBLISH_WEIGHTS_TIME, published - trained)
+        return snapshot, window
+
+    def _take_steps(self, collected: int, seconds: float, began: float, observations: Observations) -> int:
+        """Takes the gradient steps that are due; without a ratio, as many as fit into the time collection took."""
+        options = self._options
+        if self._replay.added < options.learning_starts:
+            return 0
+        if options.update_to_data is not None:
+            self._debt += options.update_to_data * collected
+            due = int(self._debt)
+            self._debt -= due
+            for _ in range(due):
+                observations.add(self._step())
+            return due
+        steps = 0
+        while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, steps that are queued took no time yet
+            observations.add(self._step())
+            steps += 1
+        return steps
+
+    def _step(self) -> dict[Metric, Tensor | float]:
+        count = self._options.batch_size
+        shown = round(count * self._algorithm.demo_share) if self._shown is not None else 0
+        rows = self._replay.draw(count - shown, self._generator)
+        staleness = self._version - self._replay.versions(rows)
+        experience = self._replay.transitions(rows)
+        batch: Transitions = experience
+        if self._shown is not None and shown:
+            batch = self._replay.transitions(torch.cat([rows, self._shown.draw(shown, self._generator)]), shown)
+        observed = dict(self._algorithm.step(batch))
+        observed[m.STALENESS] = staleness
+        observed[m.REPLAY_REWARD] = experience.rewards
+        return observed
+
+    def state(self) -> Arrays:
+        arrays = self._common_state()
+        arrays |= self._arrays("algorithm/", self._algorithm.state())
+        arrays |= self._arrays("replay/", self._replay.state())
+        arrays["debt"] = np.array(self._debt)
+        return arrays
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._load_common_state(arrays)
+        self._algorithm.load_state(self._tensors("algorithm/", arrays))
+        self._replay.load_state(torch.from_numpy(arrays["replay/rows"]), int(arrays["replay/added"]))
+        self._debt = float(arrays["debt"])
+        self._unseen = None

@@ -1,0 +1,351 @@
+"""Learning: trajectory batches in, new weights and a ``MetricWindow`` out (stop 4 on the data's way).
+
+Knows nothing of Ray or of backends. The batch crosses to the device once; what is observed stays there until the update
+is over and comes back in one copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlpipe.algorithms.base import (
+    OnPolicyAlgorithm,
+    Samples,
+    Terms,
+    Trajectories,
+    load_optimizer_state,
+    optimizer_state,
+)
+from rlpipe.config.schema import Stage
+from rlpipe.config.selection import algorithm_class
+from rlpipe.demonstrations import dataset
+from rlpipe.functional.losses import cloning_weight
+from rlpipe.functional.soft_actor_critic import cloning_loss
+from rlpipe.learner_group import SINGLE_LEARNER
+from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.learning.process_group import ProcessGroup, Rendezvous
+from rlpipe.learning.shares import Minibatches, Share, portion
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import Cut, Observations
+from rlpipe.metrics.spans import spans
+from rlpipe.policies.base import Policy, Snapshot, Weights
+from rlpipe.run.checkpoint import under
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+_BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
+
+
+def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Share | None = None) -> Trajectories:
+    """Fragments of several workers as one, side by side along N, on the device.
+
+    Args:
+        batches: in the order of their workers.  device: of the result.
+        own: which of their environments to take; None for all.
+    """
+    envs = [batch.rewards.shape[1] for batch in batches]
+    total, offset = sum(envs), 0
+    own = own or Share(range(len(envs)), range(total), 0, total)
+    first, last = own.columns.start, own.columns.stop
+    finals, final_index = [], []
+    for batch, count in zip(batches, envs, strict=True):
+        steps, slots = np.divmod(batch.final_index, count)
+        slots += offset
+        taken = (slots >= first) & (slots < last)
+        finals.append(batch.final_observations[taken])
+        final_index.append((steps * (last - first) + slots - first)[taken])
+        offset += count
+
+    def joined(name: str) -> Tensor:
+        whole = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
+        return torch.from_numpy(whole[:, first:last]).to(device)
+
+    return Trajectories(
+        **{name: joined(name) for name in _BY_ENVIRONMENT},
+        final_observations=torch.from_numpy(np.concatenate(finals)).to(device),
+        final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
+        first=own.first,
+        environments=own.environments,
+    )
+
+
+class Learner(LearnerBase):
+    """Policy, optimiser and algorithm; one update an iteration.
+
+    Several share a batch: each holds the decisions of its own environments, draws the same minibatches, and sums its
+    gradients with those of the others, so that all have the same weights and none has seen all decisions.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], spec: SpaceSpec, rank: int = 0, meeting: Rendezvous | None = None
+    ) -> None:
+        """Makes the policy with its first weights, and reads the demonstrations if a stage clones them.
+
+        Args:
+            stages: of the run.  spec: of the simulator.
+            rank: of this learner.  meeting: where it finds the others; None where there is none.
+        Raises:
+            ConfigError: the demonstrations are missing, or do not fit.
+        """
+        super().__init__(stages, spec, 1 if meeting is None else meeting.size)
+        self._ranks = SINGLE_LEARNER if meeting is None else ProcessGroup(meeting, rank, self._device)
+        with torch.no_grad():  # a seed need not give the same bits on every kind of machine
+            for tensor in self._policy.state_dict().values():
+                tensor.copy_(self._ranks.from_first(tensor))
+        self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
+        self._learns_critic = self._algorithm.learns_critic
+        self._actor = list(self._policy.actor_parameters())
+        self._critic = list(self._policy.critic_parameters()) if self._learns_critic else []
+        groups = [{"params": parameters} for parameters in (self._actor, self._critic) if parameters]
+        self._optimizer = torch.optim.Adam(groups, lr=0.0, eps=self._config.learner.adam_eps, fused=True)
+        self._shown = self._demonstrated(spec)
+        self._begin()
+        self._compile()
+
+    def _begin(self) -> None:
+        """Freezes the policy as it is now as the reference, if a stage compares with it."""
+        configs = [stage.config for stage in self._stages]
+        self._reference: Policy | None = None
+        if any(algorithm_class(config)(config.algorithm).keeps_reference for config in configs):
+            self._reference = copy.deepcopy(self._policy).requires_grad_(False)
+        self._algorithm.begin(self._reference, self._ranks)
+
+    def begin_with(self, weights: Weights) -> Snapshot:
+        snapshot = super().begin_with(weights)
+        self._begin()
+        return snapshot
+
+    def _enter(self, stage: int) -> bool:
+        changed = super()._enter(stage)
+        if changed:
+            before, self._algorithm = self._algorithm, self._make_algorithm()
+            self._algorithm.begin(self._reference, self._ranks)
+            self._algorithm.load_state(before.state())
+            self._compile()
+        return changed
+
+    def _compile(self) -> None:
+        loss = self._algorithm.loss
+        self._loss = torch.compile(loss, dynamic=True) if self._config.learner.compile else loss
+
+    def _autocast(self) -> torch.autocast:
+        """Half the bits for matrix products, if so configured; weights and optimiser keep theirs."""
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
+
+    def _demonstrated(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
+        """Observations and actions to clone; None if no stage does."""
+        config = self._config
+        if config.demos is None:
+            return None
+        shown = dataset.load(config.demos, config.env.train, spec)
+        return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
+
+    def update(
+        self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
+    ) -> tuple[Snapshot, MetricWindow]:
+        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken, None for one of
+        each worker."""
+        torch.set_num_threads(self._threads)
+        self._enter(stage)
+        common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
+        observations = Observations(self._metrics, self._ranks)
+        marks = [self._now()]
+        with torch.no_grad():
+            own = self._portion(batches, fragments)
+            trajectories = join(batches, self._device, own)
+            marks.append(self._now())
+            with self._autocast():  # as in the loss, so that what is compared differs by the policy alone
+                samples, observed = self._algorithm.prepare(trajectories, self._policy)
+            observations.add(observed)
+        marks.append(self._now())
+        rates = self._learning_rates(iteration, common)
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=self._learns_critic):
+            group["lr"] = rate
+        spent = self._run_epochs(samples, iteration, observations, common)
+        with torch.no_grad():
+            self._policy.observe(samples.observations, self._ranks)
+            if (deviation := self._policy.action_std()) is not None:
+                observations.add_common({m.ACTION_STD: deviation})
+            observations.reduce(window)
+            self._compare_weights(iteration)
+        marks.append(self._now())
+        self._version += 1
+        snapshot = self.snapshot() if self._ranks.first else Snapshot(self._version, {})  # the first speaks for all
+        marks.append(self._now())
+        common.observe(m.STAGE, stage)
+        common.observe(m.VERSION, self._version)
+        self._observe_versions(window, batches, own)
+        name = "learner" if self._ranks.size == 1 else f"learner-{self._ranks.rank}"
+        window.spans = spans(name, marks, ["receive batches", "advantages", "train", "publish weights"])
+        received, prepared, trained, published = np.diff(marks).tolist()
+        window.observe(m.RECV_TRAJ_TIME, received)
+        window.observe(m.COMPUTE_ADV_TIME, prepared)
+        window.observe(m.RUN_TRAINING_TIME, trained)
+        window.observe(m.PUBLISH_WEIGHTS_TIME, published)
+        for metric, seconds in spent.items() if self._device.type == "cpu" else ():
+            window.observe(metric, seconds)  # elsewhere a clock on the host only sees work being queued
+        common.observe(m.CAL_ADVANTAGES, received + prepared)
+        common.observe(m.SYNC_WEIGHTS, published)
+        if self._ranks.first:
+            window.merge(common)
+        return snapshot, window
+
+    def _portion(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
+        """What is this learner's of the fragments that it was given; None for all."""
+        if self._ranks.size == 1:
+            return None
+        each = batches[0].rewards.shape[1]
+        fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
+        environments = fragments * each
+        group_size = getattr(self._config.algorithm, "group_size", 1)
+        return portion(self._ranks.rank, self._ranks.size, fragments, environments, group_size)
+
+    def _run_epochs(
+        self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow
+    ) -> dict[Metric, float]:
+        """Learns from the samples; returns the seconds that its parts took, by metric."""
+        config = self._config.algorithm
+        spent: defaultdict[Metric, float] = defaultdict(float)
+        cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
+        minibatches = Minibatches(samples.position, config.num_minibatches, self._ranks, self._generator)
+        terms: list[Terms] = []
+        orders: list[Tensor] = []
+        own_sizes: list[int] = []
+        sizes: list[int] = []
+        for _ in range(config.update_epochs if minibatches.total else 0):
+            order, own, counts = minibatches.draw()
+            shuffled, begin = samples.select(order), 0
+            for length, count in zip(own, counts, strict=True):
+                began = time.perf_counter()
+                with self._autocast():
+                    loss = self._loss(self._policy, shuffled.select(slice(begin, begin + length)))
+                    total = loss.each.sum() / count
+                    if config.cloning_coef:
+                        distance = self._cloning_loss(config.cloning_batch_size)
+                        total = total + cloning * distance.sum() / config.cloning_batch_size
+                        observations.add({m.CLONING_LOSS: distance.detach()})
+                self._optimizer.zero_grad(set_to_none=True)
+                total.backward()  # type: ignore[no-untyped-call]
+                spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
+                observations.add_common(self._descend(total.detach(), spent))
+                terms.append(loss.terms)
+                begin += length
+            orders.append(order)
+            own_sizes += own
+            sizes += counts
+            if config.target_kl is not None and self._divergence(terms[-len(own) :]) > config.target_kl:
+                break
+        if terms:
+            taken = torch.cat(orders)
+            with torch.no_grad():
+                joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
+                observed = self._algorithm.observe(samples, taken, joined)
+                cut = Cut(own_sizes, sizes, minibatches.parts)
+                observations.add_update(observed, samples.trajectory[taken], cut)
+        else:
+            common.observe(m.NUM_UPDATES, 0)
+            common.observe(m.NONFINITE_STEPS, 0)
+        if config.cloning_coef:
+            common.observe(m.CLONING_WEIGHT, cloning)
+        common.observe(m.EPOCHS_RUN, len(orders))
+        common.observe(m.NUM_UPDATE_EPOCHS, len(orders))
+        common.observe(m.NUM_SAMPLES, sum(sizes))
+        return spent
+
+    def _descend(self, total: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
+        """One optimiser step with the gradients of all learners, unless they or the loss are not finite.
+
+        Args:
+            total: the own part of the loss.  spent: seconds by metric, added to.
+        Returns:
+            Norms before clipping, and whether the step was taken.
+        """
+        began = time.perf_counter()
+        if self._ranks.size > 1:
+            parameters = itertools.chain(self._actor, self._critic)
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            summed = self._ranks.sum(torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]))
+            total, *parts = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+            spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
+        synced = time.perf_counter()
+        observed = self._clip_gradients()
+        finite = torch.isfinite(torch.stack([total.squeeze(), *observed.values()])).all()
+        self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined] # the step is skipped on the device
+        self._optimizer.step()
+        spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - synced
+        return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
+
+    def _compare_weights(self, iteration: int) -> None:
+        """Checks that this learner has the weights of the first, to the last bit, NaN included.
+
+        Raises:
+            RuntimeError: it has not.
+        """
+        if self._ranks.size == 1:
+            return
+        state = self._policy.state_dict()
+        sums = torch.stack([tensor.float().reshape(-1).view(torch.int32).sum() for tensor in state.values()])
+        unlike = (sums != self._ranks.from_first(sums)).tolist()
+        if any(unlike):
+            names = ", ".join(itertools.compress(state, unlike))
+            raise RuntimeError(
+                f"after iteration {iteration}, learner {self._ranks.rank} of {self._ranks.size} (learner.num_learners) "
+                f"on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
+                "round differently: keep learners to one kind (cluster.learner_nodes), or have one "
+                "(learner.num_learners=1), and go on from the last checkpoint with --resume."
+            )
+
+    def _divergence(self, terms: Sequence[Terms]) -> float:
+        """Nats that the policy moved on the decisions of these minibatches, of all learners."""
+        moved = torch.cat([self._algorithm.divergence(part) for part in terms]).double()
+        total, count = self._ranks.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
+        return float(total / count)
+
+    def _cloning_loss(self, count: int) -> Tensor:
+        """Of this learner's part of as many demonstrated steps, drawn anew."""
+        assert self._shown is not None
+        observations, actions = self._shown
+        drawn = torch.randint(len(actions), (count,), generator=self._generator)[self._ranks.rank :: self._ranks.size]
+        drawn = drawn.to(self._device)
+        return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
+
+    def _clip_gradients(self) -> dict[Metric, Tensor]:
+        """Cuts the gradients to the largest norm; returns the norms before, and whether they were cut."""
+        limit = self._config.learner.max_grad_norm
+        limit = float("inf") if limit is None else limit
+        actor = nn.utils.clip_grad_norm_(self._actor, limit)
+        norms = {m.ACTOR_GRAD_NORM: actor, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
+        if self._learns_critic:
+            norms[m.CRITIC_GRAD_NORM] = nn.utils.clip_grad_norm_(self._critic, limit)
+        return norms
+
+    def state(self) -> Arrays:
+        arrays = self._common_state()
+        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
+        if self._reference is not None:
+            arrays |= {f"reference/{name}": array for name, array in self._reference.acting_weights().items()}
+        arrays |= {f"algorithm/{name}": np.array(value) for name, value in self._algorithm.state().items()}
+        arrays["stage"] = np.array(self._stage)
+        return arrays
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._load_common_state(arrays)
+        if self._reference is not None:  # a run that kept none until now begins to with the policy it goes on from
+            self._reference.load_weights(under("reference/", arrays) or self._policy.weights())
+        self._enter(int(arrays.get("stage", 0)))
+        self._algorithm.load_state({name: float(value) for name, value in under("algorithm/", arrays).items()})
+        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))

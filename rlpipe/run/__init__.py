@@ -1,0 +1,1 @@
+"""The files of a run, and everything that reads and writes them."""

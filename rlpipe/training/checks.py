@@ -1,0 +1,47 @@
+"""Checks that an engine can run a configuration."""
+
+from __future__ import annotations
+
+from rlpipe.config.schema import AUTO, Config
+from rlpipe.errors import ConfigError
+from rlpipe.learning.device import check_device
+from rlpipe.plugins import resolve
+from rlpipe.training.engine import Engine
+
+
+def check_engine(config: Config, engine: Engine) -> None:
+    """Checks that what is configured can run here.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not engine.side_by_side:
+        _check_alone(config)
+    for index, name in enumerate(config.runner.logger.logger_backends):
+        key = f"runner.logger.logger_backends[{index}]"
+        if resolve("backends", name, key).place not in engine.places:
+            raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
+
+
+def _check_alone(config: Config) -> None:
+    """What one process cannot do, told before simulators load.
+
+    Raises:
+        ConfigError: some of it is configured.
+    """
+    if getattr(config.algorithm, "update_to_data", 1.0) is None:
+        raise ConfigError(
+            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+        )
+    if config.learner.num_learners not in (1, AUTO):
+        raise ConfigError(
+            f"learner.num_learners is {config.learner.num_learners}, but with --local there is one process: leave out "
+            "--local, or give learner.num_learners=1."
+        )
+    if config.rollout.inference == "server":
+        raise ConfigError(
+            "rollout.inference is server, which answers many workers at once. With --local one acts at a time: give "
+            "rollout.inference=local, which acts alike, or run without --local."
+        )
+    check_device(config.learner.device)

@@ -1,0 +1,60 @@
+"""Divides wall clock time into phases that add up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.spans import ITERATION, Span, span
+
+_DOES = {
+    m.GENERATE_ROLLOUTS: "wait for collection",
+    m.UPDATE: "wait for learning",
+    m.EVAL_TIME: "wait for evaluation",
+    m.CHECKPOINT_TIME: "hand over checkpoint",
+    m.LOG_TIME: "wait for logging",
+}
+"""What the driver does in each phase."""
+
+
+class PhaseClock:
+    """Divides wall clock into phases that add up: every moment between two laps is in exactly one of them."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        """Starts the first lap."""
+        self._now = now
+        self._began = now()
+        self._spent: dict[Metric, float] = {}
+        self._spans: list[Span] = []
+
+    @contextmanager
+    def __call__(self, phase: Metric) -> Iterator[None]:
+        """Time spent inside counts as this phase; phases do not nest."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            ended = self._now()
+            self._spent[phase] = self._spent.get(phase, 0.0) + ended - began
+            self._spans.append(span("driver", _DOES[phase], began, ended))
+
+    def lap(self) -> MetricWindow:
+        """The ``time/`` metrics since the last lap, of which a new one begins, and its spans."""
+        ended = self._now()
+        step = ended - self._began
+        window = MetricWindow(spans=[span("driver", ITERATION, self._began, ended), *self._spans])
+        spent, self._spent, self._began, self._spans = self._spent, {}, ended, []
+        for phase, seconds in spent.items():
+            window.observe(phase, seconds)
+        window.observe(m.OTHER_TIME, step - sum(spent.values()))
+        window.observe(m.STEP, step)
+        window.observe(m.TIME_ELAPSED, step)
+        training = step - spent.get(m.EVAL_TIME, 0.0) - spent.get(m.CHECKPOINT_TIME, 0.0)
+        window.observe(m.TRAINING_SECONDS, training)
+        window.observe(m.INTERVAL_SECONDS, training)
+        window.observe(m.ITERATIONS, 1)
+        return window

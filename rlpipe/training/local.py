@@ -1,0 +1,108 @@
+"""The parts of a run in this process, one after the other: for debugging, and as the reference for the one on Ray."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from rlpipe.backends.base import Place, RunInfo
+from rlpipe.collection.worker import Ready, RolloutWorker
+from rlpipe.config.schema import Config, Stage
+from rlpipe.config.selection import number_of_workers
+from rlpipe.errors import Fault
+from rlpipe.learning.base import LearnerBase, learner_class
+from rlpipe.metrics.row import Event
+from rlpipe.policies.base import Weights
+from rlpipe.run.checkpoint import Checkpoint
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.metric_logger import Closing, MetricLogger
+
+
+class LocalEngine:
+    """Implements ``rlpipe.training.engine.Engine``; a reference is the object itself."""
+
+    places = frozenset(Place) - {Place.RAY}
+    side_by_side = False
+    _learner: LearnerBase
+    _logger: MetricLogger
+    _opened = False
+    _steps = 0  # of each environment
+
+    def __init__(self, config: Config) -> None:
+        """Notes how many ranks of collection to run, one after the other."""
+        self._config = config
+        self._num_workers = number_of_workers(config, 1)
+        self._workers: list[RolloutWorker] = []
+
+    def news(self) -> list[Fault]:
+        return []  # what fails here ends the run
+
+    def leaving(self) -> list[str]:
+        return []
+
+    def leave(self) -> None:
+        """There is nowhere else to go."""
+
+    def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
+        raise NotImplementedError  # no part is lost without this process
+
+    def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
+        count, self._plan = self._num_workers, plan
+        self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
+        return self._workers[0].ready()
+
+    def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
+        self._learner = learner_class(self._config)(self._plan, ready.spec)
+        if state is not None:
+            self._learner.resume(state.arrays, state.path)
+        return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
+
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+        self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
+        self._opened = True
+
+    def cluster(self) -> dict[str, Any]:
+        return {
+            "mode": "local",
+            "workers": self._num_workers,
+            "nodes": [{"host": platform.node(), "cpus": len(os.sched_getaffinity(0))}],
+        }
+
+    def collect(self, snapshot: Any, stage: int) -> Any:
+        first_step, self._steps = self._steps, self._steps + self._config.rollout.horizon
+        pairs = [worker.collect(snapshot, stage, first_step) for worker in self._workers]
+        return [batch for batch, _ in pairs], [window for _, window in pairs]
+
+    def gather(self, collection: Any) -> tuple[list[Any], list[Any]]:
+        batches, windows = collection
+        return batches, windows
+
+    def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
+        snapshot, window = self._learner.update(stage, iteration, *batches)
+        return snapshot, [window]
+
+    def evaluate(self, snapshot: Any) -> list[Any]:
+        return [worker.evaluate(snapshot) for worker in self._workers]
+
+    def write(self, iteration: int, windows: list[Any]) -> Any:
+        return self._logger.write(iteration, *windows)
+
+    def event(self, event: Event) -> Any:
+        return self._logger.event(event)
+
+    def save(self, iteration: int, if_best: bool = False) -> Any:
+        return self._logger.save(iteration, self._learner.state(), if_best)
+
+    def wait(self, refs: list[Any]) -> None:
+        """Everything is there already."""
+
+    def get(self, ref: Any) -> Any:
+        return ref
+
+    def finish(self, status: str) -> Closing:
+        return self._logger.close(status) if self._opened else Closing()
+
+    def close(self) -> None:
+        self._workers.clear()
