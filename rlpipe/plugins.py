@@ -11,13 +11,14 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlpipe.errors import ConfigError
 
-_OFFERS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "how_to_look"}
+_OFFERS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "view_command"}
 """What only a class of that kind has."""
 
 
@@ -76,6 +77,23 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     module = importlib.import_module(modules[name])
     (offered,) = module.__all__
     return getattr(module, offered)  # type: ignore[no-any-return]
+
+
+def accept_old_names(plugin: type[Any], renamed: Mapping[str, str]) -> None:
+    """Gives attributes that a plug-in defines under an earlier name their present one, and warns.
+
+    Args:
+        plugin: class outside or inside this package.
+        renamed: present name by earlier name.
+    """
+    for before, now in renamed.items():
+        if before in vars(plugin) and now not in vars(plugin):
+            warnings.warn(
+                f"{plugin.__module__}.{plugin.__qualname__} defines {before}, which is called {now} now: rename it.",
+                FutureWarning,
+                stacklevel=3,
+            )
+            setattr(plugin, now, vars(plugin)[before])
 
 
 def require(package: str, extra: str, key: str) -> None:

@@ -49,7 +49,7 @@ def course(monitor: Monitor, values: list[float], **others: list[float]) -> list
     happened = []
     for place, value in enumerate(values):
         row = {"x": value, **{name: of[place] for name, of in others.items()}}
-        alerts = monitor.observe(place + 1, row, progress=place / len(values))
+        alerts = monitor.judge(place + 1, row, progress=place / len(values))
         happened += [(alert.iteration, "cleared" if alert.cleared else "raised") for alert in alerts]
     return happened
 
@@ -98,7 +98,7 @@ def test_what_collapsed_early_still_stands_late_until_it_is_mended():
 def test_a_crash_stands_as_long_as_the_value_stays_down():
     monitor = watching(Rule("crash", "critical", Drop(0.5, 6)))
     assert course(monitor, [*SAW, *[1.0] * 20]) == [(7, "raised")]
-    assert monitor.observe(27, {"x": 9.0})[0].cleared
+    assert monitor.judge(27, {"x": 9.0})[0].cleared
 
 
 def test_scatter_is_no_crash():
@@ -120,14 +120,14 @@ def test_two_metrics_that_should_move_together_and_do_not():
 
 def test_observations_that_were_not_finite_raise_an_alert_even_where_nothing_else_was_observed():
     monitor = watching(Rule("finite", "critical", Finite()))
-    (alert,) = monitor.observe(1, {}, nonfinite={"x": 3})
+    (alert,) = monitor.judge(1, {}, nonfinite={"x": 3})
     assert (alert.metric, alert.value) == ("x", 3.0)
-    assert monitor.observe(2, {"x": 1.0})[0].cleared
+    assert monitor.judge(2, {"x": 1.0})[0].cleared
 
 
 def test_a_percentile_of_a_histogram_is_judged_by_itself():
     monitor = watching(Rule("tail", "critical", Percentile(100, high=200.0)), Rule("wide", "warn", Holds("p75 < 2")))
-    (tail,) = monitor.observe(1, {}, percentiles={"x": {"p50": 1.0, "p75": 1.5, "p100": 300.0}})
+    (tail,) = monitor.judge(1, {}, percentiles={"x": {"p50": 1.0, "p75": 1.5, "p100": 300.0}})
     assert (tail.rule, tail.value, tail.demanded) == ("tail", 300.0, "largest value at most 200")
 
 
@@ -150,8 +150,8 @@ def test_a_rare_event_is_over_only_after_a_quiet_time():
 
 def test_a_report_without_the_metric_says_nothing_about_it():
     monitor = watching(Rule("high", "warn", Band(high=1.0), sustained=2))
-    assert monitor.observe(1, {"x": 2.0}) == monitor.observe(2, {}) == []
-    assert [alert.iteration for alert in monitor.observe(3, {"x": 2.0})] == [3]
+    assert monitor.judge(1, {"x": 2.0}) == monitor.judge(2, {}) == []
+    assert [alert.iteration for alert in monitor.judge(3, {"x": 2.0})] == [3]
 
 
 def test_the_healthy_band_alone_raises_nothing():
@@ -175,28 +175,28 @@ def test_an_exception_that_cannot_be_checked_excuses_nothing():
 def test_another_reward_begins_the_history_anew():
     monitor = Monitor({"env/return": metric("env/return", Rule("crash", "critical", Drop(0.5, 6)))}, {})
     for iteration, value in enumerate(SAW):
-        monitor.observe(iteration, {"env/return": value, "train/stage": 0.0})
+        monitor.judge(iteration, {"env/return": value, "train/stage": 0.0})
     for iteration in range(6, 20):
-        assert monitor.observe(iteration, {"env/return": 0.1, "train/stage": 1.0}) == []
+        assert monitor.judge(iteration, {"env/return": 0.1, "train/stage": 1.0}) == []
 
 
 def test_a_new_stage_clears_what_stood_before_it():
     monitor = Monitor({"env/return": metric("env/return", Rule("low", "warn", Band(1.0)))}, {})
-    assert not monitor.observe(1, {"env/return": 0.0, "train/stage": 0.0})[0].cleared
-    assert monitor.observe(2, {"env/return": 2.0, "train/stage": 1.0})[0].cleared
+    assert not monitor.judge(1, {"env/return": 0.0, "train/stage": 0.0})[0].cleared
+    assert monitor.judge(2, {"env/return": 2.0, "train/stage": 1.0})[0].cleared
     assert monitor.standing == []
 
 
 def test_each_member_of_a_family_is_judged_by_itself():
     monitor = Monitor({"terms/{name}/mean": metric("terms/{name}/mean", Rule("low", "warn", Band(0.0)))}, {})
-    (alert,) = monitor.observe(1, {"terms/reach/mean": 1.0, "terms/grasp/mean": -1.0})
+    (alert,) = monitor.judge(1, {"terms/reach/mean": 1.0, "terms/grasp/mean": -1.0})
     assert alert.metric == "terms/grasp/mean"
 
 
 def test_an_alert_names_metric_value_rule_cause_and_remedy():
     signs = (Sign("low", "too little", "more"), Sign("high", "too much", "less"))
     monitor = Monitor({"x": metric("x", Rule("high", "warn", Band(high=1.0), sign=1), signs=signs)}, {})
-    (alert,) = monitor.observe(7, {"x": 2.5})
+    (alert,) = monitor.judge(7, {"x": 2.5})
     assert alert.message == "x is 2.5, healthy is at most 1 (high): too much; try: less"
     assert json.loads(json.dumps(alert.as_json()))["message"] == alert.message
 
@@ -221,5 +221,5 @@ def test_a_rule_of_the_catalogue_can_be_judged_and_points_at_a_sign_that_exists(
     monitor = Monitor(CATALOGUE, dict.fromkeys(VARIABLES, 1.0), frozenset(TAGS))
     for iteration in range(3):
         row = {metric: float(iteration) for metric in CATALOGUE if metric in told or metric == name}
-        for alert in monitor.observe(iteration, row, progress=0.5):
+        for alert in monitor.judge(iteration, row, progress=0.5):
             assert math.isfinite(alert.value)

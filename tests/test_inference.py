@@ -89,7 +89,7 @@ def test_one_pass_answers_all_workers_each_with_its_own_rows(tmp_path, threads):
         np.testing.assert_allclose(actions, own[0], atol=1e-6)
         np.testing.assert_allclose(log_probs, own[1], atol=1e-6)
     for rank in range(3):
-        server.leave(rank)
+        server.release(rank)
     found = read(server.window(Snapshot(0, {})))
     assert (found["rollout/inference_batch_size"], found["rollout/inference_batch_size_max"]) == (6, 6)
 
@@ -100,7 +100,7 @@ def test_whoever_asks_first_waits_as_long_as_configured(tmp_path, threads):
     ask(server, threads, 1)[0].result(60)
     assert time.perf_counter() - began >= 0.05
     for rank in range(2):
-        server.leave(rank)
+        server.release(rank)
     found = read(server.window(Snapshot(0, {})))
     assert found["rollout/inference_batch_size"] == 2
     assert found["time/inference_wait"] == found["time/inference_wait_max"] >= 0.05
@@ -117,7 +117,7 @@ def test_without_a_limit_whoever_asks_first_waits_for_all(tmp_path, threads):
 def test_nobody_waits_for_a_worker_that_has_left(tmp_path, threads):
     server = server_for(scripted(tmp_path, WAIT_FOR_ALL), 2)
     first = ask(server, threads, 0)
-    server.leave(1)
+    server.release(1)
     assert first[0].result(60)
 
 
@@ -126,7 +126,7 @@ def test_a_full_batch_waits_for_nobody_and_no_request_is_cut(tmp_path, threads):
     asked = ask(server, threads, 0, 1, 2)  # 2 + 2 rows, and 2 more, which are too many for one pass
     assert [len(one.result(60)[0]) for one in asked[:2]] == [2, 2]
     assert not wait(asked[2:], timeout=0.1).done
-    server.leave(0), server.leave(1), server.leave(3)
+    server.release(0), server.release(1), server.release(3)
     assert len(asked[2].result(60)[0]) == 2
 
 
@@ -146,7 +146,7 @@ def test_evaluation_waits_for_nobody_and_computes_each_row_by_itself(tmp_path, t
         alone = [policy_of(config).act(observations[n : n + 1], noise[n : n + 1]) for n in range(3)]
     assert np.array_equal(actions, torch.cat([own for own, _ in alone]))
     assert np.array_equal(log_probs, torch.cat([own for _, own in alone]))
-    server.leave(0), server.leave(1)
+    server.release(0), server.release(1)
     assert "rollout/inference_batch_size" not in read(server.window(Snapshot(0, {})))
 
 

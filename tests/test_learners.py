@@ -65,8 +65,8 @@ class Unlike(MLPPolicy):
 class Drifts(MLPPolicy):
     """A policy that an update moves otherwise on the second learner."""
 
-    def observe(self, observations, ranks=SINGLE_LEARNER):
-        self.critic[0].bias += ranks.rank
+    def update_normalizer(self, observations, learners=SINGLE_LEARNER):
+        self.critic[0].bias += learners.rank
 
 
 class Pretended(LearnerGroup):
@@ -387,12 +387,12 @@ class TestStatistics:
     def test_running_moments_are_those_of_all(self):
         values = torch.tensor([[1.0], [2.0], [6.0], [7.0]])
         alone, shared = RunningMoments(1), RunningMoments(1)
-        alone.observe(values)
+        alone.update(values)
         parts = []
         for part in (values[:3], values[3:], values[:0]):
             mean = part.double().sum(0) / max(len(part), 1)
             parts.append(torch.stack([torch.full_like(mean, len(part)), mean, (part - mean).square().sum(0)]))
-        shared.observe(values[:3], Pretended(0, 3, parts))
+        shared.update(values[:3], Pretended(0, 3, parts))
         found = [float(moment) for moment in (shared.count, shared.mean, shared.squares)]
         assert found == pytest.approx([4.0, 4.0, 26.0])
         assert found == pytest.approx([float(moment) for moment in (alone.count, alone.mean, alone.squares)])

@@ -9,7 +9,7 @@ import torch
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.on_device import Cut, Observations
+from rlpipe.metrics.on_device import MinibatchSizes, Observations
 from rlpipe.metrics.reductions import Histogram
 
 ALL = list(CATALOGUE.values())
@@ -22,7 +22,7 @@ def observed(*epochs: list[tuple[list[float], list[int]]], metric=m.CLIP_FRACTIO
     values = torch.tensor([value for values, _ in minibatches for value in values])
     numbers = torch.tensor([number for _, numbers in minibatches for number in numbers])
     sizes = [len(values) for values, _ in minibatches]
-    observations.add_update({metric: values}, numbers, Cut(sizes, sizes, len(epochs[-1])))
+    observations.add_update({metric: values}, numbers, MinibatchSizes(sizes, sizes, len(epochs[-1])))
     observations.reduce(window)
     return window
 

@@ -407,8 +407,8 @@ def test_it_refuses_a_policy_without_bounds(tmp_path):
 
 def test_values_beyond_the_largest_return_raise_an_alert():
     monitor = Monitor(CATALOGUE, {"largest_return": 1.0})
-    healthy = [monitor.observe(i, {"train/critic/q_data": 0.9}) for i in range(1, 6)]
-    runaway = [monitor.observe(i, {"train/critic/q_data": 3.0}) for i in range(6, 11)]
+    healthy = [monitor.judge(i, {"train/critic/q_data": 0.9}) for i in range(1, 6)]
+    runaway = [monitor.judge(i, {"train/critic/q_data": 3.0}) for i in range(6, 11)]
     assert not any(healthy)
     told = [(alert.rule, alert.level) for alert in runaway[-1]]
     assert ("runaway", "critical") in told

@@ -16,7 +16,7 @@ from rlpipe.functional.losses import cloning_weight
 from rlpipe.functional.reference import adaptive_kl_coef
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
-from rlpipe.run.checkpoint import load, newest, under
+from rlpipe.run.checkpoint import load, newest, subtree
 from rlpipe.run.metric_logger import run_tags, run_variables
 from tests.conftest import scripted
 from tests.test_demonstrations import steps, write
@@ -104,7 +104,7 @@ def test_the_reference_is_the_policy_that_the_run_began_with_and_never_changes(t
     learner = Learner(stages(config), RolloutWorker(stages(config), 0, 1).ready().spec)
     begun = learner.snapshot().weights
     for arrays in kept:
-        reference = under("reference/", arrays)
+        reference = subtree("reference/", arrays)
         assert reference.keys() == begun.keys()
         assert all(np.array_equal(reference[name], begun[name]) for name in begun)
     assert not np.array_equal(kept[-1]["policy/actor.0.weight"], begun["actor.0.weight"])
@@ -113,7 +113,7 @@ def test_the_reference_is_the_policy_that_the_run_began_with_and_never_changes(t
 def test_after_a_warm_start_the_reference_is_what_it_started_from(tmp_path):
     taught = trained(scripted(tmp_path, "learner.lr=0.01"))
     run = trained(scripted(tmp_path, *FIXED, f"policy.warm_start={taught.directory}"))
-    teacher, reference = newest(taught.directory).arrays, under("reference/", newest(run.directory).arrays)
+    teacher, reference = newest(taught.directory).arrays, subtree("reference/", newest(run.directory).arrays)
     assert all(np.array_equal(array, teacher[f"policy/{name}"]) for name, array in reference.items())
     assert without_timings(run.directory)[0]["rollout/kl_ref_episode"] == pytest.approx(0.0, abs=1e-5)
 

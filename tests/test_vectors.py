@@ -38,7 +38,7 @@ from rlpipe.learning.on_policy import join
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
-from rlpipe.metrics.on_device import Cut, Observations
+from rlpipe.metrics.on_device import Observations, Rollback
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
@@ -93,9 +93,9 @@ def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observ
     parts = [part for part in (slice(cut), slice(cut, None)) if len(samples.select(part))]
     terms = [algorithm.loss(policy, samples.select(part)).terms for part in parts]
     joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
-    observed = algorithm.observe(samples, torch.arange(len(samples)), joined)
+    observed = algorithm.measure(samples, torch.arange(len(samples)), joined)
     sizes = [len(samples.select(part)) for part in parts]
-    observations.add_update(observed, samples.trajectory, Cut(sizes, sizes, len(sizes)))
+    observations.add_update(observed, samples.trajectory, Rollback(sizes, sizes, len(sizes)))
     return reduced(observations)
 
 
@@ -240,7 +240,7 @@ def minibatches(inputs: dict[str, Any], dtype: type) -> Observed:
             sizes = [decisions for _, decisions in means]
             values = torch.cat([torch.full((decisions,), mean, dtype=torch.float64) for mean, decisions in means])
             trajectory = torch.zeros(len(values), dtype=torch.int64)
-            observations.add_update({CATALOGUE[name]: values}, trajectory, Cut(sizes, sizes, len(epochs[-1])))
+            observations.add_update({CATALOGUE[name]: values}, trajectory, Rollback(sizes, sizes, len(epochs[-1])))
         windows.append(reduced(observations))
     return windows, None
 

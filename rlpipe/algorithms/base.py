@@ -14,6 +14,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy
 
 
@@ -193,8 +194,13 @@ class Algorithm(ABC):
     Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Declarations of its own, beside its code."""
-    shown: ClassVar[tuple[Metric, ...]] = ()
-    """What the terminal shows of it."""
+    console_metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Metrics that the terminal shows."""
+
+    def __init_subclass__(cls) -> None:
+        """Accepts the earlier names of hooks."""
+        super().__init_subclass__()
+        accept_old_names(cls, {"observe": "measure", "shown": "console_metrics"})
 
 
 class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
@@ -206,26 +212,26 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
 
     learner = "rlpipe.learning.on_policy:Learner"
     shared = True
-    ranks: LearnerGroup = SINGLE_LEARNER
+    learners: LearnerGroup = SINGLE_LEARNER
     """All learners; statistics of the whole batch are sums over them."""
     learns_critic: ClassVar[bool] = True
     """Whether its loss reaches the policy's critic."""
     Config = OnPolicyConfig
-    shown = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
+    console_metrics = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
 
     @property
     def keeps_reference(self) -> bool:
         """Whether it compares the policy with what it was when the run began."""
         return False
 
-    def begin(self, reference: Policy | None, ranks: LearnerGroup = SINGLE_LEARNER) -> None:  # noqa: ARG002 - for those that compare
+    def begin(self, reference: Policy | None, learners: LearnerGroup = SINGLE_LEARNER) -> None:  # noqa: ARG002 - for those that compare
         """Called once, before anything else, and again with new options when a stage begins.
 
         Args:
             reference: frozen copy of the policy as it was when the run began; None if no stage keeps one.
-            ranks: all learners.
+            learners: all learners.
         """
-        self.ranks = ranks
+        self.learners = learners
 
     def state(self) -> Mapping[str, float]:
         """Numbers that a later process, or the next stage, goes on from; the default has none."""
@@ -243,7 +249,7 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Loss of a minibatch."""
 
     @abstractmethod
-    def observe(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
+    def measure(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
         """What there is to log about an update, at once for all minibatches; runs without gradients.
 
         Args:

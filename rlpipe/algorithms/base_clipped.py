@@ -50,8 +50,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     config: ClippedConfig
     _reference: Policy | None = None
 
-    def begin(self, reference: Policy | None, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
-        super().begin(reference, ranks)
+    def begin(self, reference: Policy | None, learners: LearnerGroup = SINGLE_LEARNER) -> None:
+        super().begin(reference, learners)
         self._reference = reference if self.keeps_reference else None
 
     def divergence(self, terms: Terms) -> Tensor:

@@ -88,7 +88,7 @@ class OffPolicyAlgorithm(Algorithm):
     ahead = True
     staged = False
     Config = OffPolicyConfig
-    shown = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
+    console_metrics = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
     demo_share: float = 0.0
     """Share of each batch that is demonstrated."""
 

@@ -41,7 +41,7 @@ class BehaviourCloning(Algorithm):
     learner = "rlpipe.learning.cloning:CloningLearner"
     collects = False
     needs_demonstrations = True
-    shown = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)
+    console_metrics = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)
 
     def __init__(self, config: BehaviourCloningConfig) -> None:
         """Keeps the options."""

@@ -74,7 +74,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     """Clipped surrogate with group-relative advantages, and a divergence from a reference in the loss."""
 
     learns_critic = False
-    shown = (m.APPROX_KL, m.CLIP_FRACTION, m.FRAC_REWARD_ZERO_STD, m.ENTROPY)
+    console_metrics = (m.APPROX_KL, m.CLIP_FRACTION, m.FRAC_REWARD_ZERO_STD, m.ENTROPY)
     Config = GRPOConfig
     config: GRPOConfig
 
@@ -100,7 +100,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         samples = GRPOSamples(
             t.observations[:-1][learnt], t.actions[learnt], t.log_probs[learnt], advantages[learnt], trajectory,
             t.positions()[learnt],
-            loss_weights(trajectory, config.loss_aggregation, total=self.ranks.sum).to(t.rewards.dtype),
+            loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
             None if ref_log_probs is None else ref_log_probs[learnt[valid]],
         )  # fmt: skip
         observed = self._describe_batch(t, policy, ref_log_probs)
@@ -127,7 +127,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         first = t.observations[0].view(envs // size, size, -1)
         unended = (~(t.terminated | t.truncated).any(0)).sum()
         unlike = (first != first[:, :1]).flatten(1).any(1).sum()
-        running, differing = self.ranks.sum(torch.stack([unended, unlike])).tolist()
+        running, differing = self.learners.sum(torch.stack([unended, unlike])).tolist()
         if running:
             raise ConfigError(
                 f"{running} of {t.environments} episodes did not end within rollout.horizon, which is {steps}; GRPO "
@@ -153,7 +153,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def observe(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
+    def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
         observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)
         for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # as it is minimised
             observed[metric] = observed[metric] * samples.weights[taken]

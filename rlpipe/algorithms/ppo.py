@@ -125,7 +125,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
             gae_lambda=config.gae_lambda,
         )
         returns = raw + values
-        advantages = normalize(raw, valid, total=self.ranks.sum) if config.normalize_advantages else raw
+        advantages = normalize(raw, valid, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], t.log_probs[valid], advantages[valid], t.numbers()[valid],
             t.positions()[valid], returns[valid], values[valid], ref_log_probs,
@@ -160,7 +160,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         divergence = observed[m.KL_REF_EPISODE]
         assert isinstance(divergence, Tensor)
         if config.kl_control == "adaptive":
-            total, count = self.ranks.sum(
+            total, count = self.learners.sum(
                 torch.stack([divergence.sum(), divergence.new_tensor(len(divergence))])
             ).tolist()
             if math.isfinite(total) and count:
@@ -183,7 +183,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def observe(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
+    def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
         config, values = self.config, terms["values"]
         returns = samples.returns[taken]
         value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)

@@ -28,6 +28,7 @@ from rlpipe.functional.intervals import (
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
+from rlpipe.metrics.row import Status
 from rlpipe.plugins import nearest
 from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory, read_jsonl
@@ -69,7 +70,7 @@ class EvaluatedRun:
         """
         directory = RunDirectory.existing(path)
         path, said = directory.path, directory.read_json()
-        if said["status"] != "completed":
+        if said["status"] != Status.COMPLETED:
             raise ConfigError(
                 f"{path} has not reached its end: its status is {said['status']}. Go on with: "
                 f"rlpipe train --resume {path}"

@@ -180,7 +180,7 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     changes: list[Alert] = []
     for report in log.reports:
         monitor.variables, monitor.tags = log.stage(report)
-        changes += monitor.observe(
+        changes += monitor.judge(
             report.at,
             report.values,
             percentiles=report.percentiles,

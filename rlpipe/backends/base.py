@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlpipe.config.tree import from_yaml
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.plugins import accept_old_names
 
 _KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
 
@@ -28,7 +29,7 @@ class RunInfo:
         stages: (name, last iteration) of each.
         console_style: how the terminal shows an iteration.
         action_dims: A, 1 for a discrete action.  num_actions: number of discrete actions, or None.
-        shown: names of the metrics by which the algorithm is watched on the terminal.
+        console_metrics: names of the metrics by which the algorithm is watched on the terminal.
         options: of the backend, an instance of its ``Config``.
         created: when the run began, ISO 8601.
     """
@@ -45,7 +46,7 @@ class RunInfo:
     console_style: str = "table"
     action_dims: int = 1
     num_actions: int | None = None
-    shown: tuple[str, ...] = ()
+    console_metrics: tuple[str, ...] = ()
     options: Any = None
     created: str = ""
 
@@ -117,6 +118,11 @@ class Backend(ABC):
     forget is only given rows that a checkpoint covers, because those can no longer be taken back, and says in
     ``reached`` what it holds already."""
 
+    def __init_subclass__(cls) -> None:
+        """Accepts the earlier name of a hook."""
+        super().__init_subclass__()
+        accept_old_names(cls, {"how_to_look": "view_command"})
+
     @classmethod
     def check(cls) -> None:
         """Checks before anything starts that the backend can work.
@@ -131,7 +137,7 @@ class Backend(ABC):
         return cls.forgets
 
     @classmethod
-    def how_to_look(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003 - for those that need one
+    def view_command(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003 - for those that need one
         """Command that opens what it shows, for the end of a run; empty if there is none.
 
         Args:
@@ -161,5 +167,5 @@ class Backend(ABC):
         """Shows an event; the default ignores it."""
 
     @abstractmethod
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         """Ends the view; ``status`` is completed, interrupted, stopped or failed."""

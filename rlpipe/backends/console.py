@@ -25,7 +25,7 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 
 __all__ = ["Console"]
 
@@ -107,7 +107,7 @@ class Console(Backend):
         if self._live is not None:
             self._live.update(self.panel())
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         if self._live is not None:
             self._live.update(self.panel(status))
             self._live.stop()
@@ -144,7 +144,7 @@ class Console(Backend):
             *([] if success is None else [f"success_once {_number(success)}"]),
             f"return {_number(metrics.get(m.ENV.episode_return.name))}",
             f"{metrics.get(m.FPS_INTERVAL.name, 0.0):>6,.0f} steps/s",
-            *(f"{_short(name)} {_number(metrics.get(name))}" for name in self._run.shown),
+            *(f"{_short(name)} {_number(metrics.get(name))}" for name in self._run.console_metrics),
             f"ETA {self._eta()}",
         ]
         if m.EVAL.num_trajectories.name in metrics:
@@ -167,7 +167,7 @@ class Console(Backend):
         )
         return " | ".join(fields)
 
-    def panel(self, status: str = "") -> RenderableType:
+    def panel(self, status: Status | None = None) -> RenderableType:
         """The live panel as it stands."""
         run, row = self._run, self._row
         metrics = row.metrics if row else {}
@@ -176,7 +176,7 @@ class Console(Backend):
         bar.add_column()
         bar.add_column(ratio=1)
         bar.add_column(justify="right")
-        ended = status in ("interrupted", "failed")
+        ended = status in (Status.INTERRUPTED, Status.FAILED)
         bar.add_row(
             Text(self._stage(iteration + (row is None)), style="bold"),
             ProgressBar(
@@ -207,7 +207,7 @@ class Console(Backend):
             Text(f"{metrics[m.FPS.name]:,.0f}" if m.FPS.name in metrics else "-"),
             Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
         )
-        for name in run.shown:
+        for name in run.console_metrics:
             value = metrics.get(name)
             verdict, style = _verdict(name, value)
             body.add_row(Text(name), Text(_number(value), style=style), Text(verdict, style=style))

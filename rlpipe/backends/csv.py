@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from rlpipe.backends.base import Backend, RunInfo
-from rlpipe.metrics.row import Row
+from rlpipe.metrics.row import Row, Status
 
 __all__ = ["CSV"]
 
@@ -40,7 +40,7 @@ class CSV(Backend):
             writer.writerows(rows)
         partial.replace(self._path)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         """Every line is written already."""
 
 

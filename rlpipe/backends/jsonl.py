@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from rlpipe.backends.base import Backend, RunInfo
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.row import Row
+from rlpipe.metrics.row import Row, Status
 
 __all__ = ["JSONL"]
 
@@ -61,7 +61,7 @@ class JSONL(Backend):
                 file.flush()
                 os.fsync(file.fileno())  # a shared disk may notice only now that it is full
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         """Every line is written already."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rlpipe.backends.base import Backend, Place, RunInfo
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 
 __all__ = ["Memory"]
 
@@ -21,7 +21,7 @@ class Memory(Backend):
         self.run = run
         self.rows: list[Row] = []
         self.events: list[Event] = []
-        self.status: str | None = None
+        self.status: Status | None = None
         Memory.latest = self
 
     def write(self, row: Row) -> None:
@@ -30,5 +30,5 @@ class Memory(Backend):
     def event(self, event: Event) -> None:
         self.events.append(event)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         self.status = status

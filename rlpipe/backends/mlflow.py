@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
 from rlpipe.config.tree import leaves
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["MLflow"]
 
 RUN_ID, REACHED = "rlpipe.run_id", "rlpipe.iteration"
 _METRICS_AT_ONCE, _PARAMS_AT_ONCE, _LONGEST_PARAM = 1000, 100, 6000
-_STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+_STATUS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MLflow(Backend):
         require("mlflow", "mlflow", "runner.logger.logger_backends=[mlflow]")
 
     @classmethod
-    def how_to_look(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+    def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
         own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
         return f"mlflow ui --backend-store-uri {options.tracking_uri or os.environ.get('MLFLOW_TRACKING_URI') or own}"
 
@@ -110,8 +110,8 @@ class MLflow(Backend):
     def _tag(self, key: str, value: str) -> None:
         self._client.set_tag(self._id, _name(key), value, synchronous=True)
 
-    def close(self, status: str) -> None:
-        if status != "running":
+    def close(self, status: Status) -> None:
+        if status != Status.RUNNING:
             self._client.set_terminated(self._id, _STATUS.get(status, "KILLED"), self._end)
 
 

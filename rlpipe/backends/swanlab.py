@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from rlpipe.backends.base import Backend, RunInfo, escaped
 from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
 __all__ = ["SwanLab"]
@@ -76,7 +76,7 @@ class _View(ABC):
     def event(self, event: Event) -> None: ...
 
     @abstractmethod
-    def close(self, status: str) -> None: ...
+    def close(self, status: Status) -> None: ...
 
 
 class SwanLab(Backend):
@@ -94,7 +94,7 @@ class SwanLab(Backend):
         return options.mode is not Mode.cloud
 
     @classmethod
-    def how_to_look(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+    def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
         return f"swanlab watch {run.parents[1] / options.folder}" if options.mode is Mode.local else ""
 
     @classmethod
@@ -115,7 +115,7 @@ class SwanLab(Backend):
     def event(self, event: Event) -> None:
         self._view.event(event)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         self._view.close(status)
 
 
@@ -210,11 +210,11 @@ class _Local(_View):
             with file.open("a", encoding="utf-8") as log:
                 log.write(line)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         from swanboard.db.models import Experiment
 
-        if status != "running":
-            self._set_status(Experiment.FINISHED_STATUS if status == "completed" else Experiment.STOPPED_STATUS)
+        if status != Status.RUNNING:
+            self._set_status(Experiment.FINISHED_STATUS if status == Status.COMPLETED else Experiment.STOPPED_STATUS)
         self._database.close()
 
     def _set_status(self, status: int) -> None:
@@ -327,13 +327,13 @@ class _Offline(_View):
         self._write(self._build.build_log_record(self._number, self._line, line))
         self._file.ensure_flushed()
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         from swanlab.proto.swanlab.run.v1.run_pb2 import FinishRecord, RunState
 
-        states = {"completed": RunState.RUN_STATE_FINISHED, "failed": RunState.RUN_STATE_CRASHED}
-        if status != "running":
+        states = {Status.COMPLETED: RunState.RUN_STATE_FINISHED, Status.FAILED: RunState.RUN_STATE_CRASHED}
+        if status != Status.RUNNING:
             state = states.get(status, RunState.RUN_STATE_ABORTED)
-            error = "" if status == "completed" else f"The run {status}."
+            error = "" if status == Status.COMPLETED else f"The run {status}."
             self._write(self._build.build_finish_record(FinishRecord(state=state, error=error)))
         self._file.close()
 
@@ -368,7 +368,7 @@ class _Cloud(_View):
                 settings=settings,
             )
         )
-        atexit.register(self.close, "interrupted")  # before SwanLab's own, which would call it a success
+        atexit.register(self.close, Status.INTERRUPTED)  # before SwanLab's own, which would call it a success
 
     def write(self, row: Row) -> None:
         self._run.log({escaped(name, _ALLOWED): value for name, value in row.series.items()}, step=row.iteration)
@@ -377,10 +377,10 @@ class _Cloud(_View):
         name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
         self._run.log({name: self._text(_sentence(event))}, step=max(event.iteration, 0))
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         atexit.unregister(self.close)
-        state = {"completed": "success", "failed": "crashed"}.get(status, "aborted")
-        error = None if status == "completed" else f"The run {status}."
+        state = {Status.COMPLETED: "success", Status.FAILED: "crashed"}.get(status, "aborted")
+        error = None if status == Status.COMPLETED else f"The run {status}."
         _bounded(lambda: self._run.finish(state=state, error=error))
 
 

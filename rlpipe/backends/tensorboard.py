@@ -11,7 +11,7 @@ import numpy as np
 from rlpipe.backends.base import Backend, RunInfo
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import BY_TIMESTEPS
-from rlpipe.metrics.row import Event, HistogramView, Row
+from rlpipe.metrics.row import Event, HistogramView, Row, Status
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
@@ -27,7 +27,7 @@ class TensorBoard(Backend):
     """
 
     @classmethod
-    def how_to_look(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003
+    def view_command(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003
         return f"tensorboard --logdir {run.parent}"
 
     def __init__(self, run: RunInfo) -> None:
@@ -66,7 +66,7 @@ class TensorBoard(Backend):
 
         self._files[""].add(step, wall_time, text_pb(tag, text))
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         self._text("status", status, self._iteration, None)
         for file in self._files.values():
             file.close()

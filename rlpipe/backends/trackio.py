@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.backends.base import Backend, RunInfo
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
 __all__ = ["Trackio"]
@@ -45,7 +45,7 @@ class Trackio(Backend):
         require("trackio", "trackio", "runner.logger.logger_backends=[trackio]")
 
     @classmethod
-    def how_to_look(cls, options: Options, run: Path, project: str) -> str:
+    def view_command(cls, options: Options, run: Path, project: str) -> str:
         folder = f"TRACKIO_DIR={run.parents[1] / options.folder} " if options.folder else ""
         return f"{folder}trackio show --project {project}"
 
@@ -90,7 +90,7 @@ class Trackio(Backend):
             alert_ids=[f"{self._run['run_id']}/{event.time}/{title}"],
         )
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         """Everything is written already; Trackio has no word for how a run ended."""
 
 

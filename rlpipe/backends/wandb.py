@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import nearest, require
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CONNECT_SECONDS, UPLOAD_SECONDS = 15.0, 600.0
 ALERT_SECONDS = 3600.0
 """Age from which an alert is history, and nobody is called."""
 _MODES = ("online", "offline")
-_EXIT_CODES = {"completed": 0, "failed": 1}
+_EXIT_CODES = {Status.COMPLETED: 0, Status.FAILED: 1}
 _KILLED = 255
 
 
@@ -122,7 +122,7 @@ class WandB(Backend):
             title = f"{self._info.run_id}: {event.data.get('metric', event.kind)}"
             self._run.alert(title[:63], event.message, level="ERROR")
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         import wandb
 
         self._run.finish(exit_code=_EXIT_CODES.get(status, _KILLED))

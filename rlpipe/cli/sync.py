@@ -58,5 +58,5 @@ def sync(
             f"  [dim]{follower.withheld} later iterations are in no checkpoint: a resume would make them again, and "
             f"{to} could not take them back[/]"
         )
-    if looking := follower.how_to_look():
+    if looking := follower.view_command():
         console.print(f"  [dim]look:[/] {escape(looking)}")

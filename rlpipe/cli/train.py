@@ -16,13 +16,14 @@ from rich.text import Text
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.errors import ConfigError
+from rlpipe.metrics.row import Status
 
 if TYPE_CHECKING:
     from rlpipe.config.schema import Config
     from rlpipe.training.loop import Interruption
     from rlpipe.training.recovery import TrainResult
 
-EXIT_CODES = {"completed": 0, "stopped": 3, "failed": 1, "interrupted": 130}
+EXIT_CODES = {Status.COMPLETED: 0, Status.STOPPED: 3, Status.FAILED: 1, Status.INTERRUPTED: 130}
 """Of each way a run can end, from the best to the worst."""
 
 
@@ -108,33 +109,33 @@ def _run_seeds(
 
     plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
     stderr = Console(stderr=True, highlight=False)
-    outcomes: dict[int, tuple[str, Path | None]] = {}
+    outcomes: dict[int, tuple[Status, Path | None]] = {}
     interruption = _listen()  # one for all: a run that completes while it is asked to end does not forget it
     for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
         stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
         others, path = _directories(loaded), None
         if loaded.runner.auto_resume and (path := resume.completed(loaded)) is not None:
             stderr.print(f"{relative(path)} has completed (runner.auto_resume).", markup=False, soft_wrap=True)
-            outcomes[seed] = "completed", path
+            outcomes[seed] = Status.COMPLETED, path
             continue
         try:
             interruption.heeded = False  # until the loop of this run begins
             result = _run(loaded, interruption, local, ray_address)
             status, path = result.status, result.directory
         except KeyboardInterrupt:
-            status = "interrupted"
+            status = Status.INTERRUPTED
         except Exception as error:
             if isinstance(error, ConfigError) and number == 1:
                 raise  # what cannot be done for the first seed cannot be done for the others
             print_failure(stderr, error)
-            status = "failed"
+            status = Status.FAILED
         outcomes[seed] = status, path or next(iter(_directories(loaded) - others), None)
-        if status == "interrupted" or interruption.reason is not None:
+        if status == Status.INTERRUPTED or interruption.reason is not None:
             break
     _tell_seeds(seeds, outcomes)
     ends = [status for status, _ in outcomes.values()]
     if len(outcomes) < len(seeds):
-        ends.append("interrupted")
+        ends.append(Status.INTERRUPTED)
     if code := EXIT_CODES[max(ends, key=list(EXIT_CODES).index)]:
         raise typer.Exit(code)
 
@@ -145,7 +146,7 @@ def _directories(config: Config) -> set[Path]:
     return {file.parent.resolve() for file in folder.glob(f"*-seed{config.runner.seed}/run.json")}
 
 
-def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | None]]) -> None:
+def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path | None]]) -> None:
     """How each run ended, and what those that reached their end say together."""
     from rlpipe.analysis.comparison import compare
     from rlpipe.cli.compare import screen
@@ -154,13 +155,13 @@ def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[str, Path | N
     console.rule(f"{len(seeds)} seeds", align="left", style="dim")
     lines = [Text(f"seed  {'ended':<11}  exit code  run", style="dim")]
     for seed in seeds:
-        status, path = outcomes.get(seed, ("not begun", None))
-        colour = "green" if status == "completed" else "yellow"
-        code = str(EXIT_CODES[status]) if status in EXIT_CODES else "-"
+        status, path = outcomes.get(seed, (None, None))
+        colour = "green" if status == Status.COMPLETED else "yellow"
+        code = "-" if status is None else str(EXIT_CODES[status])
         run = "-" if path is None else str(relative(path))
-        lines.append(Text.assemble(f"{seed:>4}  ", (f"{status:<11}", colour), f"  {code:>9}  {run}"))
+        lines.append(Text.assemble(f"{seed:>4}  ", (f"{status or 'not begun':<11}", colour), f"  {code:>9}  {run}"))
     console.print(*lines, sep="\n", soft_wrap=True)  # a path stays whole
-    if ended := [path for status, path in outcomes.values() if status == "completed" and path is not None]:
+    if ended := [path for status, path in outcomes.values() if status == Status.COMPLETED and path is not None]:
         console.print("", screen(compare(ended)), sep="\n")
 
 
@@ -189,14 +190,14 @@ def _summarize(result: TrainResult, config: Config) -> None:
     lines: list[tuple[str, object]] = [("evaluation", headline(result.metrics)), ("run", run)]
     if result.checkpoint is not None:
         lines.append(("checkpoint", relative(result.checkpoint)))
-        if result.status != "completed":
+        if result.status != Status.COMPLETED:
             lines.append(("go on", f"rlpipe train --resume {run}"))
         lines.append(("evaluate", f"rlpipe evaluate {run} --episodes 400"))
     logger = config.runner.logger
     for name in logger.logger_backends:
         backend = resolve("backends", name, "logger_backends")
         options = options_of(name, backend.Config, logger.options.get(name, {}))
-        lines.append(("curves", backend.how_to_look(options, run, logger.project_name)))
+        lines.append(("curves", backend.view_command(options, run, logger.project_name)))
     console.print(f"[bold]{result.status}[/] after {result.seconds:,.0f} s of training")
     for label, text in lines:
         if text:

@@ -134,7 +134,7 @@ class InferenceServer:
             self._changed.notify_all()
         return request.answer.result()
 
-    def leave(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         """Says that a worker asks nothing more in this collection."""
         with self._changed:
             self._collecting.discard(rank)

@@ -21,7 +21,7 @@ class PolicyServer(Protocol):
     ) -> tuple[NDArray[Any], Float32]:
         """Actions and log-probabilities for the rows of one worker."""
 
-    def leave(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         """Says that a worker asks nothing more in this collection."""
 
 

@@ -177,7 +177,7 @@ class RolloutWorker:
                     self._broken = True
         finally:
             if self._server is not None:
-                self._server.leave(self._rank)  # however it ended: the others need not wait for this one
+                self._server.release(self._rank)  # however it ended: the others need not wait for this one
         window.faults += told
         return batch, window
 

@@ -28,11 +28,11 @@ from rlpipe.distributed.worker_pool import Task, WorkerPool
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import portion
-from rlpipe.metrics.row import Event
+from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
-from rlpipe.run.metric_logger import Closing
+from rlpipe.run.metric_logger import Backlog
 from rlpipe.trajectory import Float32
 
 log = logging.getLogger("rlpipe")
@@ -51,7 +51,7 @@ class _Server:
     def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Any:
         return ray.get(self._actor.call.remote("act", rank, version, observations, noise, each))
 
-    def leave(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         ray.get(self._actor.call.remote("leave", rank))
 
 
@@ -323,10 +323,10 @@ class RayEngine:
         _, windows = self._crew.gather(self._crew.ask(task))
         return [*windows, *self._crew.losses()]
 
-    def news(self) -> list[Fault]:
-        return self._crew.news() if self._crew else []
+    def repaired_faults(self) -> list[Fault]:
+        return self._crew.repaired_faults() if self._crew else []
 
-    def leaving(self) -> list[str]:
+    def draining_nodes(self) -> list[str]:
         if time.monotonic() - self._looked < _LOOK_FOR_NOTICES:
             return []
         self._looked = time.monotonic()
@@ -339,7 +339,7 @@ class RayEngine:
             if node in hosts
         ]
 
-    def leave(self) -> None:
+    def evacuate(self) -> None:
         assert self._gang is not None
         assert self._crew is not None
         self._crew.leave(self._leaving, self._gang.move)
@@ -399,15 +399,15 @@ class RayEngine:
                 return part.fault(death, _DOES[part.name.partition("-")[0]])
         return None
 
-    def finish(self, status: str) -> Closing:
+    def finish(self, status: Status) -> Backlog:
         if self._logger is None:
-            return Closing()
+            return Backlog()
         try:
-            closing: Closing = ray.get(self._logger.call("close", status))
+            closing: Backlog = ray.get(self._logger.call("close", status))
         except RayError as error:
             if not lost(error):  # of one that is gone its end is told already
                 log.error("The metric logger could not close its backends: %s", self._explained(error))
-            return Closing()
+            return Backlog()
         return closing
 
     def close(self) -> None:

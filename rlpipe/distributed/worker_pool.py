@@ -348,7 +348,7 @@ class WorkerPool:
                     "rollout.timeout", waits=True)  # fmt: skip
         self.gather(self.ask(task))
 
-    def news(self) -> list[Fault]:
+    def repaired_faults(self) -> list[Fault]:
         """What happened since the last time."""
         found, self._news = self._news, []
         return found

@@ -23,7 +23,7 @@ from rlpipe.learning.shares import Share
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Snapshot, Weights, build_policy
-from rlpipe.run.checkpoint import under
+from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 Arrays = dict[str, NDArray[Any]]
@@ -80,7 +80,7 @@ class LearnerBase(ABC):
 
         Args:
             stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
-            batches: of all workers, in the order of their ranks.
+            batches: of all workers, in the order of their learners.
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
@@ -125,7 +125,7 @@ class LearnerBase(ABC):
         return arrays
 
     def _load_common_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._policy.load_weights(under("policy/", arrays))
+        self._policy.load_weights(subtree("policy/", arrays))
         self._generator.set_state(torch.tensor(arrays["generator"]))
         self._version = int(arrays["version"])
 
@@ -137,7 +137,7 @@ class LearnerBase(ABC):
     @staticmethod
     def _tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Copies of those whose names begin so, without that; on the host."""
-        return {name: torch.tensor(array) for name, array in under(prefix, arrays).items()}
+        return {name: torch.tensor(array) for name, array in subtree(prefix, arrays).items()}
 
     def _learning_rates(self, iteration: int, window: MetricWindow) -> tuple[float, float]:
         """Of actor and critic in this iteration."""

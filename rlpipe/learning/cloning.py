@@ -22,7 +22,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import Observations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
-from rlpipe.run.checkpoint import under
+from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 
@@ -56,7 +56,7 @@ class CloningLearner(LearnerBase):
         self._demonstrations = count
         self._actor = list(self._policy.actor_parameters())
         self._optimizer = torch.optim.Adam(self._actor, lr=0.0, eps=config.learner.adam_eps, fused=True)
-        self._policy.observe(self._train[0])
+        self._policy.update_normalizer(self._train[0])
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
 
@@ -113,5 +113,5 @@ class CloningLearner(LearnerBase):
         self._load_common_state(arrays)
         self._best_weights = self._policy.weights()
         self._best = (float(arrays["best"][0]), int(arrays["best"][1]))
-        self._policy.load_weights(under("current/", arrays))
+        self._policy.load_weights(subtree("current/", arrays))
         load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))

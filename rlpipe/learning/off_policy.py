@@ -64,7 +64,7 @@ class OffPolicyLearner(LearnerBase):
 
         Args:
             stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
-            batches: of all workers, in the order of their ranks.
+            batches: of all workers, in the order of their learners.
         Returns:
             New weights, and the ``train/`` metrics.
         """
@@ -73,11 +73,11 @@ class OffPolicyLearner(LearnerBase):
         began = self._now()
         window, observations = MetricWindow(), Observations(self._metrics)
         if self._unseen is not None:
-            self._policy.observe(self._unseen)
+            self._policy.update_normalizer(self._unseen)
             self._unseen = None
         for batch in batches:
             self._replay.add(batch)
-            self._policy.observe(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
+            self._policy.update_normalizer(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
         collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
         received = self._now()
         rates = self._learning_rates(iteration, window)

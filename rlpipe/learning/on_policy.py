@@ -39,10 +39,10 @@ from rlpipe.learning.shares import Minibatches, Share, portion
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import Cut, Observations
+from rlpipe.metrics.on_device import MinibatchSizes, Observations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Policy, Snapshot, Weights
-from rlpipe.run.checkpoint import under
+from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 _BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
@@ -100,10 +100,10 @@ class Learner(LearnerBase):
             ConfigError: the demonstrations are missing, or do not fit.
         """
         super().__init__(stages, spec, 1 if meeting is None else meeting.size)
-        self._ranks = SINGLE_LEARNER if meeting is None else ProcessGroup(meeting, rank, self._device)
+        self._learners = SINGLE_LEARNER if meeting is None else ProcessGroup(meeting, rank, self._device)
         with torch.no_grad():  # a seed need not give the same bits on every kind of machine
             for tensor in self._policy.state_dict().values():
-                tensor.copy_(self._ranks.from_first(tensor))
+                tensor.copy_(self._learners.from_first(tensor))
         self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
         self._learns_critic = self._algorithm.learns_critic
         self._actor = list(self._policy.actor_parameters())
@@ -120,7 +120,7 @@ class Learner(LearnerBase):
         self._reference: Policy | None = None
         if any(algorithm_class(config)(config.algorithm).keeps_reference for config in configs):
             self._reference = copy.deepcopy(self._policy).requires_grad_(False)
-        self._algorithm.begin(self._reference, self._ranks)
+        self._algorithm.begin(self._reference, self._learners)
 
     def begin_with(self, weights: Weights) -> Snapshot:
         snapshot = super().begin_with(weights)
@@ -131,7 +131,7 @@ class Learner(LearnerBase):
         changed = super()._enter(stage)
         if changed:
             before, self._algorithm = self._algorithm, self._make_algorithm()
-            self._algorithm.begin(self._reference, self._ranks)
+            self._algorithm.begin(self._reference, self._learners)
             self._algorithm.load_state(before.state())
             self._compile()
         return changed
@@ -160,7 +160,7 @@ class Learner(LearnerBase):
         torch.set_num_threads(self._threads)
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
-        observations = Observations(self._metrics, self._ranks)
+        observations = Observations(self._metrics, self._learners)
         marks = [self._now()]
         with torch.no_grad():
             own = self._portion(batches, fragments)
@@ -175,19 +175,19 @@ class Learner(LearnerBase):
             group["lr"] = rate
         spent = self._run_epochs(samples, iteration, observations, common)
         with torch.no_grad():
-            self._policy.observe(samples.observations, self._ranks)
+            self._policy.update_normalizer(samples.observations, self._learners)
             if (deviation := self._policy.action_std()) is not None:
                 observations.add_common({m.ACTION_STD: deviation})
             observations.reduce(window)
             self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
-        snapshot = self.snapshot() if self._ranks.first else Snapshot(self._version, {})  # the first speaks for all
+        snapshot = self.snapshot() if self._learners.first else Snapshot(self._version, {})  # the first speaks for all
         marks.append(self._now())
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
         self._observe_versions(window, batches, own)
-        name = "learner" if self._ranks.size == 1 else f"learner-{self._ranks.rank}"
+        name = "learner" if self._learners.size == 1 else f"learner-{self._learners.rank}"
         window.spans = spans(name, marks, ["receive batches", "advantages", "train", "publish weights"])
         received, prepared, trained, published = np.diff(marks).tolist()
         window.observe(m.RECV_TRAJ_TIME, received)
@@ -198,19 +198,19 @@ class Learner(LearnerBase):
             window.observe(metric, seconds)  # elsewhere a clock on the host only sees work being queued
         common.observe(m.CAL_ADVANTAGES, received + prepared)
         common.observe(m.SYNC_WEIGHTS, published)
-        if self._ranks.first:
+        if self._learners.first:
             window.merge(common)
         return snapshot, window
 
     def _portion(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
         """What is this learner's of the fragments that it was given; None for all."""
-        if self._ranks.size == 1:
+        if self._learners.size == 1:
             return None
         each = batches[0].rewards.shape[1]
         fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
         environments = fragments * each
         group_size = getattr(self._config.algorithm, "group_size", 1)
-        return portion(self._ranks.rank, self._ranks.size, fragments, environments, group_size)
+        return portion(self._learners.rank, self._learners.size, fragments, environments, group_size)
 
     def _run_epochs(
         self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow
@@ -219,7 +219,7 @@ class Learner(LearnerBase):
         config = self._config.algorithm
         spent: defaultdict[Metric, float] = defaultdict(float)
         cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
-        minibatches = Minibatches(samples.position, config.num_minibatches, self._ranks, self._generator)
+        minibatches = Minibatches(samples.position, config.num_minibatches, self._learners, self._generator)
         terms: list[Terms] = []
         orders: list[Tensor] = []
         own_sizes: list[int] = []
@@ -251,8 +251,8 @@ class Learner(LearnerBase):
             taken = torch.cat(orders)
             with torch.no_grad():
                 joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
-                observed = self._algorithm.observe(samples, taken, joined)
-                cut = Cut(own_sizes, sizes, minibatches.parts)
+                observed = self._algorithm.measure(samples, taken, joined)
+                cut = MinibatchSizes(own_sizes, sizes, minibatches.parts)
                 observations.add_update(observed, samples.trajectory[taken], cut)
         else:
             common.observe(m.NUM_UPDATES, 0)
@@ -273,10 +273,12 @@ class Learner(LearnerBase):
             Norms before clipping, and whether the step was taken.
         """
         began = time.perf_counter()
-        if self._ranks.size > 1:
+        if self._learners.size > 1:
             parameters = itertools.chain(self._actor, self._critic)
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            summed = self._ranks.sum(torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]))
+            summed = self._learners.sum(
+                torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
+            )
             total, *parts = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient.copy_(part.view_as(gradient))
@@ -295,16 +297,16 @@ class Learner(LearnerBase):
         Raises:
             RuntimeError: it has not.
         """
-        if self._ranks.size == 1:
+        if self._learners.size == 1:
             return
         state = self._policy.state_dict()
         sums = torch.stack([tensor.float().reshape(-1).view(torch.int32).sum() for tensor in state.values()])
-        unlike = (sums != self._ranks.from_first(sums)).tolist()
+        unlike = (sums != self._learners.from_first(sums)).tolist()
         if any(unlike):
             names = ", ".join(itertools.compress(state, unlike))
             raise RuntimeError(
-                f"after iteration {iteration}, learner {self._ranks.rank} of {self._ranks.size} (learner.num_learners) "
-                f"on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
+                f"after iteration {iteration}, learner {self._learners.rank} of {self._learners.size} "
+                f"(learner.num_learners) on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
                 "round differently: keep learners to one kind (cluster.learner_nodes), or have one "
                 "(learner.num_learners=1), and go on from the last checkpoint with --resume."
             )
@@ -312,14 +314,16 @@ class Learner(LearnerBase):
     def _divergence(self, terms: Sequence[Terms]) -> float:
         """Nats that the policy moved on the decisions of these minibatches, of all learners."""
         moved = torch.cat([self._algorithm.divergence(part) for part in terms]).double()
-        total, count = self._ranks.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
+        total, count = self._learners.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
         return float(total / count)
 
     def _cloning_loss(self, count: int) -> Tensor:
         """Of this learner's part of as many demonstrated steps, drawn anew."""
         assert self._shown is not None
         observations, actions = self._shown
-        drawn = torch.randint(len(actions), (count,), generator=self._generator)[self._ranks.rank :: self._ranks.size]
+        drawn = torch.randint(len(actions), (count,), generator=self._generator)[
+            self._learners.rank :: self._learners.size
+        ]
         drawn = drawn.to(self._device)
         return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
 
@@ -345,7 +349,7 @@ class Learner(LearnerBase):
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
         if self._reference is not None:  # a run that kept none until now begins to with the policy it goes on from
-            self._reference.load_weights(under("reference/", arrays) or self._policy.weights())
+            self._reference.load_weights(subtree("reference/", arrays) or self._policy.weights())
         self._enter(int(arrays.get("stage", 0)))
-        self._algorithm.load_state({name: float(value) for name, value in under("algorithm/", arrays).items()})
+        self._algorithm.load_state({name: float(value) for name, value in subtree("algorithm/", arrays).items()})
         load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))

@@ -50,7 +50,7 @@ class Minibatches:
         parts: minibatches of a pass; fewer than asked for where there are fewer decisions.
     """
 
-    def __init__(self, position: Tensor, parts: int, ranks: LearnerGroup, generator: torch.Generator) -> None:
+    def __init__(self, position: Tensor, parts: int, learners: LearnerGroup, generator: torch.Generator) -> None:
         """Numbers the decisions.
 
         Args:
@@ -59,8 +59,8 @@ class Minibatches:
         """
         self._own: Tensor | None = None
         self.total = len(position)
-        if ranks.size > 1:
-            everyone = torch.cat(ranks.gather(position)).sort().values
+        if learners.size > 1:
+            everyone = torch.cat(learners.gather(position)).sort().values
             self.total = len(everyone)
             self._own = torch.full_like(everyone, -1)
             self._own[torch.searchsorted(everyone, position)] = torch.arange(len(position), device=position.device)

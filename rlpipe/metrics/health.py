@@ -138,7 +138,7 @@ class Monitor:
         watches = [watch for history in self._histories.values() if history for watch in history.watches]
         return [watch.alert for watch in watches if watch.alert is not None]
 
-    def observe(
+    def judge(
         self,
         iteration: int,
         values: Mapping[str, float],

@@ -18,7 +18,7 @@ from rlpipe.metrics.reductions import EDGES, LARGEST, Distribution, Histogram, M
 
 
 @dataclass(frozen=True)
-class Cut:
+class MinibatchSizes:
     """How the decisions of an update were cut into minibatches, over all epochs.
 
     Attributes:
@@ -38,13 +38,13 @@ class Observations:
     trajectory, or only those of the last epoch or minibatch.
     """
 
-    def __init__(self, metrics: Iterable[Metric], ranks: LearnerGroup = SINGLE_LEARNER) -> None:
+    def __init__(self, metrics: Iterable[Metric], learners: LearnerGroup = SINGLE_LEARNER) -> None:
         """Notes which metrics are companions of which.
 
         Args:
-            metrics: all there are.  ranks: the learners; what is the same on all of them is told by the first.
+            metrics: all there are.  learners: the learners; what is the same on all of them is told by the first.
         """
-        self._ranks = ranks
+        self._learners = learners
         self._companions: defaultdict[Metric, list[Metric]] = defaultdict(list)
         for metric in metrics:
             if metric.of is not None:
@@ -62,7 +62,7 @@ class Observations:
         for metric, values in observed.items():
             if isinstance(values, Tensor):
                 self._values[metric].append(values.reshape(-1))
-            elif not self._ranks.first:
+            elif not self._learners.first:
                 continue
             elif metric in self._set:
                 raise ValueError(f"{metric.name} is set twice in one update; it has one writer.")
@@ -71,10 +71,10 @@ class Observations:
 
     def add_common(self, observed: Mapping[Metric, Tensor]) -> None:
         """Takes values that are the same on every learner."""
-        if self._ranks.first:
+        if self._learners.first:
             self.add(observed)
 
-    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, cut: Cut) -> None:
+    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, cut: MinibatchSizes) -> None:
         """Takes values of every decision that was learnt from.
 
         Args:
@@ -99,8 +99,8 @@ class Observations:
                 else:
                     self._pooled.append((taker, pools[taker.over](values)))
         if parted:
-            means = self._ranks.sum(torch.stack([*parted.values()])) / lengths.new_tensor(cut.all)
-            if self._ranks.first:
+            means = self._learners.sum(torch.stack([*parted.values()])) / lengths.new_tensor(cut.all)
+            if self._learners.first:
                 self._pooled += zip(parted, means, strict=True)
 
     def reduce(self, window: MetricWindow) -> None:

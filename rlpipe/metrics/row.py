@@ -4,7 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
+
+
+class Status(StrEnum):
+    """State of a run, as ``run.json`` has it."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class EventKind(StrEnum):
+    """Kinds of events in ``events.jsonl``."""
+
+    ALERT = "alert"
+    BACKEND = "backend"
+    COMPLETED = "completed"
+    DAMAGED = "damaged"
+    DISK = "disk"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    LEAVING = "leaving"
+    NONFINITE = "nonfinite"
+    NOTE = "note"
+    RECOVERED = "recovered"
+    REPAIRED = "repaired"
+    RESTARTED = "restarted"
+    RESUMED = "resumed"
+    SIMULATOR = "simulator"
+    STAGE = "stage"
+    STARTED = "started"
+    STOPPED = "stopped"
+    TARGET_KL = "target_kl"
 
 
 @dataclass(frozen=True)

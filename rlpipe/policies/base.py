@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
-from rlpipe.plugins import resolve
+from rlpipe.plugins import accept_old_names, resolve
 from rlpipe.trajectory import Float32, SpaceSpec
 
 Weights = dict[str, NDArray[Any]]
@@ -65,6 +65,11 @@ class Policy(ABC, nn.Module):
     Config: ClassVar[type[Any]] = PolicyConfig
     bounded: ClassVar[bool] = False
     """Whether sampled actions keep to the bounds of the simulator, and carry gradients."""
+
+    def __init_subclass__(cls) -> None:
+        """Accepts the earlier name of a hook."""
+        super().__init_subclass__()
+        accept_old_names(cls, {"observe": "update_normalizer"})
 
     def __init__(self) -> None:
         """Leaves observations as they are; a subclass may set ``normalizer``."""
@@ -119,10 +124,10 @@ class Policy(ABC, nn.Module):
         """[B, D] observations as its networks see them."""
         return observations if self.normalizer is None else self.normalizer.normalize(observations)
 
-    def observe(self, observations: Tensor, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
+    def update_normalizer(self, observations: Tensor, learners: LearnerGroup = SINGLE_LEARNER) -> None:
         """Takes note of [B, D] observations that were learnt from, here and by the other learners."""
         if self.normalizer is not None:
-            self.normalizer.observe(observations, ranks)
+            self.normalizer.update(observations, learners)
 
     def weights(self) -> Weights:
         """Everything, as copies."""
@@ -196,12 +201,12 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
 
-    def observe(self, values: Tensor, ranks: LearnerGroup = SINGLE_LEARNER) -> None:
+    def update(self, values: Tensor, learners: LearnerGroup = SINGLE_LEARNER) -> None:
         """Takes in [B, width] values, and those of the other learners."""
         values = values.double()
         mean = values.sum(0) / max(len(values), 1)
         moments = torch.stack([torch.full_like(mean, len(values)), mean, (values - mean).square().sum(0)])
-        for count, mean, squares in torch.stack(ranks.gather(moments)):
+        for count, mean, squares in torch.stack(learners.gather(moments)):
             total = self.count + count
             share = count / total.clamp(min=1.0)
             delta = mean - self.mean

@@ -18,7 +18,7 @@ from typing import IO
 
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.row import Event
+from rlpipe.metrics.row import Event, EventKind
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Mark, mark_file, read_mark
 
@@ -115,7 +115,7 @@ class BackendProcesses:
             if told := self._look_after(view, iteration):
                 level, message = told
                 data = {"backend": view.name, "level": level}
-                events.append(Event("backend", message, iteration, now, data))
+                events.append(Event(EventKind.BACKEND, message, iteration, now, data))
         slowest = min((view.mark.iteration for view in self._views), default=iteration)
         while self._written and self._written[0][0] <= slowest:
             self._written.popleft()
@@ -151,7 +151,7 @@ class BackendProcesses:
             f"in {log}."
         )
 
-    def observe(self, window: MetricWindow) -> None:
+    def observe_lag(self, window: MetricWindow) -> None:
         """Observes how far the views are behind: the age of the oldest row that one does not show, and their number."""
         if self._views:
             window.observe(m.LOGGER_LAG, self._clock() - self._written[0][1] if self._written else 0.0)

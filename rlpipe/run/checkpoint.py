@@ -154,7 +154,7 @@ def _wrong_arrays(arrays: Mapping[str, Any]) -> str:
     version = arrays.get("version")
     if version is None or version.shape or version.dtype.kind not in "iu":
         return "version is no whole number"
-    return "" if under("policy/", arrays) else "it holds no policy"
+    return "" if subtree("policy/", arrays) else "it holds no policy"
 
 
 def _wrong_meta(meta: Any) -> str:
@@ -312,7 +312,7 @@ class Retention:
         self._best: Best | None = None
         self._candidate: Best | None = None
 
-    def observe(self, iteration: int, metrics: Mapping[str, float]) -> None:
+    def rank(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Takes note of the numbers of an iteration, before its checkpoint is written."""
         decisive = next((metric.name for metric in self._metrics if metric.name in metrics), None)
         if decisive is not None:
@@ -329,8 +329,8 @@ class Retention:
         return self._candidate is not None and self._candidate.iteration == iteration
 
     def recall(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """As ``observe``, for the rows of a run that goes on, in turn: their checkpoints are written, or are gone."""
-        self.observe(iteration, metrics)
+        """As ``rank``, for the rows of a run that goes on, in turn: their checkpoints are written, or are gone."""
+        self.rank(iteration, metrics)
         if self.leads(iteration) and (self._folder / _name(iteration)).is_file():
             self._best = self._candidate
 
@@ -390,6 +390,6 @@ def newest_or_none(run: Path) -> Checkpoint | None:
         return None
 
 
-def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def subtree(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Arrays whose names begin so, without that beginning."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -29,7 +29,7 @@ from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.metrics.spans import Span
 from rlpipe.plugins import nearest
 from rlpipe.run import checkpoint, shapes
@@ -44,7 +44,7 @@ _LINES = (*_CUT_BACK, "events.jsonl")
 
 
 @dataclass(frozen=True)
-class Cut:
+class Rollback:
     """What a resume took back.
 
     Attributes:
@@ -104,7 +104,7 @@ class RunDirectory:
                 "run_id": path.name,
                 "experiment": config.runner.logger.experiment_name,
                 "project": config.runner.logger.project_name,
-                "status": "running",
+                "status": Status.RUNNING,
                 "created": datetime.now(UTC).isoformat(),
                 "incarnation": 0,
                 **_circumstances(config, cluster),
@@ -119,7 +119,7 @@ class RunDirectory:
         """Notes that the run goes on after an iteration, perhaps with another configuration or on another machine."""
         self.write_config(config)
         before = {key: value for key, value in self.read_json().items() if key != "cause"}
-        changes = {"status": "running", "incarnation": incarnation, **_circumstances(config, cluster)}
+        changes = {"status": Status.RUNNING, "incarnation": incarnation, **_circumstances(config, cluster)}
         resumed = [*before.get("resumed_after", []), after]
         self.write_json({**before, **changes, "resumed_after": resumed})
 
@@ -298,7 +298,7 @@ class RunDirectory:
             raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
         return claim
 
-    def cut_back(self, iteration: int) -> Cut:
+    def cut_back(self, iteration: int) -> Rollback:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
 
         Events stay, for what happened has happened; only a last line that a crash left incomplete goes.
@@ -325,7 +325,7 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
-        return Cut(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
+        return Rollback(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
 
 
 def _iteration_of(line: bytes) -> float:

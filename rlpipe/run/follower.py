@@ -19,12 +19,10 @@ from rlpipe import files
 from rlpipe.backends.base import Backend, RunInfo
 from rlpipe.config.tree import options_of
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import resolve
 from rlpipe.run import checkpoint, shapes
 from rlpipe.run.directory import RunDirectory, locked
-
-RUNNING, COMPLETED = "running", "completed"
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,8 @@ class Follower:
         if self._backend is None or run["incarnation"] != self._mark.incarnation:
             self._open(run)
         assert self._backend is not None
-        ended: bool = run["status"] != RUNNING
-        certain = self._forgets or run["status"] == COMPLETED
+        ended: bool = run["status"] != Status.RUNNING
+        certain = self._forgets or run["status"] == Status.COMPLETED
         covered = None if certain else checkpoint.newest_iteration(self._directory.path)
         waiting = []
         for row in chain(self._pending, map(Row.from_json, self._rows.read(after=self._mark.iteration))):
@@ -162,15 +160,15 @@ class Follower:
             self._keep(replace(self._mark, status=run["status"]))
         return ended
 
-    def how_to_look(self) -> str:
+    def view_command(self) -> str:
         """Command that opens what the view shows; empty if there is none."""
         project = self._directory.read_json()["project"]
-        return self._class.how_to_look(self._options, self._directory.path, project)
+        return self._class.view_command(self._options, self._directory.path, project)
 
     def _open(self, run: Mapping[str, Any]) -> None:
         """Opens the view behind the last row that it shows and that still holds."""
         if self._backend is not None:
-            self._backend.close(RUNNING)
+            self._backend.close(Status.RUNNING)
         info = RunInfo(
             run_id=self._directory.run_id,
             experiment=run["experiment"],

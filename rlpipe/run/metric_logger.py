@@ -23,7 +23,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.reductions import from_json, to_json
-from rlpipe.metrics.row import Event, HistogramView, Row
+from rlpipe.metrics.row import Event, EventKind, HistogramView, Row, Status
 from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
@@ -35,7 +35,7 @@ from rlpipe.trajectory import SpaceSpec
 
 
 @dataclass(frozen=True)
-class Closing:
+class Backlog:
     """What is left to do when a run has ended.
 
     Attributes:
@@ -91,7 +91,7 @@ class MetricLogger:
             if cls.place in (Place.LOGGER, Place.RAY)
         ]
         apart = [name for name, cls in classes.items() if cls.place is Place.APART]
-        self._exporters = BackendProcesses(directory, apart, deadline=logger.deadline)
+        self._backend_processes = BackendProcesses(directory, apart, deadline=logger.deadline)
 
     def write(self, iteration: int, *windows: MetricWindow) -> Row:
         """Writes one iteration.
@@ -106,7 +106,7 @@ class MetricLogger:
         """
         began = time.perf_counter()
         window = merged(windows)
-        self._exporters.observe(window)
+        self._backend_processes.observe_lag(window)
         nonfinite = window.nonfinite()
         for name, state in window.states.items():
             if self._declaration(name).lifetime:
@@ -125,17 +125,17 @@ class MetricLogger:
         apart = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
         row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects, apart)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
-        self._retention.observe(iteration, metrics)
+        self._retention.rank(iteration, metrics)
         failed = [self._failure(backend, iteration, backend.write, row) for backend in list(self._backends)]
         percentiles = {name: view.percentiles for name, view in histograms.items()}
         alerts = self._judge(iteration, metrics, percentiles, nonfinite)
         events = [
             *filter(None, failed),
             *self._disk(iteration),
-            *self._exporters.tick(iteration, now()),
+            *self._backend_processes.tick(iteration, now()),
             *self._still_standing(iteration),
             *self._incidents(row, window.faults),
-            *(Event("alert", a.message, iteration, now(), a.as_json()) for a in alerts),
+            *(Event(EventKind.ALERT, a.message, iteration, now(), a.as_json()) for a in alerts),
         ]
         for event in events:
             self.event(event)
@@ -163,7 +163,7 @@ class MetricLogger:
             does(shown)
         except Exception as error:
             self._backends.remove(backend)
-            return left_out(backend, error, iteration)
+            return backend_closed_event(backend, error, iteration)
         return None
 
     def _disk(self, iteration: int) -> list[Event]:
@@ -175,9 +175,13 @@ class MetricLogger:
                 f"{self._directory.path} takes nothing more: {trouble.strerror or trouble}. Training goes on, what "
                 "comes now waits in memory, and no checkpoint is written until there is room again."
             )
-            return [Event("disk", message, iteration, now(), {"level": "critical"})]
+            return [Event(EventKind.DISK, message, iteration, now(), {"level": "critical"})]
         if before and trouble is None:
-            return [Event("disk", "The run directory holds everything again.", iteration, now(), {"level": "cleared"})]
+            return [
+                Event(
+                    EventKind.DISK, "The run directory holds everything again.", iteration, now(), {"level": "cleared"}
+                )
+            ]
         return []
 
     def _declaration(self, name: str) -> Metric:
@@ -200,9 +204,7 @@ class MetricLogger:
         progress = iteration / self._info.total_iterations
         if (stage := metrics.get(m.STAGE.name)) is not None:
             self._monitor.variables, self._monitor.tags = self._facts[int(stage)]
-        return self._monitor.observe(
-            iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress
-        )
+        return self._monitor.judge(iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress)
 
     def _still_standing(self, iteration: int) -> list[Event]:
         """In the first iteration of a resumed run: the alerts that stood before, in one sentence."""
@@ -210,7 +212,7 @@ class MetricLogger:
         self._stood = []
         if not names:
             return []
-        return [Event("note", f"Alerts still stand on {', '.join(names)}.", iteration, now())]
+        return [Event(EventKind.NOTE, f"Alerts still stand on {', '.join(names)}.", iteration, now())]
 
     def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
         """What happened in this iteration that a user should find again later: to its update, and to simulators."""
@@ -223,11 +225,11 @@ class MetricLogger:
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
                 f"{m.APPROX_KL.name} passed {target_kl:g} (algorithm.target_kl)."
             )
-            found.append(Event("target_kl", message, row.iteration, now(), {"epochs": epochs}))
+            found.append(Event(EventKind.TARGET_KL, message, row.iteration, now(), {"epochs": epochs}))
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
-            found.append(Event("nonfinite", message, row.iteration, now(), {"steps": skipped}))
-        return [*found, *(Event("simulator", told, row.iteration, now()) for told in faults)]
+            found.append(Event(EventKind.NONFINITE, message, row.iteration, now(), {"steps": skipped}))
+        return [*found, *(Event(EventKind.SIMULATOR, told, row.iteration, now()) for told in faults)]
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -267,7 +269,7 @@ class MetricLogger:
         self._did("save checkpoint", began)
         return str(path)
 
-    def close(self, status: str) -> Closing:
+    def close(self, status: Status) -> Backlog:
         """Notes the end of the run and closes the backends.
 
         Args:
@@ -278,16 +280,16 @@ class MetricLogger:
         unwritten = self._directory.settle(timeout)
         for backend in self._backends:
             backend.close(status)
-        behind = self._exporters.finish(timeout)
+        behind = self._backend_processes.finish(timeout)
         self._lock.close()
-        return Closing(tuple(behind), unwritten)
+        return Backlog(tuple(behind), unwritten)
 
 
-def left_out(backend: Backend, error: Exception, iteration: int) -> Event:
+def backend_closed_event(backend: Backend, error: Exception, iteration: int) -> Event:
     """That a view which cannot be opened again, because it lives beside the logger or the terminal, is closed."""
     name, why = type(backend).__name__, redacted(f"{type(error).__name__}: {error}", os.environ)
     message = f"The {name} backend raised {why}. It is left out from now on."
-    return Event("backend", message, iteration, now(), {"backend": name, "level": "warn"})
+    return Event(EventKind.BACKEND, message, iteration, now(), {"backend": name, "level": "warn"})
 
 
 def run_info(
@@ -309,7 +311,7 @@ def run_info(
         console_style=logger.console_style,
         action_dims=spec.action_dim,
         num_actions=spec.num_actions,
-        shown=tuple(metric.name for metric in algorithm_class(config).shown),
+        console_metrics=tuple(metric.name for metric in algorithm_class(config).console_metrics),
     )
 
 

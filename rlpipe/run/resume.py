@@ -16,6 +16,7 @@ from typing import Any
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
 from rlpipe.errors import ConfigError
+from rlpipe.metrics.row import Status
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import RunDirectory, locked
 
@@ -53,7 +54,7 @@ def claimed(config: Config, resume: Path | None, patience: float = 20.0) -> Iter
 def completed(config: Config) -> Path | None:
     """The newest run of the same experiment, seed and settings, if it completed."""
     runs = [run for run in _runs(config) if not _differences(run, config)]
-    return runs[0] if runs and _status(runs[0]) == "completed" else None
+    return runs[0] if runs and _status(runs[0]) == Status.COMPLETED else None
 
 
 def _only_start(config: Config, patience: float) -> Any:
@@ -77,7 +78,7 @@ def _found(config: Config, held: ExitStack, patience: float) -> Path | None:
     runs = _runs(config)
     same = [run for run in runs if not _differences(run, config)]
     for run in same:
-        if _status(run) == "completed":
+        if _status(run) == Status.COMPLETED:
             log.info("%s has completed; a new run begins (runner.auto_resume).", run)
             return None
         with ExitStack() as claim:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from rlpipe.errors import ConfigError
 from rlpipe.files import line, parsed, whole_file
+from rlpipe.metrics.row import Status
 
 
 def _readable_time(text: str) -> str:
@@ -228,7 +229,7 @@ class RunRecord(Created):
     run_id: str
     experiment: str
     project: str
-    status: str
+    status: Status
     incarnation: Count
     cluster: Parts
     protocol: Protocol

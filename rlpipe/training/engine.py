@@ -9,11 +9,11 @@ from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.worker import Ready
 from rlpipe.config.schema import Config, Stage
 from rlpipe.errors import Fault
-from rlpipe.metrics.row import Event
+from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
-from rlpipe.run.metric_logger import Closing
+from rlpipe.run.metric_logger import Backlog
 
 Ref = Any
 """Something an engine made and can find again: an object here, an object reference on Ray."""
@@ -56,13 +56,13 @@ class Engine(Protocol):
     def evaluate(self, snapshot: Ref) -> list[Ref]:
         """Windows of all workers, once they are there."""
 
-    def news(self) -> list[Fault]:
+    def repaired_faults(self) -> list[Fault]:
         """Faults of workers that were made good since the last time."""
 
-    def leaving(self) -> list[str]:
+    def draining_nodes(self) -> list[str]:
         """Nodes of ours that are about to go and were not told of before, a sentence each without its end."""
 
-    def leave(self) -> None:
+    def evacuate(self) -> None:
         """Moves the workers from such nodes; raises ActorLostError if other parts must move too."""
 
     def write(self, iteration: int, windows: list[Ref]) -> Ref:
@@ -87,7 +87,7 @@ class Engine(Protocol):
     def get(self, ref: Ref) -> Any:
         """The object itself."""
 
-    def finish(self, status: str) -> Closing:
+    def finish(self, status: Status) -> Backlog:
         """Closes the logger; ``status`` is completed, interrupted, stopped or failed."""
 
     def close(self) -> None:

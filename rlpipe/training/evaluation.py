@@ -7,7 +7,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
-from rlpipe.run.checkpoint import Checkpoint, under
+from rlpipe.run.checkpoint import Checkpoint, subtree
 from rlpipe.training.engine import Engine
 
 
@@ -21,7 +21,7 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     plan = stages(config)
     try:
         engine.start_workers(plan, 0)
-        windows = engine.evaluate(Snapshot(int(state.arrays["version"]), under("policy/", state.arrays)))
+        windows = engine.evaluate(Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays)))
         window = merged([engine.get(ref) for ref in windows])
     finally:
         engine.close()

@@ -13,11 +13,11 @@ from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import number_of_workers
 from rlpipe.errors import Fault
 from rlpipe.learning.base import LearnerBase, learner_class
-from rlpipe.metrics.row import Event
+from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
-from rlpipe.run.metric_logger import Closing, MetricLogger
+from rlpipe.run.metric_logger import Backlog, MetricLogger
 
 
 class LocalEngine:
@@ -36,13 +36,13 @@ class LocalEngine:
         self._num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
 
-    def news(self) -> list[Fault]:
+    def repaired_faults(self) -> list[Fault]:
         return []  # what fails here ends the run
 
-    def leaving(self) -> list[str]:
+    def draining_nodes(self) -> list[str]:
         return []
 
-    def leave(self) -> None:
+    def evacuate(self) -> None:
         """There is nowhere else to go."""
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
@@ -101,8 +101,8 @@ class LocalEngine:
     def get(self, ref: Any) -> Any:
         return ref
 
-    def finish(self, status: str) -> Closing:
-        return self._logger.close(status) if self._opened else Closing()
+    def finish(self, status: Status) -> Backlog:
+        return self._logger.close(status) if self._opened else Backlog()
 
     def close(self) -> None:
         self._workers.clear()

@@ -11,10 +11,10 @@ from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import Fault
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, EventKind, Row, Status
 from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.directory import Cut, now
-from rlpipe.run.metric_logger import left_out
+from rlpipe.run.directory import Rollback, now
+from rlpipe.run.metric_logger import backend_closed_event
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.engine import Engine, Ref
 
@@ -74,33 +74,33 @@ class _Loop:
         return self._last.metrics if self._last else {}
 
     def event(self, kind: str, message: str, **data: Any) -> None:
-        self._tell(Event(kind, message, self._done, now(), data))
+        self._report(Event(kind, message, self._done, now(), data))
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         """Writes and shows an event."""
         self._written.append(self._engine.event(event))
         self._show(event)
 
-    def tell_of_start(
-        self, notes: Sequence[str], state: Checkpoint | None, cut: Cut, fault: Fault | None = None
+    def report_start(
+        self, notes: Sequence[str], state: Checkpoint | None, cut: Rollback, fault: Fault | None = None
     ) -> None:
         """Says what a user should know of how the run begins or goes on, perhaps after a fault."""
         for note in notes:
-            self.event("note", note)
+            self.event(EventKind.NOTE, note)
         if fault is not None:
             count = "1 iteration is" if cut.iterations == 1 else f"{cut.iterations} iterations are"
             before = f" {count} played again." if cut.iterations else ""
             message = f"{fault.sentence}. Gone on after iteration {self._done}.{before}"
-            self.event("recovered", message, **fault.as_json(), discarded=cut.iterations)
+            self.event(EventKind.RECOVERED, message, **fault.as_json(), discarded=cut.iterations)
         elif state is not None:
             message = f"Resumed after iteration {self._done} from {state.path.name}."
-            self.event("resumed", message, discarded=cut.iterations)
+            self.event(EventKind.RESUMED, message, discarded=cut.iterations)
         for name in cut.damaged:
-            self.event("damaged", f"{name} was not whole; it is kept as {name}.damaged.", file=name)
+            self.event(EventKind.DAMAGED, f"{name} was not whole; it is kept as {name}.damaged.", file=name)
         for name in cut.torn:
-            self.event("repaired", f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
+            self.event(EventKind.REPAIRED, f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
 
-    def run(self, snapshot: Ref) -> str:
+    def run(self, snapshot: Ref) -> Status:
         """Iterates to the end; returns how it ended."""
         self._interruption.heeded = True
         engine, clock, runner = self._engine, self._clock, self._config.runner
@@ -111,7 +111,7 @@ class _Loop:
         while self._done < total and self._interruption.reason is None and self._alarm is None:
             iteration = self._done + 1
             stage = self._enter_stage(iteration)
-            self._heed_notices()
+            self._evacuate_draining_nodes()
             with clock(m.GENERATE_ROLLOUTS):
                 if gathered is None and algorithm.collects:
                     gathered = engine.gather(engine.collect(snapshot, stage) if ahead is None else ahead)
@@ -130,7 +130,7 @@ class _Loop:
                         gathered = engine.gather(ahead)
                 with clock(m.EVAL_TIME):
                     windows = [*windows, *engine.evaluate(snapshot)]
-            self._tell_news()
+            self._report_repairs()
             timed = clock.lap()
             with clock(m.LOG_TIME):
                 self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
@@ -141,31 +141,31 @@ class _Loop:
                 self._save(if_best=True)
             with clock(m.LOG_TIME):
                 shown = self._show_rows(behind=1)
-            self._heed(shown)
+            self._act_on_alerts(shown)
         self._save()
         self._show_rows(behind=0)
-        status, why = "completed", ""
+        status, why = Status.COMPLETED, ""
         if self._done < total:
-            status, why = "interrupted", f" by {self._interruption.reason}"
+            status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
             if self._alarm is not None:
-                status, why = "stopped", f" by a critical alert on {self._alarm}"
+                status, why = Status.STOPPED, f" by a critical alert on {self._alarm}"
         self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
         self._engine.wait(self._written)
         return status
 
-    def _tell_news(self) -> None:
-        for fault in self._engine.news():
+    def _report_repairs(self) -> None:
+        for fault in self._engine.repaired_faults():
             after = "" if fault.taken is None else f" after {fault.taken:.1f} s"
-            self.event("restarted", f"{fault.sentence}. Another took its place{after}.", **fault.as_json())
+            self.event(EventKind.RESTARTED, f"{fault.sentence}. Another took its place{after}.", **fault.as_json())
 
-    def _heed_notices(self) -> None:
+    def _evacuate_draining_nodes(self) -> None:
         """Saves, and moves what can be moved, before a node goes."""
-        if notices := self._engine.leaving():
+        if notices := self._engine.draining_nodes():
             for notice in notices:
-                self.event("leaving", f"{notice}: the run is saved, and its parts there move.")
+                self.event(EventKind.LEAVING, f"{notice}: the run is saved, and its parts there move.")
             self._save()
             self._engine.wait(self._written)
-            self._engine.leave()
+            self._engine.evacuate()
 
     def _is_finished(self, learnt: list[Ref]) -> bool:
         """Whether the learner, which learns from what it has, has learnt all it can."""
@@ -179,10 +179,14 @@ class _Loop:
             if len(self._plan) > 1:
                 name, until = self._plan[stage].name, self._plan[stage].until
                 self.event(
-                    "stage", f"Stage {name}: iterations {iteration} to {until}.", stage=stage, name=name, until=until
+                    EventKind.STAGE,
+                    f"Stage {name}: iterations {iteration} to {until}.",
+                    stage=stage,
+                    name=name,
+                    until=until,
                 )
             elif iteration == self._done + 1:
-                self.event("started", f"Collecting from iteration {iteration} on.")
+                self.event(EventKind.STARTED, f"Collecting from iteration {iteration} on.")
         return stage
 
     def _save(self, if_best: bool = False) -> None:
@@ -213,9 +217,9 @@ class _Loop:
                 view.write(what) if isinstance(what, Row) else view.event(what)
             except Exception as error:
                 self._views.remove(view)
-                self._tell(left_out(view, error, self._done))
+                self._report(backend_closed_event(view, error, self._done))
 
-    def _heed(self, rows: Sequence[Row]) -> None:
+    def _act_on_alerts(self, rows: Sequence[Row]) -> None:
         """Does what the configuration wants done about critical alerts."""
         wanted = self._config.runner.health.on_critical
         critical = [

@@ -18,13 +18,13 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.errors import ActorLostError, Fault, RunError
-from rlpipe.metrics.row import Event
+from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
-from rlpipe.run.checkpoint import under
-from rlpipe.run.directory import Cut, RunDirectory, find_checkpoint, now
-from rlpipe.run.metric_logger import Closing, run_info
+from rlpipe.run.checkpoint import subtree
+from rlpipe.run.directory import Rollback, RunDirectory, find_checkpoint, now
+from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.secrets import redacted
 from rlpipe.training.checks import check_engine
 from rlpipe.training.engine import Engine, Ref
@@ -45,7 +45,7 @@ class TrainResult:
         seconds: wall clock of the training loop.
     """
 
-    status: str
+    status: Status
     directory: Path
     checkpoint: Path | None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Run:
         began = time.perf_counter()
         snapshot, cut = self._start()
         assert self._directory is not None
-        directory, status, lost = self._directory, "failed", None
+        directory, status, lost = self._directory, Status.FAILED, None
         cause: Fault | None = None
         try:
             info = self._info()
@@ -120,7 +120,7 @@ class _Run:
                 except ActorLostError as error:
                     lost = self._insist(error)
         except KeyboardInterrupt:
-            status = "interrupted"
+            status = Status.INTERRUPTED
             raise
         except RunError as error:
             cause = error.fault
@@ -141,18 +141,18 @@ class _Run:
         last = found[max(found)] if found else None
         return TrainResult(status, directory.path, last, self._loop.metrics, seconds)
 
-    def _start(self) -> tuple[Ref, Cut]:
+    def _start(self) -> tuple[Ref, Rollback]:
         """Starts what is needed to know whether the run can be, and only then makes its directory or cuts it back."""
         config, engine, state = self._config, self._engine, self._state
         check_engine(config, engine)
         if config.policy.warm_start is not None and state is None:
-            self._warm = under("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
+            self._warm = subtree("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
         self._ready = engine.start_workers(self._plan, self._incarnation)
         snapshot = engine.start_learner(self._ready, state, self._warm)
         engine.get(snapshot)  # what does not fit is an error before anything is written
         if self._directory is None or state is None:
             self._directory = RunDirectory.create(config, engine.cluster())
-            return snapshot, Cut(0, ())
+            return snapshot, Rollback(0, ())
         return snapshot, self._cut_back()
 
     @property
@@ -160,7 +160,7 @@ class _Run:
         """Iterations that the run, as it is now, goes on after."""
         return 0 if self._state is None else int(self._state.meta["iteration"])
 
-    def _cut_back(self) -> Cut:
+    def _cut_back(self) -> Rollback:
         """Takes the directory back to the checkpoint, or to the beginning."""
         assert self._directory is not None
         with self._directory.held():
@@ -172,13 +172,13 @@ class _Run:
         assert self._directory is not None
         return run_info(self._directory, self._config, self._plan, self._done + 1, self._ready.spec)
 
-    def _attempt(self, snapshot: Ref, cut: Cut, lost: ActorLostError | None) -> str:
+    def _attempt(self, snapshot: Ref, cut: Rollback, lost: ActorLostError | None) -> Status:
         """Iterates from the last checkpoint to the end, or until something is lost; returns how the run ended."""
         assert self._directory is not None
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         loop = _Loop(self._config, self._plan, self._engine, self._views, self._interruption, self._done)
         self._loop = loop
-        loop.tell_of_start(() if lost else self._ready.notes, self._state, cut, lost.fault if lost else None)
+        loop.report_start(() if lost else self._ready.notes, self._state, cut, lost.fault if lost else None)
         return loop.run(snapshot)
 
     def _insist(self, error: ActorLostError) -> ActorLostError:
@@ -197,11 +197,11 @@ class _Run:
         before.append(self._done)
         return error
 
-    def _go_back(self, fault: Fault) -> tuple[Ref, Cut]:
+    def _go_back(self, fault: Fault) -> tuple[Ref, Rollback]:
         """Makes the parts anew that were lost, at the last checkpoint."""
         assert self._directory is not None
         log.warning("%s. The run goes back to its last checkpoint.", fault.sentence)
-        self._engine.finish("failed")  # of views that cannot forget, those that are not covered are kept back
+        self._engine.finish(Status.FAILED)  # of views that cannot forget, those that are not covered are kept back
         self._state = checkpoint.newest_or_none(self._directory.path)
         self._incarnation += 1
         snapshot = self._engine.rebuild(self._ready, self._state, self._warm, self._incarnation)
@@ -215,14 +215,14 @@ class _Run:
             return f"It left no checkpoint. What it wrote is in {self._directory.path}."
         return f"Its checkpoint of iteration {found} is whole; go on with: rlpipe train --resume {self._directory.path}"
 
-    def _close(self, status: str, cause: Fault | None) -> Closing:
+    def _close(self, status: Status, cause: Fault | None) -> Backlog:
         """Ends what shows and writes the run, and tells of what is left to do."""
         directory, engine = self._directory, self._engine
         assert directory is not None
         failed, told_of = None, False
         if cause is not None:
             last = 0 if self._loop is None else self._loop.done
-            failed = Event("failed", f"{cause.sentence}.", last, now(), cause.as_json())
+            failed = Event(EventKind.FAILED, f"{cause.sentence}.", last, now(), cause.as_json())
             with suppress(Exception):  # the logger may be what is gone; then the event is written here
                 engine.wait([engine.event(failed)])
                 told_of = True

@@ -351,7 +351,7 @@ def evaluations(run: Path, numbers: list[float], keep: int = 1, metrics: tuple =
     """Checkpoints 1, 2, ... of evaluations with these numbers of the first metric."""
     retention = Retention(run, keep, metrics)
     for iteration, number in enumerate(numbers, start=1):
-        retention.observe(iteration, {metrics[0].name: number})
+        retention.rank(iteration, {metrics[0].name: number})
         retention.save(ARRAYS, {**META, "iteration": iteration})
     return retention
 
@@ -384,7 +384,7 @@ class TestBest:
         retention = Retention(tmp_path, 1, (SUCCESS, RETURN))
         rows = [{"eval/return": 9.0}, {"eval/return": 1.0, "eval/success_once": 0.5}, {"eval/return": 10.0}]
         for iteration, metrics in enumerate(rows, start=1):
-            retention.observe(iteration, metrics)
+            retention.rank(iteration, metrics)
             retention.save(ARRAYS, {**META, "iteration": iteration})
         assert named(tmp_path) == {"iteration": 2, "metric": "eval/success_once", "value": 0.5}
 
@@ -392,7 +392,7 @@ class TestBest:
     def test_without_a_number_that_decides_there_is_none(self, tmp_path, metrics):
         retention = Retention(tmp_path, 1, metrics)
         for iteration in (1, 2):
-            retention.observe(iteration, {"eval/return": 1.0 / iteration})
+            retention.rank(iteration, {"eval/return": 1.0 / iteration})
             retention.save(ARRAYS, {**META, "iteration": iteration})
         assert list(checkpoint.files(tmp_path)) == [2]
         with pytest.raises(ConfigError, match=r"names no best checkpoint: .* \(runner\.best_metric\)"):
@@ -409,7 +409,7 @@ class TestBest:
         evaluations(tmp_path, [5.0, 1.0])
         retention = self.recalled(tmp_path, [5.0, 1.0])
         for iteration, number, best in ((3, 4.0, 1), (4, 6.0, 4)):
-            retention.observe(iteration, {"eval/return": number})
+            retention.rank(iteration, {"eval/return": number})
             retention.save(ARRAYS, {**META, "iteration": iteration})
             assert named(tmp_path)["iteration"] == best
 
@@ -529,7 +529,7 @@ for iteration in range(1, done + 1):
 retention.settle()
 while True:
     done += 1
-    retention.observe(done, value(done))
+    retention.rank(done, value(done))
     retention.save(arrays, {**meta, "iteration": done})
     print(done, flush=True)
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rlpipe.backends.base import Backend, Place, RunInfo, escaped
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
-from rlpipe.metrics.row import Event, Row
+from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.run.directory import read_jsonl
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Prometheus(Backend):
         self._gauges: dict[tuple[str, tuple[str, ...]], Gauge] = {}
         if run.first_iteration > 1:
             self._recall()
-        self._set("rlpipe_status", 1, status="running")
+        self._set("rlpipe_status", 1, status=Status.RUNNING)
         self._target = run.log_path / "prometheus" / f"{escaped(run.experiment, 'A-Za-z0-9_.-')}.{run.run_id}.json"
         _replace(self._target, json.dumps([{"targets": [_address()], "labels": {"job": "ray"}}]))
         self._ended = threading.Event()
@@ -129,11 +129,11 @@ class Prometheus(Backend):
     def _set(self, name: str, value: float, **labels: str) -> None:
         self._numbers[name, tuple(labels.items())] = float(value)
 
-    def close(self, status: str) -> None:
+    def close(self, status: Status) -> None:
         with self._lock:
-            self._set("rlpipe_status", 0, status="running")
+            self._set("rlpipe_status", 0, status=Status.RUNNING)
             self._set("rlpipe_status", 1, status=status)
-        if status in ("completed", "stopped"):
+        if status in (Status.COMPLETED, Status.STOPPED):
             time.sleep(self._linger)
         self._ended.set()
         self._thread.join()
