@@ -25,7 +25,7 @@ import numpy as np
 
 from rlpipe.config.schema import EvaluationConfig
 from rlpipe.demonstrations import dataset
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, _InertMaterial, load_maniskill
+from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, UnrenderedMaterial, load_maniskill
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import SpaceSpec
@@ -138,7 +138,7 @@ def _make(task: str, control_mode: str, folder: str, count: int, first_seed: int
 
 def _program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
     """Python source that calls a function of this file in another process."""
-    sent = (_InertMaterial, load_maniskill, _tell, function)
+    sent = (UnrenderedMaterial, load_maniskill, _tell, function)
     return "\n\n".join(
         [
             "from __future__ import annotations",
