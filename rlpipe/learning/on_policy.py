@@ -41,7 +41,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import MinibatchSizes, Observations
 from rlpipe.metrics.spans import spans
-from rlpipe.policies.base import Policy, Snapshot, Weights
+from rlpipe.policies.base import NoWeights, Policy, Snapshot, Weights
 from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
@@ -182,7 +182,8 @@ class Learner(LearnerBase):
             self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
-        snapshot = self.snapshot() if self._learners.first else Snapshot(self._version, {})  # the first speaks for all
+        absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
+        snapshot = self.snapshot() if self._learners.first else absent
         marks.append(self._now())
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
