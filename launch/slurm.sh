@@ -4,8 +4,7 @@
 # Submit it from a folder that all nodes share. It uses the Python of .venv there, else that of the environment.
 #
 # Five minutes before the time limit, the run saves a checkpoint and ends; to resume it, put --resume RUN in place
-# of CONFIG.
-# To end it in the same way at any time:
+# of CONFIG. To end it in the same way at any time:
 #   scancel --batch --signal=USR1 JOB
 #
 # The exit code is that of rlpipe train. It comes from a file that rlpipe train's own shell writes, because
