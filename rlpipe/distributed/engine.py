@@ -312,6 +312,9 @@ class RayEngine:
             pairs.append(learner.call("update", stage, iteration, *own, num_returns=2, fragments=count))
         return pairs[0][0], [window for _, window in pairs]
 
+    def learner_is_finished(self) -> bool:
+        return bool(self.get(self._learners[0].call("is_finished")))
+
     def evaluate(self, snapshot: Any) -> list[Any]:
         assert self._crew is not None
         acting, seconds = self._acting(snapshot), self._config.evaluation.timeout

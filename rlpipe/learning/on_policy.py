@@ -307,9 +307,9 @@ class Learner(LearnerBase):
             names = ", ".join(itertools.compress(state, unlike))
             raise RuntimeError(
                 f"after iteration {iteration}, learner {self._learners.rank} of {self._learners.size} "
-                f"(learner.num_learners) on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
-                "round differently: keep learners to one kind (cluster.learner_nodes), or have one "
-                "(learner.num_learners=1), and go on from the last checkpoint with --resume."
+                f"(learner.num_learners) on {platform.node()} has other weights than learner 0: {names}. "
+                "GPUs of different kinds round differently: keep learners to one kind (cluster.learner_nodes), or use "
+                "one (learner.num_learners=1), and resume from the last checkpoint with --resume."
             )
 
     def _divergence(self, terms: Sequence[Terms]) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import RunError
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from tests.conftest import beside
 from tests.faults.faulty import assert_whole, events, faulty, processes, rows
 
