@@ -51,7 +51,7 @@ def server_for(config: Config, workers: int) -> InferenceServer:
 
 
 def rows(rank, count=2):
-    """Observations and noise of one worker."""
+    """DeviceObservations and noise of one worker."""
     generator = np.random.default_rng(rank)
     return [generator.normal(size=(count, width)).astype(np.float32) for width in (4, 1)]
 
