@@ -32,7 +32,7 @@ from rlpipe.run import checkpoint
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.training.clock import PhaseClock
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from rlpipe.trajectory import Episode, SpaceSpec
 from tests.conftest import scripted
 

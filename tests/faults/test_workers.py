@@ -9,7 +9,7 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import RunError
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from tests.conftest import beside
 from tests.faults.faulty import assert_whole, events, faulty, processes, rows
 
@@ -53,7 +53,7 @@ def test_a_simulator_that_raises_is_made_again_in_place(tmp_path):
     assert not events(run, "restarted")
     (event,) = events(run, "simulator")
     assert "ArithmeticError: the solver diverged" in event["message"]
-    assert "made again (1 of 3)" in event["message"]
+    assert "replaced (1 of 3)" in event["message"]
 
 
 def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path):
