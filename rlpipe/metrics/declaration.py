@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from rlpipe.metrics.reductions import Histogram, Reduction
 from rlpipe.metrics.rules import Band, Rule
@@ -27,6 +27,10 @@ class Sign:
     remedy: str
 
 
+Tier = Literal["core", "standard", "extension", "language_only"]
+"""Importance of a metric; the last one stands for policies that act in tokens."""
+Over = Literal["decision", "minibatch", "trajectory", "last epoch", "last minibatch"]
+"""Unit of one observation, of a number that the learner has for each decision."""
 RELATIONS = ("exact", "transform", "approx", "differs", "invalid")
 """How another system's number relates to ours: the same; the same after ``convert``; nearly the same; the same idea but
 another number; not usable. Ordered by closeness."""
@@ -97,7 +101,7 @@ class Metric:
     reads: str = ""
     inputs: tuple[Metric, ...] = ()
     compute: Callable[..., float | None] | None = None
-    tier: str = "standard"
+    tier: Tier = "standard"
     algorithms: tuple[str, ...] = ()
     needs: str = ""
     rules: tuple[Rule, ...] = ()
@@ -105,10 +109,10 @@ class Metric:
     names: tuple[Name, ...] = ()
     language: str = ""
     of: Metric | None = None
-    over: str = "decision"
+    over: Over = "decision"
     lifetime: bool = False
     hidden: bool = False
-    better: str = ""
+    better: Literal["higher", "lower", ""] = ""
 
     @property
     def healthy(self) -> Band | None:
