@@ -31,7 +31,7 @@ from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import Snapshot
+from rlpipe.policies.base import NoWeights, Snapshot
 
 SIZES = {"MLP, 3 x 256": [256] * 3, "10 M parameters": [1580] * 3}
 WAYS = ("local", "server")
@@ -55,11 +55,11 @@ def stand_ready(inference: str, hidden_sizes: list[int], options: argparse.Names
     config = load_config(tree)
     engine = RayEngine(config)
     engine.start_workers(stages(config), 0)
-    engine.gather(engine.collect(Snapshot(0, {}), 0))
+    engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))
     orders.send(None)
     while orders.recv():
         began = time.perf_counter()
-        windows = engine.gather(engine.collect(Snapshot(0, {}), 0))[1]
+        windows = engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))[1]
         seconds = time.perf_counter() - began
         found = merged(windows).read(list(CATALOGUE.values()))
         told = {"steps/s": config.steps_per_iteration / seconds}

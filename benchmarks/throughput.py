@@ -192,7 +192,7 @@ def run_collection(pairs: int) -> None:
     from rlpipe.config.loading import load_config
     from rlpipe.config.stages import stages
     from rlpipe.distributed.engine import RayEngine
-    from rlpipe.policies.base import Snapshot
+    from rlpipe.policies.base import NoWeights, Snapshot
 
     limit = Limit(len(os.sched_getaffinity(0)))
     config = load_config(CONFIG)
@@ -201,7 +201,7 @@ def run_collection(pairs: int) -> None:
 
     def collect(fragments: int) -> float:
         began = time.perf_counter()
-        for collection in [engine.collect(Snapshot(0, {}), 0) for _ in range(fragments)]:
+        for collection in [engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0) for _ in range(fragments)]:
             engine.gather(collection)
         return STEPS * fragments / (time.perf_counter() - began)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains on a cluster with Ray's own command:  launch/ray_job_submit.sh http://HOST:8265 CONFIG [key=value ...]
-# Its exit code is 0 too when the job was stopped or the log broke off; rlpipe submit tells these apart.
+# The exit code is also 0 when the job was stopped or the log broke off; rlpipe submit tells these apart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if (($# < 2)); then
@@ -11,7 +11,7 @@ address=$1
 config=$2
 shift 2
 
-# Ray sends its token to an address that was named only where this is set.
+# Ray sends its token to an explicit address only if RAY_AUTH_MODE is set.
 if [[ -n ${RAY_AUTH_TOKEN:-} || -n ${RAY_AUTH_TOKEN_PATH:-} || -f ~/.ray/auth_token ]]; then
     export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
 fi

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Trains on the nodes of a Slurm job:  sbatch --nodes 8 launch/slurm.sh CONFIG [key=value ...]
 #
-# Works in the folder it is submitted from, which all nodes must share, with the Python of .venv or of the environment.
-# The exit code is that of rlpipe train: it comes from a file that rlpipe train's own shell writes, because
-# ray symmetric-run also ends with 0 when Ray did not start. Five minutes before the time limit the run saves a
-# checkpoint and ends; go on with --resume RUN in the place of CONFIG. To end it so at any time:
+# Submit it from a folder that all nodes share. It uses the Python of .venv there, else that of the environment.
+#
+# Five minutes before the time limit, the run saves a checkpoint and ends; to resume it, put --resume RUN in place
+# of CONFIG. To end it in the same way at any time:
 #   scancel --batch --signal=USR1 JOB
+#
+# The exit code is that of rlpipe train. It comes from a file that rlpipe train's own shell writes, because
+# ray symmetric-run also ends with 0 if Ray did not start.
 #SBATCH --job-name=rlpipe
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -31,7 +34,7 @@ address=$head:$((20000 + SLURM_JOB_ID % 10000))
 result=$PWD/slurm-$SLURM_JOB_ID.result
 rm -f "$result" "$result.pid" "$result.ending"
 
-# Everything of this job is its own: folder (short, because socket paths may have 107 characters), token and port.
+# This job has its own port, token and folder. The folder is short, because socket paths may have only 107 characters.
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID
 export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
@@ -41,7 +44,7 @@ export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=15 # below Slurm's KillWait of 30
 
 srun --ntasks-per-node=1 mkdir -p "$RAY_TMPDIR"
 
-# The signal may come before there is anything to end: then the shell of rlpipe train finds this file.
+# The signal may arrive before rlpipe train has started. Its shell then finds this file.
 # shellcheck disable=SC2329  # the trap calls it
 save_and_end() {
     touch "$result.ending"
@@ -70,13 +73,13 @@ srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     ' rlpipe "$result" "$address" "$@" &
 srun=$!
 
-# A signal ends the waiting, and not what is waited for.
+# A signal interrupts wait but not srun, so wait again.
 while kill -0 "$srun" 2>/dev/null; do
     wait "$srun" || true
 done
 
 if [[ ! -f $result ]]; then
-    echo "rlpipe train has not ended by itself: Ray did not start on all nodes, or the job was killed." >&2
+    echo "rlpipe train did not end by itself: Ray did not start on all nodes, or the job was killed." >&2
     exit 1
 fi
 exit "$(<"$result")"

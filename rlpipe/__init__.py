@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.config.schema import Config
     from rlpipe.training.engine import Engine
-    from rlpipe.training.loop import Interruption
+    from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
 __all__ = ["evaluate", "load_config", "train"]

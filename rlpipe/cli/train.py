@@ -20,7 +20,7 @@ from rlpipe.metrics.row import Status
 
 if TYPE_CHECKING:
     from rlpipe.config.schema import Config
-    from rlpipe.training.loop import Interruption
+    from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
 EXIT_CODES = {Status.COMPLETED: 0, Status.STOPPED: 3, Status.FAILED: 1, Status.INTERRUPTED: 130}
@@ -167,7 +167,7 @@ def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path 
 
 def _listen() -> Interruption:
     """What a signal asks to end a run cleanly; before the run has begun, or the second time, it ends all at once."""
-    from rlpipe.training.loop import Interruption
+    from rlpipe.training.interruption import Interruption
 
     interruption = Interruption()
 

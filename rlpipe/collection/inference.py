@@ -23,7 +23,7 @@ from rlpipe.config.schema import Config
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
-from rlpipe.policies.base import Snapshot, build_policy
+from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.trajectory import Float32, SpaceSpec
 
 Answer = tuple[NDArray[Any], Float32]
@@ -111,12 +111,12 @@ class InferenceServer:
         """
         began = time.perf_counter()
         with self._acting:
-            self._policy.load_weights(snapshot.weights)
+            snapshot.load_into(self._policy)
             self._version = snapshot.version
         with self._changed:
             self._collecting = set(self._ranks)
             self._passes = _Passes(began, time.perf_counter())
-        return Snapshot(snapshot.version, {})
+        return Snapshot(snapshot.version, NoWeights.ON_SERVER)
 
     def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Answer:
         """Actions and log-probabilities for the rows of one worker.

@@ -196,7 +196,7 @@ class RolloutWorker:
         if isinstance(self._policy, ServedPolicy):
             self._policy.version = snapshot.version
         else:
-            self._policy.load_weights(snapshot.weights)
+            snapshot.load_into(self._policy)
 
     def _collect(self, snapshot: Snapshot, stage: int, first_step: int | None) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()

@@ -29,7 +29,7 @@ from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import portion
 from rlpipe.metrics.row import Event, Status
-from rlpipe.policies.base import Snapshot, Weights
+from rlpipe.policies.base import NoWeights, Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import Backlog
@@ -52,7 +52,7 @@ class _Server:
         return ray.get(self._actor.call.remote("act", rank, version, observations, noise, each))
 
     def release(self, rank: int) -> None:
-        ray.get(self._actor.call.remote("leave", rank))
+        ray.get(self._actor.call.remote("release", rank))
 
 
 @dataclass
@@ -171,7 +171,7 @@ class RayEngine:
         seeded = state is None and self._num_learners == 1 and self._incarnation == 0
         self._begin_learners(ready, state)
         if seeded and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
-            return ray.put(Snapshot(0, {}))  # the first weights follow from the seed: nobody need wait for the learner
+            return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # nobody has to wait for the learner
         return self._first_snapshot(warm)
 
     def _begin_learners(self, ready: Ready, state: Checkpoint | None) -> None:
@@ -293,7 +293,7 @@ class RayEngine:
         pairs, windows = self._crew.gather(collection.task)
         if self._servers:
             for rank in set(range(self._num_workers)) - set(collection.task.asked):
-                self.wait([self._servers[rank % self._num_servers].call("leave", rank)])
+                self.wait([self._servers[rank % self._num_servers].call("release", rank)])
             windows = [*windows, *(self.get(ref) for ref in collection.served)]
         return [batch for batch, _ in pairs], [*windows, *self._crew.losses()]
 
@@ -311,6 +311,9 @@ class RayEngine:
             own = batches[taken.start : taken.stop]
             pairs.append(learner.call("update", stage, iteration, *own, num_returns=2, fragments=count))
         return pairs[0][0], [window for _, window in pairs]
+
+    def learner_is_finished(self) -> bool:
+        return bool(self.get(self._learners[0].call("is_finished")))
 
     def evaluate(self, snapshot: Any) -> list[Any]:
         assert self._crew is not None

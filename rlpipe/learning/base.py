@@ -85,6 +85,10 @@ class LearnerBase(ABC):
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
 
+    def is_finished(self) -> bool:
+        """True if another update would teach it nothing; only asked of algorithms that do not collect."""
+        return False
+
     def begin_with(self, weights: Weights) -> Snapshot:
         """Takes over the weights of another policy, and returns what acts now.
 

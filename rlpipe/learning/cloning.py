@@ -59,6 +59,10 @@ class CloningLearner(LearnerBase):
         self._policy.update_normalizer(self._train[0])
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
+        self._finished = False
+
+    def is_finished(self) -> bool:
+        return self._finished
 
     def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         torch.set_num_threads(self._threads)
@@ -81,10 +85,10 @@ class CloningLearner(LearnerBase):
         self._version += 1
         if float(left.mean()) < self._best[0]:
             self._best, self._best_weights = (float(left.mean()), iteration), self._policy.weights()
-        finished = iteration - self._best[1] >= self._options.patience or iteration == self._total
-        if finished:
+        self._finished = iteration - self._best[1] >= self._options.patience or iteration == self._total
+        if self._finished:
             self._policy.load_weights(self._best_weights)
-        window.observe(m.CLONING_FINISHED, float(finished))
+        window.observe(m.CLONING_FINISHED, float(self._finished))
         window.observe(m.CLONING_BEST_EPOCH, self._best[1])
         window.observe(m.NUM_UPDATES, -(-len(order) // self._options.batch_size))
         window.observe(m.TOTAL_TIMESTEPS, 0)

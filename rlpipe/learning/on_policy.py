@@ -41,7 +41,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import MinibatchSizes, Observations
 from rlpipe.metrics.spans import spans
-from rlpipe.policies.base import Policy, Snapshot, Weights
+from rlpipe.policies.base import NoWeights, Policy, Snapshot, Weights
 from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
@@ -182,7 +182,8 @@ class Learner(LearnerBase):
             self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
-        snapshot = self.snapshot() if self._learners.first else Snapshot(self._version, {})  # the first speaks for all
+        absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
+        snapshot = self.snapshot() if self._learners.first else absent
         marks.append(self._now())
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
@@ -306,9 +307,9 @@ class Learner(LearnerBase):
             names = ", ".join(itertools.compress(state, unlike))
             raise RuntimeError(
                 f"after iteration {iteration}, learner {self._learners.rank} of {self._learners.size} "
-                f"(learner.num_learners) on {platform.node()} has other weights than learner 0: {names}. GPUs of different kinds "
-                "round differently: keep learners to one kind (cluster.learner_nodes), or have one "
-                "(learner.num_learners=1), and go on from the last checkpoint with --resume."
+                f"(learner.num_learners) on {platform.node()} has other weights than learner 0: {names}. "
+                "GPUs of different kinds round differently: keep learners to one kind (cluster.learner_nodes), or use "
+                "one (learner.num_learners=1), and resume from the last checkpoint with --resume."
             )
 
     def _divergence(self, terms: Sequence[Terms]) -> float:

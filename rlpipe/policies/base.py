@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -38,12 +39,37 @@ class PolicyConfig:
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
 
 
+class NoWeights(StrEnum):
+    """Reason why a snapshot carries no weights."""
+
+    FROM_SEED = "every receiver has made the first weights from the seed"
+    ON_SERVER = "an inference server holds them"
+    FROM_FIRST_LEARNER = "the first learner of the group sends them"
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights that act, and their version: the number of updates behind them."""
+    """Weights to act with.
+
+    Attributes:
+        version: number of updates behind the weights
+        weights: parameters and buffers by name, or the reason why there are none
+    """
 
     version: int
-    weights: Weights
+    weights: Weights | NoWeights
+
+    def load_into(self, policy: Policy) -> None:
+        """Gives a policy these weights; first weights that follow from the seed are there already.
+
+        Raises:
+            ValueError: the weights are elsewhere.
+            ConfigError: they belong to a policy of another shape.
+        """
+        if isinstance(self.weights, dict):
+            policy.load_weights(self.weights)
+        elif self.weights is not NoWeights.FROM_SEED:
+            raise ValueError(f"snapshot {self.version} cannot be loaded: {self.weights}.")
 
 
 class Acting(Protocol):

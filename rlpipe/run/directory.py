@@ -39,8 +39,8 @@ from rlpipe.trajectory import Episode
 TIMELINE = "timeline.jsonl"
 KEPT_ITERATIONS = 100
 """Of the timeline, at least; every so many iterations, those before are forgotten."""
-_CUT_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE)
-_LINES = (*_CUT_BACK, "events.jsonl")
+_ROLLED_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE)
+_LINES = (*_ROLLED_BACK, "events.jsonl")
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class RunDirectory:
             raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
         return claim
 
-    def cut_back(self, iteration: int) -> Rollback:
+    def roll_back(self, iteration: int) -> Rollback:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
 
         Events stay, for what happened has happened; only a last line that a crash left incomplete goes.
@@ -310,7 +310,7 @@ class RunDirectory:
             if not file.is_file():
                 continue
             lines = file.read_bytes().splitlines(keepends=True)
-            last = iteration if name in _CUT_BACK else sys.maxsize
+            last = iteration if name in _ROLLED_BACK else sys.maxsize
             kept = [line for line in lines if _iteration_of(line) <= last]
             if len(kept) == len(lines):
                 continue

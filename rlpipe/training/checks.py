@@ -10,7 +10,7 @@ from rlpipe.training.engine import Engine
 
 
 def check_engine(config: Config, engine: Engine) -> None:
-    """Checks that what is configured can run here.
+    """Checks that the engine can run what is configured.
 
     Raises:
         ConfigError: it cannot.
@@ -24,10 +24,10 @@ def check_engine(config: Config, engine: Engine) -> None:
 
 
 def _check_alone(config: Config) -> None:
-    """What one process cannot do, told before simulators load.
+    """Checks that a single process can run what is configured, before any simulator loads.
 
     Raises:
-        ConfigError: some of it is configured.
+        ConfigError: it cannot.
     """
     if getattr(config.algorithm, "update_to_data", 1.0) is None:
         raise ConfigError(
@@ -42,6 +42,6 @@ def _check_alone(config: Config) -> None:
     if config.rollout.inference == "server":
         raise ConfigError(
             "rollout.inference is server, which answers many workers at once. With --local one acts at a time: give "
-            "rollout.inference=local, which acts alike, or run without --local."
+            "rollout.inference=local, which gives the same actions, or run without --local."
         )
     check_device(config.learner.device)

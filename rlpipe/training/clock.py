@@ -11,18 +11,18 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.spans import ITERATION, Span, span
 
-_DOES = {
+_PHASES = {
     m.GENERATE_ROLLOUTS: "wait for collection",
     m.UPDATE: "wait for learning",
     m.EVAL_TIME: "wait for evaluation",
     m.CHECKPOINT_TIME: "hand over checkpoint",
     m.LOG_TIME: "wait for logging",
 }
-"""What the driver does in each phase."""
+"""Name of each phase in the timeline."""
 
 
 class PhaseClock:
-    """Divides wall clock into phases that add up: every moment between two laps is in exactly one of them."""
+    """Clock whose phases add up: every moment between two laps belongs to exactly one of them."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         """Starts the first lap."""
@@ -33,17 +33,17 @@ class PhaseClock:
 
     @contextmanager
     def __call__(self, phase: Metric) -> Iterator[None]:
-        """Time spent inside counts as this phase; phases do not nest."""
+        """Counts the time spent inside as this phase; phases do not nest."""
         began = self._now()
         try:
             yield
         finally:
             ended = self._now()
             self._spent[phase] = self._spent.get(phase, 0.0) + ended - began
-            self._spans.append(span("driver", _DOES[phase], began, ended))
+            self._spans.append(span("driver", _PHASES[phase], began, ended))
 
     def lap(self) -> MetricWindow:
-        """The ``time/`` metrics since the last lap, of which a new one begins, and its spans."""
+        """Returns the ``time/`` metrics and spans since the last lap, and starts a new lap."""
         ended = self._now()
         step = ended - self._began
         window = MetricWindow(spans=[span("driver", ITERATION, self._began, ended), *self._spans])

@@ -1,4 +1,4 @@
-"""The engine protocol: where the actors of a run live."""
+"""The engine protocol: where the actors of a run live, and how the training loop talks to them."""
 
 from __future__ import annotations
 
@@ -16,79 +16,101 @@ from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import Backlog
 
 Ref = Any
-"""Something an engine made and can find again: an object here, an object reference on Ray."""
+"""Reference to something an engine has made: the object itself in this process, an object reference on Ray."""
 
 
 class Engine(Protocol):
-    """Where the parts of a run live. Calls return references at once; ``wait`` and ``get`` wait for them."""
+    """Place where the actors of a run live. Calls return references at once; ``wait`` and ``get`` wait for them."""
 
     places: frozenset[Place]
-    """Where backends can live."""
+    """Places where backends can live."""
     side_by_side: bool
-    """Whether it collects while it learns."""
+    """True if it collects while it learns."""
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
-        """Starts the rollout workers and waits until all have their simulators."""
+        """Starts the rollout workers and waits until every simulator is ready."""
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Ref:
-        """Starts the learner, from a checkpoint or else from the weights of another policy; returns its snapshot."""
+        """Starts the learner and returns its snapshot.
+
+        Args:
+            ready: report of the rollout workers
+            state: checkpoint to continue from
+            warm: weights of another policy to begin with; without either, weights follow from the seed
+        """
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         """Starts the metric logger."""
 
     def cluster(self) -> dict[str, Any]:
-        """What ``run.json`` says about the machines."""
+        """Describes the machines, for ``run.json``."""
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Ref:
-        """Makes anew what holds state, after a part of it was lost, and has the workers begin anew; there is no logger
-        until ``start_logger``. Returns the learner's snapshot."""
+        """Replaces every actor with state after one was lost, and returns the new learner's snapshot.
+
+        Rollout workers drop their episodes and begin new ones. There is no logger until ``start_logger``.
+        """
 
     def collect(self, snapshot: Ref, stage: int) -> Ref:
-        """Asks all workers for a fragment."""
+        """Asks every worker for a fragment; returns the collection."""
 
     def gather(self, collection: Ref) -> tuple[list[Ref], list[Ref]]:
-        """Batches and windows of a collection once they are there, in the order of the workers' ranks; what was lost on
-        the way is in a window too."""
+        """Waits for a collection.
+
+        Returns:
+            Batches and windows in the order of the workers' ranks; a window more if something was lost on the way.
+        """
 
     def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, list[Ref]]:
-        """New snapshot, and windows of all learners."""
+        """Learns from batches; returns the new snapshot and the windows of all learners."""
+
+    def learner_is_finished(self) -> bool:
+        """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
     def evaluate(self, snapshot: Ref) -> list[Ref]:
-        """Windows of all workers, once they are there."""
+        """Evaluates on all workers and returns their windows."""
 
     def repaired_faults(self) -> list[Fault]:
-        """Faults of workers that were made good since the last time."""
+        """Returns the faults of workers that have been replaced since the last call."""
 
     def draining_nodes(self) -> list[str]:
-        """Nodes of ours that are about to go and were not told of before, a sentence each without its end."""
+        """Describes nodes of this run that have begun to drain since the last call, as clauses without a full stop."""
 
     def evacuate(self) -> None:
-        """Moves the workers from such nodes; raises ActorLostError if other parts must move too."""
-
-    def write(self, iteration: int, windows: list[Ref]) -> Ref:
-        """Row."""
-
-    def event(self, event: Event) -> Ref:
-        """Writes an event; the reference is only good for waiting."""
-
-    def save(self, iteration: int, if_best: bool = False) -> Ref:
-        """Path of a checkpoint of the state after the last update; with ``if_best`` only if its evaluation is the best
-        so far, else nothing."""
-
-    def wait(self, refs: list[Ref]) -> None:
-        """Waits for all.
+        """Moves the workers away from draining nodes.
 
         Raises:
-            ActorLostError: a part is gone that is needed for it.
-            RunError: a part raised something that the user cannot act on.
-            ConfigError: one raised it.
+            ActorLostError: another actor must move as well.
+        """
+
+    def write(self, iteration: int, windows: list[Ref]) -> Ref:
+        """Writes an iteration; returns its row."""
+
+    def event(self, event: Event) -> Ref:
+        """Writes an event; the reference can only be waited for."""
+
+    def save(self, iteration: int, if_best: bool = False) -> Ref:
+        """Saves a checkpoint of the state after the last update; returns its path.
+
+        Args:
+            iteration: iteration of the newest row
+            if_best: save only if the evaluation of this iteration is the best so far
+        """
+
+    def wait(self, refs: list[Ref]) -> None:
+        """Waits for all references.
+
+        Raises:
+            ActorLostError: an actor is gone without which they cannot be had.
+            RunError: an actor raised something that the user cannot act on.
+            ConfigError: an actor raised it.
         """
 
     def get(self, ref: Ref) -> Any:
-        """The object itself."""
+        """Returns the object behind a reference."""
 
     def finish(self, status: Status) -> Backlog:
-        """Closes the logger; ``status`` is completed, interrupted, stopped or failed."""
+        """Closes the logger; returns what is left to do."""
 
     def close(self) -> None:
         """Ends everything that was started."""

@@ -15,8 +15,9 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     """Evaluates a checkpoint under a configuration's protocol.
 
     Args:
-        config: the checkpoint's, perhaps with another ``evaluation``.  state: the checkpoint.
-        engine: where the workers live; it is closed before this returns.
+        config: the checkpoint's, perhaps with another ``evaluation`` section
+        state: the checkpoint
+        engine: place where the workers live; closed before this function returns
     """
     plan = stages(config)
     try:

@@ -1,4 +1,4 @@
-"""The parts of a run in this process, one after the other: for debugging, and as the reference for the one on Ray."""
+"""The engine in this process: everything runs in turn, for debugging and as the reference for the engine on Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlpipe.run.metric_logger import Backlog, MetricLogger
 
 
 class LocalEngine:
-    """Implements ``rlpipe.training.engine.Engine``; a reference is the object itself."""
+    """Engine in this process; a reference is the object itself."""
 
     places = frozenset(Place) - {Place.RAY}
     side_by_side = False
@@ -31,22 +31,22 @@ class LocalEngine:
     _steps = 0  # of each environment
 
     def __init__(self, config: Config) -> None:
-        """Notes how many ranks of collection to run, one after the other."""
+        """Takes the configuration of the run."""
         self._config = config
         self._num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
 
     def repaired_faults(self) -> list[Fault]:
-        return []  # what fails here ends the run
+        return []  # whatever fails here ends the run
 
     def draining_nodes(self) -> list[str]:
         return []
 
     def evacuate(self) -> None:
-        """There is nowhere else to go."""
+        """Does nothing: there is no other node."""
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
-        raise NotImplementedError  # no part is lost without this process
+        raise NotImplementedError  # no actor is lost without this process
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         count, self._plan = self._num_workers, plan
@@ -83,6 +83,9 @@ class LocalEngine:
         snapshot, window = self._learner.update(stage, iteration, *batches)
         return snapshot, [window]
 
+    def learner_is_finished(self) -> bool:
+        return self._learner.is_finished()
+
     def evaluate(self, snapshot: Any) -> list[Any]:
         return [worker.evaluate(snapshot) for worker in self._workers]
 
@@ -96,7 +99,7 @@ class LocalEngine:
         return self._logger.save(iteration, self._learner.state(), if_best)
 
     def wait(self, refs: list[Any]) -> None:
-        """Everything is there already."""
+        """Does nothing: every reference is an object already."""
 
     def get(self, ref: Any) -> Any:
         return ref

@@ -1,4 +1,8 @@
-"""The training loop: collect, learn, evaluate, write."""
+"""The training loop: collect, learn, evaluate, write. It passes references on and never looks at what they hold.
+
+The same loop drives the engine in this process (``training.local``) and the one on Ray (``distributed.engine``), so
+whatever is tested with one holds for the other.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +21,44 @@ from rlpipe.run.directory import Rollback, now
 from rlpipe.run.metric_logger import backend_closed_event
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.engine import Engine, Ref
+from rlpipe.training.interruption import Interruption
+from rlpipe.training.pipeline import make_pipeline, stage_at
+
+_UNWAITED_WRITES = 100
+"""Checkpoints and events that may be on their way before the loop waits for all of them."""
 
 
-class Interruption:
-    """Whether the user wants the run to end. ``request`` is safe to call from a signal handler.
-
-    Attributes:
-        reason: why, once somebody asked.
-        heeded: whether the loop runs, and so would end at its next iteration.
-    """
-
-    def __init__(self) -> None:
-        """Nobody asked yet, and nobody would listen."""
-        self.reason: str | None = None
-        self.heeded = False
-
-    def request(self, reason: str) -> None:
-        """Asks the loop to end after the current iteration."""
-        self.reason = reason
-
-
-class _Loop:
-    """The loop and what it must remember between iterations."""
+class TrainingLoop:
+    """The loop, and what it remembers between iterations."""
 
     def __init__(
         self,
         config: Config,
         plan: Sequence[Stage],
         engine: Engine,
-        views: Sequence[Backend],
+        terminal: Sequence[Backend],
         interruption: Interruption,
         done: int,
     ) -> None:
+        """Prepares a loop that continues after an iteration.
+
+        Args:
+            config: configuration of the run
+            plan: stages of the run
+            engine: place where the actors live
+            terminal: backends that show rows and events on the terminal
+            interruption: request to end, checked after every iteration
+            done: iterations that are complete
+        """
         self._config = config
+        self._algorithm = algorithm_class(config)
         self._plan = plan
         self._engine = engine
-        self._views = list(views)
+        self._pipeline = make_pipeline(self._algorithm, engine, plan)
+        self._terminal = list(terminal)
         self._interruption = interruption
         self._done = done
+        self._total = plan[-1].until
         self._stage = -1
         self._clock = PhaseClock()
         self._unread: deque[Ref] = deque()
@@ -65,140 +69,151 @@ class _Loop:
 
     @property
     def done(self) -> int:
-        """Iterations that are over."""
+        """Number of complete iterations."""
         return self._done
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of the last iteration that was written."""
+        """Metrics of the last row that was written."""
         return self._last.metrics if self._last else {}
 
-    def event(self, kind: str, message: str, **data: Any) -> None:
+    def run(self, snapshot: Ref) -> Status:
+        """Iterates until the run is complete, interrupted or stopped.
+
+        Args:
+            snapshot: weights to begin with
+        """
+        self._interruption.heeded = True
+        while self._done < self._total and self._interruption.reason is None and self._alarm is None:
+            snapshot = self._iterate(snapshot, self._done + 1)
+        self._save()
+        self._show_rows(behind=0)
+        return self._end()
+
+    def _iterate(self, snapshot: Ref, iteration: int) -> Ref:
+        """Runs one iteration; returns the weights that act in the next one."""
+        engine, clock, pipeline = self._engine, self._clock, self._pipeline
+        stage = self._enter_stage(iteration)
+        self._evacuate_draining_nodes()
+        with clock(m.GENERATE_ROLLOUTS):
+            batches, windows = pipeline.next(snapshot, iteration)
+        with clock(m.UPDATE):
+            snapshot, learnt = engine.update(batches, stage, iteration)
+            engine.wait(learnt)
+        if not self._algorithm.collects and engine.learner_is_finished():
+            self._total = iteration
+        interval = self._config.runner.val_check_interval
+        due = bool(interval) and iteration % interval == 0
+        if due or iteration == self._total:
+            if pipeline.collecting:
+                with clock(m.GENERATE_ROLLOUTS):
+                    pipeline.settle()
+            with clock(m.EVAL_TIME):
+                windows = [*windows, *engine.evaluate(snapshot)]
+        self._report_restarts()
+        timed = clock.lap()
+        with clock(m.LOG_TIME):
+            self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
+        self._done = iteration
+        self._save_if_due(evaluated=due)
+        with clock(m.LOG_TIME):
+            shown = self._show_rows(behind=1)
+        self._act_on_alerts(shown)
+        return snapshot
+
+    def _end(self) -> Status:
+        """Reports how the run ended, after everything has been written."""
+        status, why = Status.COMPLETED, ""
+        if self._done < self._total:
+            status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
+            if self._alarm is not None:
+                status, why = Status.STOPPED, f" by a critical alert on {self._alarm}"
+        self.report(EventKind(status.value), f"{status.capitalize()}{why} after iteration {self._done}.")
+        self._engine.wait(self._written)
+        return status
+
+    def report(self, kind: EventKind, message: str, **data: Any) -> None:
+        """Writes an event and shows it."""
         self._report(Event(kind, message, self._done, now(), data))
 
     def _report(self, event: Event) -> None:
-        """Writes and shows an event."""
         self._written.append(self._engine.event(event))
         self._show(event)
 
     def report_start(
-        self, notes: Sequence[str], state: Checkpoint | None, cut: Rollback, fault: Fault | None = None
+        self, notes: Sequence[str], state: Checkpoint | None, rollback: Rollback, fault: Fault | None = None
     ) -> None:
-        """Says what a user should know of how the run begins or goes on, perhaps after a fault."""
+        """Reports how the run starts, resumes or recovers.
+
+        Args:
+            notes: sentences for the user
+            state: checkpoint that the run continues from; None for a new run
+            rollback: what was taken back to reach it
+            fault: cause of a recovery; None if there is none
+        """
         for note in notes:
-            self.event(EventKind.NOTE, note)
+            self.report(EventKind.NOTE, note)
         if fault is not None:
-            count = "1 iteration is" if cut.iterations == 1 else f"{cut.iterations} iterations are"
-            before = f" {count} played again." if cut.iterations else ""
-            message = f"{fault.sentence}. Gone on after iteration {self._done}.{before}"
-            self.event(EventKind.RECOVERED, message, **fault.as_json(), discarded=cut.iterations)
+            count = "1 iteration is" if rollback.iterations == 1 else f"{rollback.iterations} iterations are"
+            replayed = f" {count} replayed." if rollback.iterations else ""
+            message = f"{fault.sentence}. The run continues after iteration {self._done}.{replayed}"
+            self.report(EventKind.RECOVERED, message, **fault.as_json(), discarded=rollback.iterations)
         elif state is not None:
             message = f"Resumed after iteration {self._done} from {state.path.name}."
-            self.event(EventKind.RESUMED, message, discarded=cut.iterations)
-        for name in cut.damaged:
-            self.event(EventKind.DAMAGED, f"{name} was not whole; it is kept as {name}.damaged.", file=name)
-        for name in cut.torn:
-            self.event(EventKind.REPAIRED, f"The last line of {name} was incomplete; it is kept in discarded-*-{name}.")
+            self.report(EventKind.RESUMED, message, discarded=rollback.iterations)
+        for name in rollback.damaged:
+            self.report(EventKind.DAMAGED, f"{name} was damaged; it is kept as {name}.damaged.", file=name)
+        for name in rollback.torn:
+            message = f"The last line of {name} was incomplete; it is kept in discarded-*-{name}."
+            self.report(EventKind.REPAIRED, message)
 
-    def run(self, snapshot: Ref) -> Status:
-        """Iterates to the end; returns how it ended."""
-        self._interruption.heeded = True
-        engine, clock, runner = self._engine, self._clock, self._config.runner
-        total = self._plan[-1].until
-        algorithm = algorithm_class(self._config)
-        ahead: Ref = None  # a collection that has begun
-        gathered: tuple[list[Ref], list[Ref]] | None = None  # one that is over
-        while self._done < total and self._interruption.reason is None and self._alarm is None:
-            iteration = self._done + 1
-            stage = self._enter_stage(iteration)
-            self._evacuate_draining_nodes()
-            with clock(m.GENERATE_ROLLOUTS):
-                if gathered is None and algorithm.collects:
-                    gathered = engine.gather(engine.collect(snapshot, stage) if ahead is None else ahead)
-                (batches, windows), gathered = gathered or ([], []), None
-                following = next((index for index, part in enumerate(self._plan) if iteration < part.until), None)
-                ahead = engine.collect(snapshot, following) if algorithm.ahead and following is not None else None
-            with clock(m.UPDATE):
-                snapshot, learnt = engine.update(batches, stage, iteration)
-                engine.wait(learnt)
-            if not algorithm.collects and self._is_finished(learnt):
-                total = iteration
-            due = runner.val_check_interval and iteration % runner.val_check_interval == 0
-            if due or iteration == total:
-                if ahead is not None:
-                    with clock(m.GENERATE_ROLLOUTS):
-                        gathered = engine.gather(ahead)
-                with clock(m.EVAL_TIME):
-                    windows = [*windows, *engine.evaluate(snapshot)]
-            self._report_repairs()
-            timed = clock.lap()
-            with clock(m.LOG_TIME):
-                self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
-            self._done = iteration
-            if iteration % runner.save_interval == 0:
-                self._save()
-            elif due and runner.keep_best and iteration < total:
-                self._save(if_best=True)
-            with clock(m.LOG_TIME):
-                shown = self._show_rows(behind=1)
-            self._act_on_alerts(shown)
-        self._save()
-        self._show_rows(behind=0)
-        status, why = Status.COMPLETED, ""
-        if self._done < total:
-            status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
-            if self._alarm is not None:
-                status, why = Status.STOPPED, f" by a critical alert on {self._alarm}"
-        self.event(status, f"{status.capitalize()}{why} after iteration {self._done}.")
-        self._engine.wait(self._written)
-        return status
-
-    def _report_repairs(self) -> None:
+    def _report_restarts(self) -> None:
         for fault in self._engine.repaired_faults():
             after = "" if fault.taken is None else f" after {fault.taken:.1f} s"
-            self.event(EventKind.RESTARTED, f"{fault.sentence}. Another took its place{after}.", **fault.as_json())
+            self.report(EventKind.RESTARTED, f"{fault.sentence}. It was replaced{after}.", **fault.as_json())
 
     def _evacuate_draining_nodes(self) -> None:
-        """Saves, and moves what can be moved, before a node goes."""
+        """Saves the run and moves actors before their node goes away."""
         if notices := self._engine.draining_nodes():
             for notice in notices:
-                self.event(EventKind.LEAVING, f"{notice}: the run is saved, and its parts there move.")
+                self.report(EventKind.LEAVING, f"{notice}: the run is saved, and its actors there move.")
             self._save()
             self._engine.wait(self._written)
             self._engine.evacuate()
 
-    def _is_finished(self, learnt: list[Ref]) -> bool:
-        """Whether the learner, which learns from what it has, has learnt all it can."""
-        state = self._engine.get(learnt[0]).states.get(m.CLONING_FINISHED.name)
-        return state is not None and state.read()["value"] > 0
-
     def _enter_stage(self, iteration: int) -> int:
-        stage = next(index for index, stage in enumerate(self._plan) if iteration <= stage.until)
-        if stage != self._stage:
-            self._stage = stage
+        """Returns the stage of an iteration, and reports it if it is a new one."""
+        index = stage_at(self._plan, iteration)
+        if index != self._stage:
+            self._stage, stage = index, self._plan[index]
             if len(self._plan) > 1:
-                name, until = self._plan[stage].name, self._plan[stage].until
-                self.event(
-                    EventKind.STAGE,
-                    f"Stage {name}: iterations {iteration} to {until}.",
-                    stage=stage,
-                    name=name,
-                    until=until,
-                )
-            elif iteration == self._done + 1:
-                self.event(EventKind.STARTED, f"Collecting from iteration {iteration} on.")
-        return stage
+                message = f"Stage {stage.name}: iterations {iteration} to {stage.until}."
+                self.report(EventKind.STAGE, message, stage=index, name=stage.name, until=stage.until)
+            else:
+                self.report(EventKind.STARTED, f"Collection starts with iteration {iteration}.")
+        return index
+
+    def _save_if_due(self, *, evaluated: bool) -> None:
+        runner = self._config.runner
+        if self._done % runner.save_interval == 0:
+            self._save()
+        elif evaluated and runner.keep_best and self._done < self._total:
+            self._save(if_best=True)
 
     def _save(self, if_best: bool = False) -> None:
-        """Checkpoints the state after the last iteration, once; with ``if_best`` perhaps not yet."""
+        """Saves a checkpoint after the last iteration, unless there is one.
+
+        Args:
+            if_best: leave it to the logger, which writes one only if the evaluation is the best so far
+        """
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
                 self._written.append(self._engine.save(self._done, if_best))
             self._saved_at = self._saved_at if if_best else self._done
 
     def _show_rows(self, behind: int) -> list[Row]:
-        """Waits for all but the newest ``behind`` rows and returns them: here the logger's errors surface."""
-        if not behind or len(self._written) > 100:
+        """Waits for all rows but the newest ``behind`` and shows them. Errors of the logger surface here."""
+        if not behind or len(self._written) > _UNWAITED_WRITES:
             self._engine.wait(self._written)
             self._written.clear()
         shown = []
@@ -210,21 +225,21 @@ class _Loop:
             shown.append(row)
         return shown
 
-    def _show(self, what: Row | Event) -> None:
-        """Shows it on the terminal. One that is gone, such as that of a closed connection, costs the run nothing."""
-        for view in list(self._views):
+    def _show(self, shown: Row | Event) -> None:
+        """Shows a row or an event on the terminal. A closed terminal must not stop the run."""
+        for backend in list(self._terminal):
             try:
-                view.write(what) if isinstance(what, Row) else view.event(what)
+                backend.write(shown) if isinstance(shown, Row) else backend.event(shown)
             except Exception as error:
-                self._views.remove(view)
-                self._report(backend_closed_event(view, error, self._done))
+                self._terminal.remove(backend)
+                self._report(backend_closed_event(backend, error, self._done))
 
     def _act_on_alerts(self, rows: Sequence[Row]) -> None:
-        """Does what the configuration wants done about critical alerts."""
+        """Saves or stops on a critical alert, as ``runner.health.on_critical`` demands."""
         wanted = self._config.runner.health.on_critical
         critical = [
             event for row in rows for event in row.events
-            if event.kind == "alert" and event.data["level"] == "critical" and not event.data["cleared"]
+            if event.kind == EventKind.ALERT and event.data["level"] == "critical" and not event.data["cleared"]
         ]  # fmt: skip
         if critical and wanted == "stop":
             self._alarm = critical[0].data["metric"]

@@ -1,8 +1,4 @@
-"""The training loop: collect, learn, evaluate, write. It moves references and never looks inside them.
-
-The same loop drives an engine in this process (``local``) and one on Ray (``distributed``), so what is tested in one
-holds in the other.
-"""
+"""A run from its start to its end, through the loss of actors: start, recover from the last checkpoint, close."""
 
 from __future__ import annotations
 
@@ -28,21 +24,25 @@ from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.secrets import redacted
 from rlpipe.training.checks import check_engine
 from rlpipe.training.engine import Engine, Ref
-from rlpipe.training.loop import Interruption, _Loop
+from rlpipe.training.interruption import Interruption
+from rlpipe.training.loop import TrainingLoop
 
 log = logging.getLogger("rlpipe")
+
+_RECOVERIES_IN_A_ROW = 5
+"""Recoveries to the same iteration after which a run gives up."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        status: completed, interrupted, or stopped by a critical alert.
-        directory: of the run.
-        checkpoint: the last one, or None when the run was interrupted before its first iteration.
-        metrics: of the last iteration; those of the final evaluation are among them when it completed.
-        seconds: wall clock of the training loop.
+        status: completed, interrupted, or stopped by a critical alert
+        directory: run directory
+        checkpoint: last checkpoint; None if the run was interrupted before its first iteration
+        metrics: metrics of the last iteration, with those of the final evaluation if the run completed
+        seconds: wall clock time of the training loop
     """
 
     status: Status
@@ -59,31 +59,28 @@ def train(
     interruption: Interruption | None = None,
     resume: Path | None = None,
 ) -> TrainResult:
-    """Trains to the end of the configuration's steps.
+    """Trains until the steps of the configuration have been taken.
 
     Args:
-        config: of the run; to resume, the one in the run's directory.
-        engine: where the parts live; it is closed before this returns.
-        interruption: asked after every iteration.
-        resume: directory of a run to go on with.
+        config: configuration of the run; to resume, the one in its run directory
+        engine: place where the actors live; closed before this function returns
+        interruption: request to end, checked after every iteration
+        resume: run directory to continue in
     Raises:
         ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
+        RunError: an actor was lost and cannot be replaced.
     """
     try:
-        return _Run(config, engine, interruption or Interruption(), resume).to_its_end()
+        return _Run(config, engine, interruption or Interruption(), resume).complete()
     finally:
         engine.close()
 
 
-_IN_VAIN = 5
-"""Times that a run may go back to the same iteration."""
-
-
 class _Run:
-    """A run from its first part to its last word, through whatever happens to its parts."""
+    """One run, with the state that outlives the loss of an actor."""
 
     def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
-        """Reads what a run that is resumed left."""
+        """Reads the checkpoint of a run that is resumed."""
         self._config = config
         self._engine = engine
         self._interruption = interruption
@@ -91,50 +88,42 @@ class _Run:
         self._directory = None if resume is None else RunDirectory.existing(resume)
         self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
         self._incarnation = 0 if self._directory is None else self._directory.read_json()["incarnation"] + 1
-        self._views: list[Backend] = []
-        self._warm: Weights | None = None
+        self._terminal: list[Backend] = []
+        self._warm_start: Weights | None = None
         self._recoveries: list[int] = []
-        self._loop: _Loop | None = None
+        self._loop: TrainingLoop | None = None
 
-    def to_its_end(self) -> TrainResult:
-        """Trains.
+    def complete(self) -> TrainResult:
+        """Trains to the end.
 
         Raises:
             ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
-            RunError: a part failed for good; the run can be resumed from its last checkpoint.
+            RunError: an actor was lost for good; the run can be resumed from its last checkpoint.
         """
         began = time.perf_counter()
-        snapshot, cut = self._start()
+        snapshot, rollback = self._start()
         assert self._directory is not None
-        directory, status, lost = self._directory, Status.FAILED, None
-        cause: Fault | None = None
+        directory, status, cause = self._directory, Status.FAILED, None
         try:
             info = self._info()
-            self._views += [view(info) for view in _terminal_backends(self._config)]
-            while True:
-                try:
-                    if lost is not None:
-                        snapshot, cut = self._go_back(lost.fault)
-                    status = self._attempt(snapshot, cut, lost)
-                    break
-                except ActorLostError as error:
-                    lost = self._insist(error)
+            self._terminal += [backend(info) for backend in _terminal_backends(self._config)]
+            status = self._train(snapshot, rollback)
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
             raise
         except RunError as error:
             cause = error.fault
-            raise RunError(cause, *error.after, self._how_to_go_on()) from error.__cause__
+            raise RunError(cause, *error.after, self._advice()) from error.__cause__
         except Exception as error:
-            said = redacted(f"{type(error).__name__}: {error}", os.environ)
-            cause = Fault("the driver", f"raised {said}", host=platform.node())
+            message = redacted(f"{type(error).__name__}: {error}", os.environ)
+            cause = Fault("the driver", f"raised {message}", host=platform.node())
             raise
         finally:
-            closing = self._close(status, cause)
-        if closing.unwritten:
+            backlog = self._close(status, cause)
+        if backlog.unwritten:
             raise OSError(
-                f"The last {closing.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
-                f"then go on with: rlpipe train --resume {directory.path}"
+                f"The last {backlog.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
+                f"then resume with: rlpipe train --resume {directory.path}"
             )
         assert self._loop is not None
         found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
@@ -142,106 +131,122 @@ class _Run:
         return TrainResult(status, directory.path, last, self._loop.metrics, seconds)
 
     def _start(self) -> tuple[Ref, Rollback]:
-        """Starts what is needed to know whether the run can be, and only then makes its directory or cuts it back."""
+        """Starts workers and learner; creates or rolls back the run directory only once both have succeeded."""
         config, engine, state = self._config, self._engine, self._state
         check_engine(config, engine)
         if config.policy.warm_start is not None and state is None:
-            self._warm = subtree("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
+            self._warm_start = subtree("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
         self._ready = engine.start_workers(self._plan, self._incarnation)
-        snapshot = engine.start_learner(self._ready, state, self._warm)
-        engine.get(snapshot)  # what does not fit is an error before anything is written
+        snapshot = engine.start_learner(self._ready, state, self._warm_start)
+        engine.get(snapshot)  # whatever does not fit is an error before anything is written
         if self._directory is None or state is None:
             self._directory = RunDirectory.create(config, engine.cluster())
             return snapshot, Rollback(0, ())
-        return snapshot, self._cut_back()
+        return snapshot, self._roll_back()
+
+    def _train(self, snapshot: Ref, rollback: Rollback) -> Status:
+        """Trains to the end, recovering from the last checkpoint whenever an actor with state is lost."""
+        lost: Fault | None = None
+        while True:
+            try:
+                if lost is not None:
+                    snapshot, rollback = self._recover(lost)
+                return self._attempt(snapshot, rollback, lost)
+            except ActorLostError as error:
+                self._count_recovery(error.fault)
+                lost = error.fault
 
     @property
     def _done(self) -> int:
-        """Iterations that the run, as it is now, goes on after."""
+        """Iterations that the newest checkpoint covers."""
         return 0 if self._state is None else int(self._state.meta["iteration"])
 
-    def _cut_back(self) -> Rollback:
-        """Takes the directory back to the checkpoint, or to the beginning."""
+    def _roll_back(self) -> Rollback:
+        """Takes the run directory back to the checkpoint, or to the beginning."""
         assert self._directory is not None
         with self._directory.held():
-            cut = self._directory.cut_back(self._done)
+            rollback = self._directory.roll_back(self._done)
             self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
-        return cut
+        return rollback
 
     def _info(self) -> RunInfo:
         assert self._directory is not None
         return run_info(self._directory, self._config, self._plan, self._done + 1, self._ready.spec)
 
-    def _attempt(self, snapshot: Ref, cut: Rollback, lost: ActorLostError | None) -> Status:
-        """Iterates from the last checkpoint to the end, or until something is lost; returns how the run ended."""
+    def _attempt(self, snapshot: Ref, rollback: Rollback, lost: Fault | None) -> Status:
+        """Iterates from the last checkpoint until the run ends or an actor is lost."""
         assert self._directory is not None
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
-        loop = _Loop(self._config, self._plan, self._engine, self._views, self._interruption, self._done)
-        self._loop = loop
-        loop.report_start(() if lost else self._ready.notes, self._state, cut, lost.fault if lost else None)
-        return loop.run(snapshot)
+        self._loop = TrainingLoop(
+            self._config, self._plan, self._engine, self._terminal, self._interruption, self._done
+        )
+        self._loop.report_start(() if lost else self._ready.notes, self._state, rollback, lost)
+        return self._loop.run(snapshot)
 
-    def _insist(self, error: ActorLostError) -> ActorLostError:
-        """Whether the run may go on once more.
+    def _count_recovery(self, fault: Fault) -> None:
+        """Charges a recovery to the budget; planned ones are free.
 
         Raises:
-            RunError: it has tried often enough.
+            RunError: the budget is spent, or the run keeps returning to the same iteration.
         """
-        if error.fault.planned:
-            return error
+        if fault.planned:
+            return
         limit, before = self._config.runner.max_recoveries, self._recoveries
         if len(before) >= limit:
-            raise RunError(error.fault, f"The run has gone back {limit} times (runner.max_recoveries).")
-        if before[-_IN_VAIN:].count(self._done) == _IN_VAIN:
-            raise RunError(error.fault, f"The run has gone back to iteration {self._done} {_IN_VAIN} times in a row.")
+            raise RunError(fault, f"The run has recovered {limit} times (runner.max_recoveries).")
+        if before[-_RECOVERIES_IN_A_ROW:].count(self._done) == _RECOVERIES_IN_A_ROW:
+            times = f"{_RECOVERIES_IN_A_ROW} times in a row"
+            raise RunError(fault, f"The run has returned to iteration {self._done} {times}.")
         before.append(self._done)
-        return error
 
-    def _go_back(self, fault: Fault) -> tuple[Ref, Rollback]:
-        """Makes the parts anew that were lost, at the last checkpoint."""
+    def _recover(self, fault: Fault) -> tuple[Ref, Rollback]:
+        """Replaces the lost actors and restores the last checkpoint."""
         assert self._directory is not None
-        log.warning("%s. The run goes back to its last checkpoint.", fault.sentence)
-        self._engine.finish(Status.FAILED)  # of views that cannot forget, those that are not covered are kept back
+        log.warning("%s. The run returns to its last checkpoint.", fault.sentence)
+        self._engine.finish(Status.FAILED)  # backends that cannot forget must not be given rows that are rolled back
         self._state = checkpoint.newest_or_none(self._directory.path)
         self._incarnation += 1
-        snapshot = self._engine.rebuild(self._ready, self._state, self._warm, self._incarnation)
+        snapshot = self._engine.rebuild(self._ready, self._state, self._warm_start, self._incarnation)
         self._engine.get(snapshot)
-        return snapshot, self._cut_back()
+        return snapshot, self._roll_back()
 
-    def _how_to_go_on(self) -> str:
+    def _advice(self) -> str:
+        """Says how to continue after a failure."""
         assert self._directory is not None
         found = checkpoint.newest_iteration(self._directory.path)
         if not found:
-            return f"It left no checkpoint. What it wrote is in {self._directory.path}."
-        return f"Its checkpoint of iteration {found} is whole; go on with: rlpipe train --resume {self._directory.path}"
+            return f"There is no checkpoint. The files of the run are in {self._directory.path}."
+        return (
+            f"The checkpoint of iteration {found} is intact; resume with: rlpipe train --resume {self._directory.path}"
+        )
 
     def _close(self, status: Status, cause: Fault | None) -> Backlog:
-        """Ends what shows and writes the run, and tells of what is left to do."""
+        """Closes logger and backends, and records status and cause; returns what is left to do."""
         directory, engine = self._directory, self._engine
         assert directory is not None
-        failed, told_of = None, False
+        event = None
         if cause is not None:
             last = 0 if self._loop is None else self._loop.done
-            failed = Event(EventKind.FAILED, f"{cause.sentence}.", last, now(), cause.as_json())
-            with suppress(Exception):  # the logger may be what is gone; then the event is written here
-                engine.wait([engine.event(failed)])
-                told_of = True
-        for view in self._views:
-            with suppress(Exception):  # a terminal that is gone
-                view.close(status)
-        closing = engine.finish(status)
-        for name in closing.behind:
+            event = Event(EventKind.FAILED, f"{cause.sentence}.", last, now(), cause.as_json())
+            with suppress(Exception):  # the logger may be what was lost; the event is then written below
+                engine.wait([engine.event(event)])
+                event = None
+        for backend in self._terminal:
+            with suppress(Exception):  # the terminal may be closed
+                backend.close(status)
+        backlog = engine.finish(status)
+        for name in backlog.behind:
             log.warning(
                 "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
                 name, directory.path, name,
             )  # fmt: skip
-        if failed is not None and not told_of:
-            directory.write_event(failed)
+        if event is not None:
+            directory.write_event(event)
         contents = directory.read_json()
-        told = {"status": status, **({} if cause is None else {"cause": cause.as_json()})}
-        if any(contents.get(key) != value for key, value in told.items()):
-            directory.write_json({**contents, **told})
-        return closing
+        final = {"status": status, **({} if cause is None else {"cause": cause.as_json()})}
+        if any(contents.get(key) != value for key, value in final.items()):
+            directory.write_json({**contents, **final})
+        return backlog
 
 
 def _terminal_backends(config: Config) -> list[type[Backend]]:

@@ -20,7 +20,7 @@ from rlpipe.doctor.checks import _aside
 from rlpipe.errors import ActorLostError, ConfigError, RunError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import Snapshot, build_policy
+from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
 from tests.helpers.runs import lines, sac, scripted, without_timings
 
@@ -44,7 +44,7 @@ def policy_of(config: Config):
 def server_for(config: Config, workers: int) -> InferenceServer:
     """A server that has the first weights and expects these workers."""
     server = InferenceServer(config, RolloutWorker(stages(config), 0, 1).ready().spec, 0, range(workers))
-    server.load(Snapshot(0, {}))
+    server.load(Snapshot(0, NoWeights.FROM_SEED))
     return server
 
 
@@ -88,7 +88,7 @@ def test_one_pass_answers_all_workers_each_with_its_own_rows(tmp_path, threads):
         np.testing.assert_allclose(log_probs, own[1], atol=1e-6)
     for rank in range(3):
         server.release(rank)
-    found = read(server.window(Snapshot(0, {})))
+    found = read(server.window(Snapshot(0, NoWeights.FROM_SEED)))
     assert (found["rollout/inference_batch_size"], found["rollout/inference_batch_size_max"]) == (6, 6)
 
 
@@ -99,7 +99,7 @@ def test_whoever_asks_first_waits_as_long_as_configured(tmp_path, threads):
     assert time.perf_counter() - began >= 0.05
     for rank in range(2):
         server.release(rank)
-    found = read(server.window(Snapshot(0, {})))
+    found = read(server.window(Snapshot(0, NoWeights.FROM_SEED)))
     assert found["rollout/inference_batch_size"] == 2
     assert found["time/inference_wait"] == found["time/inference_wait_max"] >= 0.05
 
@@ -145,7 +145,7 @@ def test_evaluation_waits_for_nobody_and_computes_each_row_by_itself(tmp_path, t
     assert np.array_equal(actions, torch.cat([own for own, _ in alone]))
     assert np.array_equal(log_probs, torch.cat([own for _, own in alone]))
     server.release(0), server.release(1)
-    assert "rollout/inference_batch_size" not in read(server.window(Snapshot(0, {})))
+    assert "rollout/inference_batch_size" not in read(server.window(Snapshot(0, NoWeights.FROM_SEED)))
 
 
 # --- what goes wrong reaches whoever waits
@@ -172,15 +172,18 @@ def test_everybody_hears_of_a_policy_that_raises_and_the_server_goes_on(tmp_path
 def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, threads, configured):
     config = configured(tmp_path, WAIT_FOR_ALL)
     plan, server = stages(config), server_for(config, 2)
-    here = [RolloutWorker(plan, rank, 2).collect(Snapshot(0, {}), 0) for rank in range(2)]
+    here = [RolloutWorker(plan, rank, 2).collect(Snapshot(0, NoWeights.FROM_SEED), 0) for rank in range(2)]
     asking = [RolloutWorker(plan, rank, 2, 0, server) for rank in range(2)]
-    there = [one.result(60) for one in [threads.submit(worker.collect, Snapshot(0, {}), 0) for worker in asking]]
+    there = [
+        one.result(60)
+        for one in [threads.submit(worker.collect, Snapshot(0, NoWeights.FROM_SEED), 0) for worker in asking]
+    ]
     for (own, _), (other, _) in zip(here, there, strict=True):
         np.testing.assert_allclose(own.actions, other.actions, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(own.log_probs, other.log_probs, rtol=1e-6, atol=1e-6)
         assert np.array_equal(own.rewards, other.rewards)
     read_here = read(merged([window for _, window in here]))
-    read_there = read(merged([*(window for _, window in there), server.window(Snapshot(0, {}))]))
+    read_there = read(merged([*(window for _, window in there), server.window(Snapshot(0, NoWeights.FROM_SEED))]))
     assert METRICS & read_here.keys() == set()
     assert read_there.keys() >= METRICS | read_here.keys()
     assert read_there["rollout/inference_batch_size"] == 4  # of two workers with two environments each
@@ -190,7 +193,7 @@ def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, 
 def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp_path):
     config = scripted(tmp_path)
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
-    here, there = (worker.collect(Snapshot(0, {}), 0)[0] for worker in (own, asking))
+    here, there = (worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0] for worker in (own, asking))
     assert np.array_equal(here.actions, there.actions)
     assert np.array_equal(here.log_probs, there.log_probs)
 
@@ -199,7 +202,10 @@ def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp
 def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_path, deterministic):
     config = scripted(tmp_path, f"evaluation.deterministic={deterministic}")
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
-    assert own.evaluate(Snapshot(0, {})).eval_episodes == asking.evaluate(Snapshot(0, {})).eval_episodes
+    assert (
+        own.evaluate(Snapshot(0, NoWeights.FROM_SEED)).eval_episodes
+        == asking.evaluate(Snapshot(0, NoWeights.FROM_SEED)).eval_episodes
+    )
 
 
 def test_a_worker_that_asks_a_server_has_no_weights(tmp_path):
@@ -303,7 +309,7 @@ class TestOnRay:
         engine = RayEngine(scripted(tmp_path, SERVED, "rollout.horizon=20000", "rollout.num_workers=2", *SMALL))
         try:
             engine.start_workers(stages(engine._config), 0)
-            collection = engine.collect(Snapshot(0, {}), 0)
+            collection = engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
             while not ray.get(engine._servers[0].call("__getattribute__", "_passes")).sizes:
                 time.sleep(0.05)  # until somebody has been answered
             ray.kill(engine._servers[0].actor)

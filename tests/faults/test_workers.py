@@ -9,7 +9,7 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import RunError
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from tests.helpers.faulty import assert_whole, events, faulty, processes, rows
 from tests.helpers.runs import beside
 

@@ -28,7 +28,7 @@ from rlpipe.learning.process_group import _interface_towards, open_rendezvous
 from rlpipe.learning.shares import Minibatches, portion
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import RunningMoments, Snapshot, build_policy
+from rlpipe.policies.base import NoWeights, RunningMoments, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
 from tests.helpers.runs import lines, scripted, to_mapping
 
@@ -139,7 +139,7 @@ def collected(config, count):
     """Fragments of three workers under the first weights, for so many iterations."""
     plan = stages(config)
     workers = [RolloutWorker(plan, rank, 3) for rank in range(3)]
-    snapshot = Snapshot(0, {})
+    snapshot = Snapshot(0, NoWeights.FROM_SEED)
     return plan, workers[0].ready().spec, [[w.collect(snapshot, 0)[0] for w in workers] for _ in range(count)]
 
 

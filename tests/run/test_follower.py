@@ -21,7 +21,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.follower import Follower, Tail
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from tests.helpers.runs import beside, scripted
 
 HERE = "tests.run.test_follower"

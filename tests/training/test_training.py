@@ -29,7 +29,7 @@ from rlpipe.run import checkpoint
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.training.clock import PhaseClock
-from rlpipe.training.loop import Interruption
+from rlpipe.training.interruption import Interruption
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.runs import (
     SLOW_RUN,
