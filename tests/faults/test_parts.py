@@ -8,8 +8,8 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import RunError
-from tests.conftest import scripted
-from tests.faults.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.runs import scripted
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
