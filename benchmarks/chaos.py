@@ -31,8 +31,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from tests.faults.cluster import Run, SimulatedCluster, simulated
-from tests.faults.faulty import assert_whole, pids, processes
+from tests.helpers.cluster import Run, SimulatedCluster, simulated
+from tests.helpers.faulty import assert_whole, pids, processes
 
 CHANCES = {"rollout worker": 8, "learner": 2, "metric logger": 2, "node": 2, "driver": 1}
 PREFIXES = {"rollout worker": "rollout", "learner": "learner", "metric logger": "metric-logger"}
@@ -61,7 +61,7 @@ def configuration(folder: Path) -> Config:
     """Two workers and a learner, each on a CPU of its own; PPO on a task that is learnt in a minute or two."""
     return load_config(
         {
-            "env": {"train": {"name": "tests.faults.reach:Reach", "total_num_envs": 16, "step_seconds": 0.004}},
+            "env": {"train": {"name": "tests.helpers.reach:Reach", "total_num_envs": 16, "step_seconds": 0.004}},
             "policy": {"name": "mlp", "hidden_sizes": [32, 32]},
             "algorithm": {"name": "ppo", "update_epochs": 4, "num_minibatches": 4},
             "learner": {"device": "cpu", "num_threads": 1, "lr": 1e-3},

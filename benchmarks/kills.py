@@ -29,8 +29,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config.tree import to_yaml
 from rlpipe.run.directory import RunDirectory, read_jsonl
-from tests.conftest import scripted
-from tests.outages import wrong_rows
+from tests.helpers.outages import wrong_rows
+from tests.helpers.runs import scripted
 
 BACKENDS = ("tensorboard", "wandb", "swanlab", "csv")
 LONGEST = 6.0
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
-    stores = {name: importlib.import_module(f"tests.stores.{name}") for name in BACKENDS}
+    stores = {name: importlib.import_module(f"tests.helpers.stores.{name}") for name in BACKENDS}
     iterations = 100 + 25 * arguments.kills
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

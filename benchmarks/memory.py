@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.run.directory import read_jsonl
-from tests.faults.faulty import assert_whole
+from tests.helpers.faulty import assert_whole
 
 LIMIT = 1.5
 """GiB that a worker may hold."""
@@ -43,7 +43,7 @@ MIB = 2**20
 
 def configuration(folder: Path) -> str:
     """Two workers and a learner whose time is the simulators'; every kind of file is written."""
-    simulator = {"name": "tests.faults.faulty:Faulty", "total_num_envs": 4, "match_actions": True,
+    simulator = {"name": "tests.helpers.faulty:Faulty", "total_num_envs": 4, "match_actions": True,
                  "step_seconds": STEP_SECONDS}  # fmt: skip
     return to_yaml(load_config({
         "env": {"train": {**simulator, "fault": "leak"}, "eval": {"fault": "", "step_seconds": 0.0}},

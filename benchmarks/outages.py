@@ -1,8 +1,8 @@
 """What a backend that fails costs a run: step time against the undisturbed run, rows missing, exit code.
 
-Every backend fails in every way of ``tests/outages.py``, with the real library and without a network. The simulator
-takes a set time for each step, so that a difference in step time is the backend's. ``disk full`` needs the right to
-mount a small file system, on which the whole run lies. Exits with 1 when a promise is broken.
+Every backend fails in every way of ``tests/helpers/outages.py``, with the real library and without a network. The
+simulator takes a set time for each step, so that a difference in step time is the backend's. ``disk full`` needs the
+right to mount a small file system, on which the whole run lies. Exits with 1 when a promise is broken.
 
     python benchmarks/outages.py [BACKEND ...]
 """
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.outages import FAULTS, Outcome, run
+from tests.helpers.outages import FAULTS, Outcome, run
 
 BACKENDS = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow", "csv", "jsonl")
 
@@ -49,7 +49,7 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     broken = 0
     for backend in track(backends, "Backends", console=Console(stderr=True)):
-        store = importlib.import_module(f"tests.stores.{backend}")
+        store = importlib.import_module(f"tests.helpers.stores.{backend}")
         found: list[tuple[str, Outcome]] = []
         for fault in ("", *FAULTS, ""):  # undisturbed before and after, because machines drift
             with disk(fault == "disk full") as folder:

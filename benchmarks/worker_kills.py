@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
 from rlpipe.run.directory import read_jsonl
-from tests.faults.faulty import assert_whole, pids
+from tests.helpers.faulty import assert_whole, pids
 
 
 def workers(run: Path) -> list[psutil.Process]:

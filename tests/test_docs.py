@@ -24,7 +24,7 @@ from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
-from tests.conftest import scripted
+from tests.helpers.runs import scripted
 
 DOCS = Path(__file__).parent.parent / "docs"
 REQUIRED = "required"

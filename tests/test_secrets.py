@@ -22,8 +22,8 @@ from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.run.follower import mark_file, read_mark
 from rlpipe.secrets import check_no_secrets, is_credential, redacted
-from tests.conftest import scripted
-from tests.test_contract import STORES
+from tests.helpers.backends import STORES
+from tests.helpers.runs import scripted
 
 ROOT = Path(__file__).parent.parent
 SERVICES = (

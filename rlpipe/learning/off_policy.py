@@ -109,7 +109,7 @@ class OffPolicyLearner(LearnerBase):
         return snapshot, window
 
     def _take_steps(self, collected: int, seconds: float, began: float, measured: DeviceObservations) -> int:
-        """Takes the gradient steps that are due, or without a fixed ratio as many as fit into the time of a collection."""
+        """Takes the gradient steps that are due, or, without a ratio, as many as fit into the time of a collection."""
         options = self._options
         if self._replay.added < options.learning_starts:
             return 0

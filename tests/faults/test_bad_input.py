@@ -37,7 +37,7 @@ from rlpipe.metrics.row import Event, HistogramView, Row
 from rlpipe.metrics.spans import Span
 from rlpipe.run import shapes
 from rlpipe.trajectory import Episode
-from tests.conftest import scripted
+from tests.helpers.runs import scripted
 
 MORE = float(os.environ.get("RLPIPE_FUZZ", "1"))
 NOBODY = "nobody:here"

@@ -32,8 +32,7 @@ from rlpipe.run.checkpoint import DamagedError, NoCheckpointError, Retention
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.trajectory import SpaceSpec
-from tests.conftest import scripted
-from tests.test_training import SLOW_RUN, lines, rlpipe_command, to_mapping, wait_for_rows, write_config
+from tests.helpers.runs import SLOW_RUN, lines, rlpipe_command, scripted, to_mapping, wait_for_rows, write_config
 
 ARRAYS = {"version": np.array(7), "policy/weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
 STATE = ["Sum", {"parts": [128.0], "count": 2, "nonfinite": 0}]

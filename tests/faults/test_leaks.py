@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from rlpipe.config.tree import to_yaml
-from tests.conftest import scripted
-from tests.faults.cluster import REPOSITORY
-from tests.faults.faulty import TWO_WORKERS, faulty
-from tests.test_training import wait_for_rows
+from tests.helpers.cluster import REPOSITORY
+from tests.helpers.faulty import TWO_WORKERS, faulty
+from tests.helpers.runs import scripted, wait_for_rows
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.conftest import scripted
-from tests.faults.cluster import Run, simulated
-from tests.faults.faulty import assert_whole, processes
+from tests.helpers.cluster import Run, simulated
+from tests.helpers.faulty import assert_whole, processes
+from tests.helpers.runs import scripted
 
 SETTINGS = (
     "rollout.num_workers=2", "cluster.cpus_per_worker=1", "cluster.cpus_per_learner=1", "learner.device=cpu",

@@ -8,8 +8,8 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import RunError
-from tests.conftest import scripted
-from tests.faults.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.runs import scripted
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
@@ -49,7 +49,7 @@ def test_a_part_that_is_killed_again_and_again_ends_the_run_which_can_be_resumed
         rlpipe.train(config)
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
     assert "learner" in str(raised.value)
-    assert f"go on with: rlpipe train --resume {run}" in str(raised.value)
+    assert f"resume with: rlpipe train --resume {run}" in str(raised.value)
     assert json.loads((run / "run.json").read_text())["cause"]["part"] == "learner"
     rlpipe.train(config, resume=run)
     assert_whole(run, 12)

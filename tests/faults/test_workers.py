@@ -10,8 +10,8 @@ import pytest
 import rlpipe
 from rlpipe.errors import RunError
 from rlpipe.training.interruption import Interruption
-from tests.conftest import beside
-from tests.faults.faulty import assert_whole, events, faulty, processes, rows
+from tests.helpers.faulty import assert_whole, events, faulty, processes, rows
+from tests.helpers.runs import beside
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -153,7 +153,7 @@ def test_groups_are_one_workers_from_beginning_to_end(tmp_path):
 def test_a_worker_that_dies_in_an_evaluation_changes_no_number_of_it(tmp_path):
     quiet, disturbed = (
         faulty(tmp_path / fault, fault, "env.eval.at=3", env={
-            "train": {"name": "tests.faults.faulty:Faulty", "total_num_envs": 4, "match_actions": True},
+            "train": {"name": "tests.helpers.faulty:Faulty", "total_num_envs": 4, "match_actions": True},
             "eval": {"fault": fault, "folder": str(tmp_path)},
         })
         for fault in ("", "kill")

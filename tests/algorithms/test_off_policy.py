@@ -1,0 +1,402 @@
+"""Learning from remembered and demonstrated steps: formulas, buffer, policy, whole runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
+
+import rlpipe
+from rlpipe.algorithms.base_off_policy import Ensemble
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.stages import stages
+from rlpipe.errors import ConfigError
+from rlpipe.functional.n_step import n_step
+from rlpipe.functional.soft_actor_critic import (
+    actor_loss,
+    cloning_loss,
+    critic_loss,
+    follow,
+    soft_target,
+    temperature_loss,
+)
+from rlpipe.learning.off_policy import OffPolicyLearner
+from rlpipe.learning.replay import ReplayBuffer
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.health import Monitor
+from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
+from rlpipe.run.directory import read_jsonl
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from tests.helpers.demonstrations import demonstrator
+from tests.helpers.runs import sac
+
+CPU = torch.device("cpu")
+SPEC = SpaceSpec(1, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
+
+
+def metrics(run):
+    return [
+        {name: value for name, value in row["metrics"].items() if not name.startswith("time/")}
+        for row in read_jsonl(run / "metrics.jsonl")
+    ]
+
+
+# --- formulas
+
+
+def test_a_target_is_the_reward_and_the_discounted_least_value_that_follows():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([[4.0], [2.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=False,
+    )  # fmt: skip
+    assert target.tolist() == [2.0]  # 1 + 0.5 x 2
+
+
+def test_entropy_counts_in_the_target_where_it_is_wanted():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([[4.0], [2.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=True,
+    )  # fmt: skip
+    assert target.tolist() == pytest.approx([2.15])  # 1 + 0.5 (2 + 0.1 x 3)
+
+
+def test_nothing_follows_the_end_of_a_task():
+    target = soft_target(
+        torch.tensor([1.0]), torch.tensor([1.0]), torch.tensor([[4.0]]), torch.tensor([-3.0]),
+        discount=0.5, temperature=0.1, entropy_backup=True,
+    )  # fmt: skip
+    assert target.tolist() == [1.0]
+
+
+def test_each_network_is_compared_with_the_same_target():
+    assert critic_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([2.0])).tolist() == [[1.0], [1.0]]
+
+
+def test_the_policy_wants_high_values_and_low_log_probabilities():
+    assert actor_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([-2.0]), 0.5).tolist() == [-3.0]  # -1 - 2
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3))
+def test_the_temperature_rises_exactly_where_the_entropy_is_under_its_target(entropy, target):
+    log_temperature = torch.tensor(0.0, requires_grad=True)
+    temperature_loss(log_temperature, torch.tensor([-entropy]), target).mean().backward()
+    rises = -float(log_temperature.grad)
+    assert np.sign(rises) == np.sign(np.float32(target) - np.float32(entropy))
+
+
+def test_cloning_compares_actions_part_by_part():
+    assert cloning_loss(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 3.0]])).tolist() == [2.5]  # (1 + 4) / 2
+
+
+def test_targets_follow_their_networks_by_the_rate():
+    target, source = torch.tensor([0.0]), torch.tensor([10.0])
+    follow([target], [source], 0.1)
+    assert target.tolist() == [1.0]
+
+
+def test_the_networks_of_an_ensemble_do_not_know_of_each_other():
+    torch.manual_seed(0)
+    both = Ensemble(2, 3, [8])
+    one = Ensemble(1, 3, [8])
+    with torch.no_grad():
+        for whole, part in zip(both.parameters(), one.parameters(), strict=True):
+            part.copy_(whole[1:])
+    observations, actions = torch.randn(5, 2), torch.randn(5, 1)
+    assert torch.allclose(both(observations, actions)[1], one(observations, actions)[0], atol=1e-6)
+
+
+# --- returns over several steps
+
+
+def column(*values):
+    return np.array(values).reshape(-1, 1)
+
+
+def ahead(rewards, *, ended=(), invalid=(), discount=0.5, steps=2):
+    places = np.arange(len(rewards))
+    return n_step(
+        column(*rewards).astype(np.float32), np.isin(column(*places), ended), ~np.isin(column(*places), invalid),
+        discount=discount, steps=steps,
+    )  # fmt: skip
+
+
+def test_a_return_sums_the_rewards_of_n_steps_and_the_value_of_what_follows_weighs_less():
+    found = ahead([1.0, 2.0, 4.0, 8.0], steps=3)
+    assert found.returns[:, 0].tolist() == [3.0, 6.0, 8.0, 8.0]  # 1 + 2/2 + 4/4; 2 + 4/2 + 8/4; 4 + 8/2; 8
+    assert found.discounts[:, 0].tolist() == [0.125, 0.125, 0.25, 0.5]
+    assert found.last[:, 0].tolist() == [2, 3, 3, 3]
+
+
+def test_a_return_ends_with_its_episode():
+    found = ahead([1.0, 2.0, 4.0, 8.0], ended=[1])
+    assert found.returns[:, 0].tolist() == [2.0, 2.0, 8.0, 8.0]
+    assert found.last[:, 0].tolist() == [1, 1, 3, 3]
+
+
+def test_a_return_does_not_reach_over_a_step_without_a_decision():
+    assert ahead([1.0, 2.0, 4.0], invalid=[1]).last[:, 0].tolist() == [0, 2, 2]
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))
+def test_returns_over_n_steps_are_those_of_the_plain_sum(steps_taken, n):
+    rewards, ended = zip(*steps_taken, strict=True)
+    found = ahead(rewards, ended=np.flatnonzero(ended), steps=n)
+    for t in range(len(rewards)):
+        last = next((i for i in range(t, min(t + n, len(rewards)) - 1) if ended[i]), min(t + n, len(rewards)) - 1)
+        assert found.last[t, 0] == last
+        assert found.returns[t, 0] == sum(0.5 ** (i - t) * rewards[i] for i in range(t, last + 1))
+        assert found.discounts[t, 0] == 0.5 ** (last - t + 1)
+
+
+# --- policy
+
+
+def test_the_density_of_a_squashed_action_is_that_of_the_transformed_gaussian():
+    torch.manual_seed(0)
+    spec = SpaceSpec(3, 2, None, np.array([-1.0, 0.0], np.float32), np.array([1.0, 4.0], np.float32))
+    policy = SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8]), spec)
+    observations, noise = torch.randn(6, 3), torch.randn(6, 2)
+    mean, log_std = policy._moments(observations)
+    transforms = [TanhTransform(), AffineTransform(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 2.0]))]
+    expected = TransformedDistribution(Normal(mean, log_std.exp()), transforms)
+    actions, log_probs = policy.act(observations, noise)
+    assert torch.allclose(log_probs, Independent(expected, 1).log_prob(actions), atol=1e-3)
+    assert torch.allclose(policy.evaluate_actions(observations, actions)[0], log_probs, atol=1e-3)
+    assert (actions >= torch.tensor([-1.0, 0.0])).all()
+    assert (actions <= torch.tensor([1.0, 4.0])).all()
+
+
+def test_a_squashed_policy_needs_bounds():
+    with pytest.raises(ConfigError, match="continuous actions with finite bounds"):
+        SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian"), SpaceSpec(3, 1, 2))
+
+
+# --- replay buffer
+
+
+def fragment(first, steps, *, ends=()):
+    """One environment that counts: observation t, reward t; episodes end after the steps given as {step: how}."""
+    numbers = np.arange(first, first + steps + 1, dtype=np.float32)
+    ends = dict(ends)
+    rows = np.arange(steps)
+    return TrajectoryBatch(
+        observations=numbers.reshape(-1, 1, 1),
+        actions=np.zeros((steps, 1, 1), np.float32),
+        log_probs=np.zeros((steps, 1), np.float32),
+        rewards=numbers[:-1].reshape(-1, 1),
+        terminated=np.array([[ends.get(t) == "terminated"] for t in rows]),
+        truncated=np.array([[ends.get(t) == "truncated"] for t in rows]),
+        valid=np.ones((steps, 1), bool),
+        final_observations=np.full((len(ends), 1), 99.0, np.float32),
+        final_index=np.array(sorted(ends), dtype=np.int64),
+        policy_version=7,
+    )
+
+
+def held(buffer):
+    return sorted(buffer.transitions(buffer.state()["rows"]).rewards.tolist())
+
+
+def test_a_full_buffer_forgets_the_oldest_steps():
+    buffer = ReplayBuffer(5, SPEC, CPU, 0.5)
+    buffer.add(fragment(0, 4))
+    assert held(buffer) == [0, 1, 2, 3]
+    buffer.add(fragment(4, 3))
+    assert held(buffer) == [2, 3, 4, 5, 6]
+    assert (len(buffer), buffer.added) == (5, 7)
+
+
+def test_a_fragment_longer_than_the_buffer_leaves_its_newest_steps():
+    buffer = ReplayBuffer(3, SPEC, CPU, 0.5)
+    buffer.add(fragment(0, 8))
+    assert held(buffer) == [5, 6, 7]
+    buffer.add(fragment(8, 1))
+    assert held(buffer) == [6, 7, 8]
+
+
+def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_ones():
+    buffer = ReplayBuffer(10, SPEC, CPU, 0.5)
+    buffer.add(fragment(0, 4, ends={1: "truncated", 3: "terminated"}))
+    rows = buffer.transitions(buffer.state()["rows"])
+    assert rows.terminated.tolist() == [0, 0, 0, 1]
+    assert rows.truncated.tolist() == [0, 1, 0, 0]
+    assert rows.next_observations[:, 0].tolist() == [1, 99, 3, 99]
+    assert buffer.versions(buffer.state()["rows"]).tolist() == [7, 7, 7, 7]
+
+
+def test_a_remembered_step_over_several_leads_to_where_the_last_of_them_led():
+    buffer = ReplayBuffer(10, SPEC, CPU, 0.5, 3)
+    buffer.add(fragment(0, 4, ends={3: "terminated"}))
+    rows = buffer.transitions(buffer.state()["rows"])
+    assert rows.observations[:, 0].tolist() == [0, 1, 2, 3]
+    assert rows.next_observations[:, 0].tolist() == [3, 99, 99, 99]
+    assert rows.rewards.tolist() == [1.0, 2.75, 3.5, 3.0]  # 0 + 1/2 + 2/4; 1 + 2/2 + 3/4; 2 + 3/2; 3
+    assert rows.terminated.tolist() == [0, 1, 1, 1]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(2, 30))
+def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacity(capacity, other, steps):
+    buffer = ReplayBuffer(capacity, SPEC, CPU, 0.5)
+    buffer.add(fragment(0, steps // 2))
+    buffer.add(fragment(steps // 2, steps - steps // 2))
+    restored = ReplayBuffer(other, SPEC, CPU, 0.5)
+    restored.load_state(buffer.state()["rows"], buffer.added)
+    expected = [*range(steps)][-capacity:][-other:]
+    for more in (2, 1, 5):
+        assert (held(restored), restored.added) == (expected, steps)
+        restored.add(fragment(steps, more))
+        expected, steps = [*expected, *range(steps, steps + more)][-other:], steps + more
+
+
+def test_every_step_is_drawn_equally_often():
+    buffer = ReplayBuffer(4, SPEC, CPU, 0.5)
+    buffer.add(fragment(0, 4))
+    drawn = buffer.draw(8000, torch.Generator().manual_seed(0))
+    counts = torch.bincount(buffer.transitions(drawn).rewards.long(), minlength=4)
+    assert counts.min() > 1800
+
+
+# --- whole runs
+
+
+def test_gradient_steps_keep_to_the_ratio_and_begin_when_there_is_enough(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path, "algorithm.learning_starts=128"), local=True).directory)
+    assert [row["train/sac/gradient_steps"] for row in rows] == [0, 32, 32, 32]
+    assert [row["train/sac/update_to_data"] for row in rows[1:]] == [0.5] * 3
+    assert [row["train/replay_buffer/total_samples"] for row in rows] == [64, 128, 192, 256]
+
+
+def test_collection_is_one_update_ahead_of_learning(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path), local=True).directory)
+    assert [row["rollout/policy_lag_max"] for row in rows if "rollout/policy_lag_max" in row] == [0, 1, 1, 1]
+
+
+@pytest.mark.slow
+def test_soft_actor_critic_learns_the_scripted_task(tmp_path):
+    rows = metrics(rlpipe.train(sac(tmp_path, "runner.total_timesteps=3200", "learner.lr=3e-3"), local=True).directory)
+    assert rows[0]["env/return"] < 7.0
+    assert rows[-1]["env/return"] > 9.0  # of 10
+    assert rows[-1]["train/critic/q_data"] < 2.0  # at most 1 / (1 - 0.5)
+
+
+def test_a_restored_learner_goes_on_as_if_nothing_had_happened(tmp_path):
+    plan = stages(sac(tmp_path))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    for iteration in (1, 2):
+        batch, _ = worker.collect(learner.snapshot(), 0)
+        learner.update(0, iteration, batch)
+    again = OffPolicyLearner(plan, worker.ready().spec)
+    again.load_state(learner.state())
+    batch, _ = worker.collect(learner.snapshot(), 0)
+    ways = [one.update(0, 3, batch)[0].weights for one in (learner, again)]
+    assert all(np.array_equal(ways[0][name], ways[1][name]) for name in ways[0])
+    assert all(np.array_equal(learner.state()[name], array) for name, array in again.state().items())
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
+    one = "rollout.num_workers=1"
+    ways = [rlpipe.train(sac(tmp_path / str(local), one), local=local).directory for local in (True, False)]
+    assert metrics(ways[0]) == metrics(ways[1])
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp_path, ray_cluster):
+    # 16 steps of at least 50 ms: many times what six gradient steps take, on however busy a machine.
+    config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.05")
+    rows = metrics(rlpipe.train(config).directory)
+    assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 5
+
+
+def demonstrated(tmp_path, *overrides):
+    """RLPD with demonstrations of the scripted task, of which half of each batch is taken."""
+    tmp_path.mkdir(exist_ok=True)
+    base = {"name": "rlpd", "batch_size": 32, "critic_hidden_sizes": [16], "learning_starts": 64, "update_to_data": 0.5}
+    return sac(tmp_path, f"demos={demonstrator(tmp_path)}", "rollout.num_workers=1", *overrides, algorithm=base)
+
+
+def test_demonstrations_are_replayed_and_imitated(tmp_path):
+    rows = metrics(rlpipe.train(demonstrated(tmp_path, "learner.lr=3e-3"), local=True).directory)
+    assert {row["train/demo_buffer/total_samples"] for row in rows} == {200}
+    assert {row["train/demo_buffer/num_trajectories"] for row in rows} == {20}
+    assert rows[-1]["train/actor/cloning_loss"] < 0.5 * rows[0]["train/actor/cloning_loss"]
+
+
+def test_the_share_of_demonstrations_stands_at_the_end_of_each_batch(tmp_path, monkeypatch):
+    plan = stages(demonstrated(tmp_path, "algorithm.demo_share=0.25"))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    seen = []
+    step = learner._algorithm.step
+    monkeypatch.setattr(learner._algorithm, "step", lambda batch: seen.append(batch) or step(batch))
+    learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])
+    assert {batch.demonstrations for batch in seen} == {8}  # of 32
+    assert all((batch.actions[-8:].abs() - 0.8).abs().max() < 1e-6 for batch in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_with_demonstrations_too_ray_gives_the_run_of_one_process(tmp_path, ray_cluster):
+    normalised = "policy.normalize_observations=true"
+    ways = [
+        rlpipe.train(demonstrated(tmp_path / str(local), normalised), local=local).directory for local in (True, False)
+    ]
+    assert metrics(ways[0]) == metrics(ways[1])
+
+
+def test_what_was_learnt_is_evaluated_without_the_demonstrations(tmp_path):
+    run = rlpipe.train(demonstrated(tmp_path), local=True).directory
+    (tmp_path / "demos.h5").unlink()
+    assert rlpipe.evaluate(run, episodes=2, local=True).metrics["eval/num_trajectories"] == 2
+
+
+def test_a_run_writes_what_the_catalogue_says_of_its_algorithm(tmp_path):
+    written = set().union(*metrics(rlpipe.train(sac(tmp_path), local=True).directory))
+    for name, metric in CATALOGUE.items():
+        if name.startswith(("train/", "rollout/")):
+            declared = not metric.algorithms or "sac" in metric.algorithms
+            assert declared or name not in written, f"{name} is written, but not declared"
+            assert not declared or name in written or metric.needs, f"{name} is declared, but not written"
+
+
+def test_a_stage_may_not_change_the_options_of_its_algorithm(tmp_path):
+    parts = [{"name": "one", "timesteps": 64, "overrides": {"algorithm.discount": 0.9}}, {"name": "two"}]
+    with pytest.raises(ConfigError, match=r"stages\[0\] \(one\).overrides holds algorithm.discount"):
+        stages(sac(tmp_path, stages=parts))
+
+
+def test_steps_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    nan = "env.train.script=[[{length: 8, reward: .nan}]]"
+    plan = stages(sac(tmp_path, nan, "env.train.match_actions=false"))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = OffPolicyLearner(plan, worker.ready().spec)
+    _, window = learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])
+    found = window.read([CATALOGUE["train/n_updates"], CATALOGUE["train/nonfinite_steps"]])
+    assert found["train/nonfinite_steps"] > 0
+    assert sum(found.values()) == 32
+
+
+def test_alone_it_needs_a_ratio(tmp_path):
+    with pytest.raises(ConfigError, match=r"With --local\s+nothing runs side by side"):
+        rlpipe.train(sac(tmp_path, "algorithm.update_to_data=null"), local=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_refuses_a_policy_without_bounds(tmp_path):
+    with pytest.raises(ConfigError, match=r"policy\.name=squashed_gaussian"):
+        rlpipe.train(sac(tmp_path, policy={"name": "mlp"}), local=True)
+
+
+def test_values_beyond_the_largest_return_raise_an_alert():
+    monitor = Monitor(CATALOGUE, {"largest_return": 1.0})
+    healthy = [monitor.judge(i, {"train/critic/q_data": 0.9}) for i in range(1, 6)]
+    runaway = [monitor.judge(i, {"train/critic/q_data": 3.0}) for i in range(6, 11)]
+    assert not any(healthy)
+    told = [(alert.rule, alert.level) for alert in runaway[-1]]
+    assert ("runaway", "critical") in told

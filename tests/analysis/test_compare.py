@@ -1,0 +1,424 @@
+"""``rlpipe compare``: what runs of several seeds say side by side, and when they may not be put there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.analysis.comparison import EvaluatedRun, compare
+from rlpipe.cli import app
+from rlpipe.errors import ConfigError
+from rlpipe.functional.intervals import (
+    bootstrap_difference,
+    bootstrap_over_runs,
+    newcombe_interval,
+    probability_of_improvement,
+    wilson_interval,
+)
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from tests.helpers.runs import scripted
+from tests.helpers.simulators import RACE
+
+LENGTH = "eval/episode_len"
+
+
+def a_run(folder: Path, seed: int, *overrides: str) -> Path:
+    """The directory of a finished run of 4 iterations of 24 steps, each evaluated on 6 episodes, 3 successful."""
+    config = scripted(
+        folder,
+        f"runner.seed={seed}",
+        "rollout.horizon=4",
+        "algorithm.num_minibatches=2",
+        "runner.total_timesteps=96",
+        "runner.val_check_interval=1",
+        *overrides,
+        env=RACE,
+    )
+    return rlpipe.train(config, local=True).directory
+
+
+def successes(run: Path, *counts: int) -> Path:
+    """The same run, had so many of the 6 episodes of each evaluation been successful. Takes 10 s an iteration."""
+    rows = list(read_jsonl(run / "eval_episodes.jsonl"))
+    metrics = list(read_jsonl(run / "metrics.jsonl"))
+    for iteration, count in enumerate(counts, start=1):
+        played = [row for row in rows if row["iteration"] == iteration]
+        for index, row in enumerate(played):
+            row["success_once"] = index < count
+        metrics[iteration - 1]["metrics"] |= {"eval/success_once": count / 6, "time/time_elapsed": 10.0 * iteration}
+    for name, lines in (("eval_episodes.jsonl", rows), ("metrics.jsonl", metrics)):
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, list[Path]]:
+    """Three seeds of a good recipe and two of a bad one, all under one protocol."""
+    folder = tmp_path_factory.mktemp("compared")
+    good = [a_run(folder, seed, "runner.logger.experiment_name=good") for seed in (0, 1, 2)]
+    bad = [a_run(folder, seed, "runner.logger.experiment_name=bad", "learner.lr=0") for seed in (0, 1)]
+    for run, counts in zip(good, [(0, 6, 6, 6), (0, 3, 6, 6), (1, 2, 3, 5)], strict=True):
+        successes(run, *counts)
+    for run, counts in zip(bad, [(0, 0, 1, 2), (0, 0, 6, 1)], strict=True):
+        successes(run, *counts)
+    return {"good": good, "bad": bad}
+
+
+@pytest.fixture
+def alone(tmp_path) -> Path:
+    return a_run(tmp_path, 0)
+
+
+def set_status(run: Path, status: str) -> None:
+    directory = RunDirectory(run)
+    directory.write_json({**directory.read_json(), "status": status})
+
+
+# --- What belongs together
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_group(runs):
+    found = compare([*runs["good"], *runs["bad"]])
+    assert [(group.label, [run.seed for run in group.runs]) for group in found.groups] == [
+        ("good", [0, 1, 2]), ("bad", [0, 1]),
+    ]  # fmt: skip
+
+
+def test_the_order_of_naming_does_not_matter_within_a_group(runs):
+    assert compare(runs["good"][::-1]).as_json() == compare(runs["good"]).as_json()
+
+
+def test_a_run_that_is_named_twice_counts_once(runs):
+    assert compare([*runs["good"], runs["good"][0]]).as_json() == compare(runs["good"]).as_json()
+
+
+def test_groups_of_one_experiment_are_told_apart_by_the_keys_that_differ(tmp_path):
+    found = compare([a_run(tmp_path, 0, f"learner.lr={rate}") for rate in (0.01, 0.02)])
+    assert [group.label for group in found.groups] == ["scripted learner.lr=0.01", "scripted learner.lr=0.02"]
+
+
+def test_where_a_run_is_logged_makes_it_no_other_kind(tmp_path):
+    runs = [a_run(tmp_path / place, seed, "runner.logger.finish_timeout=9") for seed, place in enumerate("ab")]
+    assert len(compare(runs).groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("taught/a-seed0", "taught/b-seed1", True),
+        ("taught/a-seed0", "other/a-seed0", False),
+        ("taught/a-seed0/checkpoints/iteration-000004.npz", "taught/b-seed1/checkpoints/iteration-000004.npz", True),
+        ("taught/a-seed0/checkpoints/iteration-000002.npz", "taught/a-seed0/checkpoints/iteration-000004.npz", False),
+        ("policies/a.npz", "policies/b.npz", False),
+    ],
+)
+def test_seeds_that_went_on_from_runs_of_one_experiment_belong_together(runs, first, second, alike):
+    ours, theirs = (
+        dataclasses.replace(run, config=run.config | {"policy.warm_start": f"runs/{origin}"})
+        for run, origin in zip(map(EvaluatedRun.read, runs["good"][:2]), (first, second), strict=True)
+    )
+    assert (ours.kind == theirs.kind) is alike
+
+
+def test_a_warm_start_is_said(alone):
+    said = "environment steps are counted from the warm start on"
+    assert said not in command(alone)[1]
+    text = (alone / "config.yaml").read_text()
+    (alone / "config.yaml").write_text(text.replace("warm_start: null", "warm_start: runs/taught/a-seed0"))
+    assert said in command(alone)[1]
+
+
+def test_two_runs_with_one_seed_are_pooled_with_a_warning(tmp_path):
+    found = compare([a_run(tmp_path, 3), a_run(tmp_path, 3)])
+    assert found.groups[0].by_seed == [(3, 0.5), (3, 0.5)]
+    assert "more than one run with seed 3" in found.warnings[0]
+
+
+# --- What is compared
+
+
+def test_a_groups_value_is_over_the_episodes_of_all_seeds(runs):
+    (good,) = compare(runs["good"]).groups
+    assert (good.pooled.value, good.pooled.episodes) == (17 / 18, 18)
+    assert good.by_seed == [(0, 1.0), (1, 1.0), (2, 5 / 6)]
+
+
+def test_the_interval_of_one_seed_is_over_its_episodes(runs):
+    (good,) = compare(runs["good"][2:]).groups
+    assert (good.pooled.low, good.pooled.high) == wilson_interval(5, 6)
+
+
+def test_the_interval_of_several_seeds_is_never_narrower_than_over_episodes_or_over_seeds(runs):
+    (good,) = compare(runs["good"]).groups
+    over_episodes = wilson_interval(17, 18)
+    over_seeds = bootstrap_over_runs([[1] * 6, [1] * 6, [1] * 5 + [0]])
+    assert good.pooled.low == min(over_episodes[0], over_seeds[0])
+    assert good.pooled.high == max(over_episodes[1], over_seeds[1]) == 1.0
+
+
+def test_seeds_that_differ_widen_the_interval_of_their_mean():
+    alike = bootstrap_over_runs([[1, 0] * 50] * 4)
+    unlike = bootstrap_over_runs([[1] * 100, [0] * 100] * 2)
+    assert alike == pytest.approx(wilson_interval(200, 400), abs=0.01)
+    assert unlike == (0.0, 1.0)
+
+
+def test_a_difference_is_against_the_first_group(runs):
+    (difference,) = compare([*runs["bad"], *runs["good"]]).differences
+    assert (difference.label, difference.value) == ("good", pytest.approx(17 / 18 - 3 / 12))
+    assert 0 < difference.low < difference.value < difference.high <= 1
+
+
+def test_the_interval_of_a_difference_is_never_narrower_than_over_episodes_alone(runs):
+    (difference,) = compare([*runs["bad"], *runs["good"]]).differences
+    low, high = newcombe_interval((17, 18), (3, 12))
+    assert difference.low <= low
+    assert difference.high >= high
+
+
+def test_seeds_that_differ_widen_the_interval_of_a_difference():
+    alike = bootstrap_difference([[1, 0] * 50] * 4, [[0] * 100] * 4)
+    unlike = bootstrap_difference([[1] * 100, [0] * 100] * 2, [[0] * 100] * 4)
+    assert unlike[1] - unlike[0] > 2 * (alike[1] - alike[0])
+
+
+def test_where_every_run_beats_every_other_the_probability_has_no_bounds(runs):
+    (difference,) = compare([*runs["bad"], *runs["good"]]).differences
+    assert difference.probability == (1.0, None, None)
+
+
+def test_probability_of_improvement_counts_pairs_and_ties_half():
+    """Of the pairs of (1, 2, 3) with (0, 2) four are won, one is lost, one is a tie."""
+    value, low, high = probability_of_improvement([1, 2, 3], [0, 2])
+    assert value == pytest.approx((4 + 0.5) / 6)
+    assert 0 <= low < value < high <= 1
+
+
+def test_with_one_seed_there_is_no_probability_of_improvement(runs):
+    (difference,) = compare([runs["bad"][0], *runs["good"]]).differences
+    assert (difference.over_seeds, difference.probability) == (False, None)
+
+
+def test_any_estimated_metric_can_be_compared(runs):
+    found = compare(runs["good"], metric=LENGTH)
+    assert (found.groups[0].pooled.value, found.level, found.groups[0].reached) == (11.0, None, None)
+
+
+def test_a_metric_that_is_not_estimated_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'eval/success_at_end'"):
+        compare([], metric="eval/success_at_ends")
+
+
+def test_without_a_notion_of_success_returns_are_compared(tmp_path):
+    run = a_run(tmp_path, 0)
+    rows = [row | {"success_once": None} for row in read_jsonl(run / "eval_episodes.jsonl")]
+    (run / "eval_episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert compare([run]).metric == "eval/return"
+    with pytest.raises(ConfigError, match=r"says nothing of eval/success_once: choose another --metric"):
+        compare([run], metric="eval/success_once")
+
+
+# --- When a level was reached
+
+
+def test_steps_and_wall_clock_to_a_level_are_the_median_over_seeds(runs):
+    """Seeds 0 and 1 reach 0.9 in iterations 2 and 3 of 24 steps and 10 s each, seed 2 never."""
+    (good,) = compare(runs["good"]).groups
+    reached = good.reached
+    assert reached is not None
+    assert (reached.runs, reached.of) == (2, 3)
+    assert (reached.steps, reached.seconds) == (3 * 24, 30.0)
+
+
+def test_where_half_of_the_seeds_never_got_there_there_is_no_median(runs):
+    (bad,) = compare(runs["bad"]).groups
+    assert bad.reached is not None
+    assert (bad.reached.runs, bad.reached.steps, bad.reached.seconds) == (1, None, None)
+
+
+def test_a_run_evaluated_only_at_its_end_may_have_been_there_before(tmp_path):
+    reached = compare([a_run(tmp_path, 0, "runner.val_check_interval=0")], level=0.5).groups[0].reached
+    assert reached is not None
+    assert (reached.steps, reached.at_the_latest) == (96, True)
+
+
+def test_runs_measured_differently_while_training_have_no_level(alone, tmp_path):
+    other = a_run(tmp_path, 1, "evaluation.episodes=8")
+    rlpipe.evaluate(other, episodes=6, local=True)
+    found = compare([alone, other])
+    assert (found.level, found.groups[0].reached, len(found.groups)) == (None, None, 1)
+    assert f"while training, evaluation.episodes is 6 in {alone.name} and 8 in {other.name}" in found.warnings[0]
+
+
+# --- Which evaluation speaks for a run
+
+
+def test_a_record_of_evaluate_comes_before_the_runs_own_evaluation(alone):
+    rlpipe.evaluate(alone, episodes=8, local=True)
+    found = EvaluatedRun.read(alone)
+    assert (len(found.episodes), found.source.name) == (8, "1.json")
+
+
+def test_the_newest_record_speaks(alone):
+    for count in (8, 9, 10):
+        rlpipe.evaluate(alone, episodes=count, local=True)
+    assert len(EvaluatedRun.read(alone).episodes) == 10
+
+
+def test_a_record_of_an_older_checkpoint_does_not_speak_for_the_run(alone):
+    rlpipe.evaluate(alone / "checkpoints" / "iteration-000002.npz", episodes=8, local=True)
+    assert EvaluatedRun.read(alone).source.name == "eval_episodes.jsonl"
+
+
+def test_a_record_of_another_configuration_does_not_speak_for_the_run(alone):
+    rlpipe.evaluate(alone, overrides=["runner.seed=5"], local=True)
+    assert EvaluatedRun.read(alone).source.name == "eval_episodes.jsonl"
+
+
+def test_evaluations_by_different_versions_are_compared_with_a_warning(alone, tmp_path):
+    other = a_run(tmp_path, 1)
+    said = RunDirectory(other).read_json()
+    said["versions"] |= {"gymnasium": "0.1", "numpy": "0.1"}
+    RunDirectory(other).write_json(said)
+    (warning,) = compare([alone, other]).warnings
+    assert warning.startswith("gymnasium is '")
+    assert f" and '0.1' in {other.name}: with other versions" in warning
+    assert "numpy" not in warning
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("evaluation.episodes=8", "evaluation.episodes is 6 in .* and 8 in"),
+        ("evaluation.first_seed=5", "evaluation.first_seed is 1000000 in .* and 5 in"),
+        ("evaluation.deterministic=false", "evaluation.deterministic is True in .* and False in"),
+        ("env.eval.ignore_terminations=true", "env.eval.ignore_terminations is False in .* and True in"),
+    ],
+)
+def test_different_protocols_are_refused_by_the_key_and_both_values(alone, tmp_path, override, told):
+    other = a_run(tmp_path, 1, override)
+    with pytest.raises(ConfigError, match=told):
+        compare([alone, other])
+
+
+def test_the_refusal_says_how_to_evaluate_alike(alone, tmp_path):
+    other = a_run(tmp_path, 1, "evaluation.episodes=8")
+    with pytest.raises(ConfigError) as refused:
+        compare([alone, other])
+    assert f"rlpipe evaluate {other} evaluation.episodes=6\n" in str(refused.value)
+    rlpipe.evaluate(other, overrides=["evaluation.episodes=6"], local=True)
+    assert len(compare([alone, other]).groups) == 1
+
+
+def test_what_the_refusal_says_can_be_pasted_into_a_shell(tmp_path):
+    """A value that is null, one that is a mapping, and a path with a space."""
+    cart = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 6, "max_episode_steps": 9}
+    first, second = (
+        rlpipe.train(scripted(tmp_path / "my runs", *changes, env={"train": cart}), local=True).directory
+        for changes in ([], ["env.eval.max_episode_steps=8", "env.eval.kwargs={render_mode: rgb_array}"])
+    )
+    with pytest.raises(ConfigError) as refused:
+        compare([second, first])
+    (command,) = (line for line in str(refused.value).splitlines() if line.startswith("rlpipe evaluate"))
+    rlpipe.evaluate(first, overrides=shlex.split(command)[3:], local=True)
+    assert shlex.split(command)[2] == str(first)
+    assert len(compare([second, first]).groups) == 1
+
+
+def test_every_run_that_was_evaluated_differently_is_named(alone, tmp_path):
+    others = [a_run(tmp_path, seed, f"evaluation.{what}") for seed, what in enumerate(["episodes=8", "first_seed=5"])]
+    warning = compare([alone, *others], anyway=True).warnings[0]
+    assert f"evaluation.episodes is 6 in {alone.name}, {others[1].name} and 8 in {others[0].name}; " in warning
+    assert f"evaluation.first_seed is 1000000 in {alone.name}, {others[0].name} and 5 in {others[1].name}." in warning
+
+
+def test_how_many_were_played_side_by_side_does_not_matter(alone, tmp_path):
+    assert len(compare([alone, a_run(tmp_path, 1, "env.eval.total_num_envs=1")]).groups) == 1
+
+
+def test_anyway_compares_them_apart_and_with_a_warning(alone, tmp_path):
+    found = compare([alone, a_run(tmp_path, 1, "evaluation.episodes=8")], anyway=True)
+    assert [group.label for group in found.groups] == [
+        "scripted evaluation.episodes=6", "scripted evaluation.episodes=8",
+    ]  # fmt: skip
+    assert "evaluation.episodes is 6" in found.warnings[0]
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed", "stopped"])
+def test_a_run_that_has_not_reached_its_end_is_refused(alone, status):
+    set_status(alone, status)
+    with pytest.raises(ConfigError, match=rf"its status is {status}\. Go on with: rlpipe train --resume"):
+        compare([alone])
+
+
+def test_a_run_without_an_evaluation_of_its_end_is_refused(alone):
+    (alone / "eval_episodes.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"has no evaluation of its last iteration, 4\. Evaluate it with"):
+        compare([alone])
+
+
+# --- The command
+
+
+def command(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and standard output."""
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+    if isinstance(result.exception, ConfigError):  # which main() turns into exit code 2
+        return 2, str(result.exception)
+    return result.exit_code, result.stdout
+
+
+def test_the_table_shows_groups_differences_and_levels(runs):
+    code, table = command(*runs["bad"], *runs["good"])
+    rows = [re.sub(r"\s{2,}", " | ", line.strip()) for line in table.splitlines()]
+    assert code == 0
+    assert "bad | 0.250 | [0.000, 0.532] | 12 | 2 | 0.167 | 0.333" in rows
+    assert "good | 0.944 | [0.742, 1.000] | 18 | 3 | 0.833 | 1.000" in rows
+    assert "success_once, minus that of bad" in rows
+    assert next(row for row in rows if row.startswith("good | +0.694")).endswith("| 1.00 | -")
+    assert "all pairs of runs agree" in table
+    assert "good | 2 of 3 | 72 | 0:00:30" in rows
+    assert max(map(len, table.splitlines())) <= 100
+
+
+def test_json_holds_the_same(runs):
+    code, text = command(*runs["bad"], *runs["good"], "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert found == json.loads(json.dumps(compare([*runs["bad"], *runs["good"]]).as_json()))
+    assert found["groups"][1]["runs"][2]["value"] == 5 / 6
+    assert found["differences"][0]["label"] == "good"
+
+
+def test_a_wrong_protocol_exits_2_unless_anyway(alone, tmp_path):
+    other = a_run(tmp_path, 1, "evaluation.episodes=8")
+    code, message = command(alone, other)
+    assert (code, "different protocols" in message) == (2, True)
+    code, table = command(alone, other, "--anyway")
+    assert (code, "different protocols" in table) == (0, True)
+
+
+def test_one_seed_is_said(runs):
+    _, table = command(runs["bad"][0], runs["good"][0])
+    assert "one seed" in table
+
+
+def test_the_run_that_is_compared_is_only_read(alone):
+    before = {file: file.read_bytes() for file in alone.rglob("*") if file.is_file()}
+    assert command(alone)[0] == 0
+    assert {file: file.read_bytes() for file in alone.rglob("*") if file.is_file()} == before
+
+
+def test_a_group_survives_its_way_to_json(runs):
+    group = compare(runs["good"]).groups[0]
+    assert compare(runs["good"]).as_json()["groups"][0]["pooled"] == dataclasses.asdict(group.pooled)

@@ -1,0 +1,242 @@
+"""Several seeds: one command for them all, and equal seeds give equal runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from typer.testing import CliRunner, Result
+
+import rlpipe
+from rlpipe.cli import app
+from rlpipe.collection.seeds import training_seed
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import to_yaml
+from rlpipe.envs.scripted import Scripted
+from rlpipe.errors import ConfigError
+from tests.helpers.runs import lines, scripted, wait_for_rows, without_timings
+
+
+def written(folder: Path, *overrides: str) -> str:
+    """A configuration file of a run that takes a second."""
+    file = folder / "config.yaml"
+    tree = OmegaConf.create(to_yaml(scripted(folder / "runs", *overrides)))
+    OmegaConf.save(tree, file)
+    return str(file)
+
+
+def invoke(*arguments: str) -> Result:
+    """What ``rlpipe train ... --local`` gives; an error of the user's raises."""
+    result = CliRunner().invoke(app, ["train", *arguments, "--local"])
+    if isinstance(result.exception, ConfigError):
+        raise result.exception
+    return result
+
+
+def train(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output."""
+    result = invoke(*arguments)
+    return result.exit_code, result.stdout
+
+
+def runs(folder: Path) -> dict[int, dict[str, Any]]:
+    """``run.json`` of each run, by its seed."""
+    found = [json.loads(file.read_text()) for file in (folder / "runs").glob("*/*/run.json")]
+    assert len({each["seeds"]["seed"] for each in found}) == len(found)
+    return {each["seeds"]["seed"]: each for each in found}
+
+
+# --- rlpipe train --seeds
+
+
+def test_each_seed_is_a_run_of_its_own_and_the_table_pools_them(tmp_path):
+    code, shown = train(written(tmp_path), "--seeds", "2,0")
+    assert code == 0
+    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {0: "completed", 2: "completed"}
+    assert all(run["run_id"] in shown for run in runs(tmp_path).values())
+    table = shown[shown.index("success_once\n") :]
+    assert "12" in table.split()  # 6 episodes of each
+    assert "seed 0" in table
+    assert "seed 2" in table
+
+
+def test_a_seed_gives_the_run_it_gives_alone(tmp_path):
+    train(written(tmp_path), "--seeds", "0,1")
+    alone = rlpipe.train(scripted(tmp_path / "alone", "runner.seed=1"), local=True).directory
+    (among_others,) = (tmp_path / "runs").glob("*/*-seed1")
+    assert without_timings(alone) == without_timings(among_others)
+
+
+class FallsOver(Scripted):
+    """Breaks in the first episode of a run with seed 1, with an error that quotes a credential."""
+
+    def reset(self):
+        observations, beginnings = super().reset()
+        if beginnings[0].seed == training_seed(1, 0, 0, 0, 0):
+            raise RuntimeError(f"the robot fell over {os.environ.get('WANDB_API_KEY')}")
+        return observations, beginnings
+
+
+def test_a_stopped_run_is_reported_and_the_others_still_run(tmp_path):
+    """A learning rate that no network survives; only a run long enough to see it stops."""
+    file = written(tmp_path, "learner.lr=10.0", "runner.total_timesteps=640", "runner.health.on_critical=stop")
+    code, shown = train(file, "--seeds", "0,1")
+    assert code == 3
+    assert {run["status"] for run in runs(tmp_path).values()} == {"stopped"}
+    assert [line.split()[:3] for line in shown.splitlines() if " stopped " in line and "after" not in line] == [
+        ["0", "stopped", "3"], ["1", "stopped", "3"],
+    ]  # fmt: skip
+
+
+def test_a_failed_run_is_reported_and_the_others_still_run(tmp_path):
+    name = "tests.cli.test_seeds:FallsOver"
+    file = written(tmp_path, f"env.train.name='{name}'", "rollout.simulator_retries=0")
+    code, shown = train(file, "--seeds", "0,1,2")
+    assert code == 1
+    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {
+        0: "completed",
+        1: "failed",
+        2: "completed",
+    }
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    assert ["1", "failed", "1", str(run)] in [line.split() for line in shown.splitlines()]
+    assert "12" in shown[shown.index("success_once\n") :].split()  # episodes of the two that ended
+
+
+def test_how_a_run_failed_is_told_without_credentials(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    falls = ["env.train.name='tests.cli.test_seeds:FallsOver'", "rollout.simulator_retries=0"]
+    result = invoke(written(tmp_path, *falls), "--seeds", "1")
+    assert "Traceback" in result.stderr
+    assert "the robot fell over ***" in result.stderr
+    assert "0123456789abcdef" not in result.output
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    told = (run / "run.json").read_text(), (run / "events.jsonl").read_text()
+    assert all("the robot fell over ***" in text and "0123456789abcdef" not in text for text in told)
+
+
+def test_what_a_simulator_said_that_was_made_again_is_told_without_credentials(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    assert invoke(written(tmp_path, "env.train.name='tests.cli.test_seeds:FallsOver'"), "--seeds", "1").exit_code == 0
+    (run,) = (tmp_path / "runs").glob("*/*-seed1")
+    told = (run / "events.jsonl").read_text()
+    assert "the robot fell over ***" in told
+    assert "0123456789abcdef" not in told
+
+
+class AskedToEnd(Scripted):
+    """Ctrl-C comes when the evaluation begins, which here is at the end of the run."""
+
+    def reset(self):
+        observations, beginnings = super().reset()
+        if beginnings[0].seed == 1_000_000:
+            signal.raise_signal(signal.SIGINT)
+        return observations, beginnings
+
+
+def test_ctrl_c_in_the_final_evaluation_lets_the_run_complete_and_no_other_begin(tmp_path):
+    code, shown = train(written(tmp_path, "env.train.name='tests.cli.test_seeds:AskedToEnd'"), "--seeds", "0,1")
+    assert code == 130
+    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {0: "completed"}
+    assert ["1", "not", "begun", "-", "-"] in [line.split() for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--seeds", "0,one"], "write whole numbers"),
+        (["--seeds", "1,2,1"], "holds a seed twice"),
+        (["--seeds", "0,1", "runner.seed=3"], "both say the seed"),
+        (["--seeds", "-1"], "runner.seed is -1; it may not be negative"),
+    ],
+)
+def test_wrong_seeds_are_refused_before_anything_begins(tmp_path, arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        train(written(tmp_path), *arguments)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_seeds_cannot_be_resumed_together(tmp_path):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    with pytest.raises(ConfigError, match="resume the runs of its seeds one by one"):
+        train("--resume", str(run), "--seeds", "0,1")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_of_them(tmp_path):
+    file = written(tmp_path, "runner.total_timesteps=64_000_000", "env.train.step_seconds=0.005")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlpipe", "train", file, "--seeds", "0,1", "--local"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    run = wait_for_rows(tmp_path / "runs", 2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert {seed: each["status"] for seed, each in runs(tmp_path).items()} == {0: "interrupted"}
+    rows = [line.split() for line in stdout.splitlines()]
+    assert ["0", "interrupted", "130", str(run)] in rows
+    assert ["1", "not", "begun", "-", "-"] in rows
+
+
+# --- Equal seed, equal run: learner.num_threads fixed, and a fixed number of gradient steps
+
+
+def off_policy(folder: Path, *overrides: str) -> Config:
+    return scripted(
+        folder,
+        *overrides,
+        policy={"name": "squashed_gaussian", "hidden_sizes": [8]},
+        algorithm={"name": "sac", "batch_size": 8, "update_to_data": 0.5, "learning_starts": 16},
+    )
+
+
+RECIPES = {"ppo": scripted, "sac": off_policy}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_seeds_give_equal_runs_in_one_process(tmp_path, recipe):
+    first, second = (rlpipe.train(RECIPES[recipe](tmp_path), local=True).directory for _ in range(2))
+    assert without_timings(first) == without_timings(second)
+    for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
+        assert lines(first, ledger) == lines(second, ledger)
+
+
+@pytest.mark.maniskill
+@pytest.mark.slow
+def test_equal_seeds_give_equal_runs_from_demonstrations(tmp_path):
+    small = [
+        "algorithm.update_to_data=0.5", "algorithm.learning_starts=16", "algorithm.batch_size=16",
+        "evaluation.episodes=2", "env.train.max_episode_steps=10", "rollout.horizon=10", "runner.total_timesteps=80",
+        "runner.logger.logger_backends=[]", f"runner.logger.log_path={tmp_path}",
+    ]  # fmt: skip
+    config = load_config("configs/sparse_pick_cube.yaml", small)
+    first, second = (rlpipe.train(config, local=True).directory for _ in range(2))
+    assert lines(first, "metrics.jsonl")[-1]["metrics"]["train/sac/critic_loss"] != 0
+    assert without_timings(first) == without_timings(second)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_seed_gives_another_run(tmp_path, recipe):
+    first, second = (
+        rlpipe.train(RECIPES[recipe](tmp_path, f"runner.seed={seed}"), local=True).directory for seed in (0, 1)
+    )
+    assert without_timings(first) != without_timings(second)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_seeds_give_equal_runs_on_ray_with_as_many_workers(tmp_path, recipe):
+    first, second = (rlpipe.train(RECIPES[recipe](tmp_path, "rollout.num_workers=2")).directory for _ in range(2))
+    assert without_timings(first) == without_timings(second)
+    for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
+        assert lines(first, ledger) == lines(second, ledger)

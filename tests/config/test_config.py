@@ -1,0 +1,128 @@
+"""Configuration: what is refused, before anything starts, and with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.config.tree import from_yaml, to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
+from tests.helpers.runs import scripted
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("runner.totl_timesteps=1", ["runner.totl_timesteps", "'total_timesteps'"]),
+        ("algoritm.discount=1", ["algoritm", "'algorithm'"]),
+        ("env.trian.id=x", ["env.trian", "env.train"]),
+        ("policy.hiden_sizes=[8]", ["policy.hiden_sizes", "'hidden_sizes'"]),
+        ("runner.logger.log_paht=x", ["runner.logger.log_paht", "'log_path'"]),
+        ("runner.seed=many", ["runner.seed", "wrong type", "many"]),
+        ("runner.seed=-1", ["runner.seed is -1", "negative"]),
+        ("algorithm.discount=1.5", ["algorithm.discount is 1.5", "between 0 and 1"]),
+        ("algorithm.dual_clip=0.5", ["algorithm.dual_clip is 0.5", "greater than 1"]),
+        ("algorithm.name=pqo", ["'pqo'", "'ppo'"]),
+        ("env.train.name=scriptd", ["'scriptd'", "'scripted'"]),
+        ("policy.name=my.module:Policy", ["my.module:Policy", "importing it failed"]),
+        ("algorithm.num_minibatches=7", ["64 decisions", "7 equal minibatches"]),
+        ("rollout.num_workers=3", ["4 environments", "3 workers"]),
+        ("rollout.num_workers=none", ["rollout.num_workers", "auto"]),
+        ("learner.lr_schedule=linaer", ["'linaer'", "'linear'"]),
+        ("learner.device=tpu", ["'tpu'", "auto, cpu and cuda"]),
+        ("runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
+        ("evaluation.first_seed=1073741824", ["training seeds begin"]),
+        ("evaluation.episodes=0", ["evaluation.episodes is 0", "at least 1"]),
+        ("cluster.cpus_per_worker=0", ["cluster.cpus_per_worker is 0", "greater than 0"]),
+        ("learner.max_grad_norm=-1", ["learner.max_grad_norm is -1", "greater than 0"]),
+        ("algorithm.value_clip=-1", ["algorithm.value_clip is -1", "greater than 0"]),
+        ("runner.seed", ["'runner.seed' is no override", "key=value"]),
+    ],
+)
+def test_a_mistake_is_named_with_what_was_found_and_what_is_legal(tmp_path, override, words):
+    with pytest.raises(ConfigError) as refused:
+        scripted(tmp_path, override)
+    for word in words:
+        assert word in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_file_that_is_not_there_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"did you mean 'ppo_cartpole\.yaml'"):
+        load_config("configs/ppo_cartpol.yaml")
+
+
+@pytest.mark.parametrize("name", ["ppo_push_cube", "ppo_pick_cube", "ppo_cartpole"])
+def test_every_configuration_of_the_project_loads(name):
+    assert load_config(f"configs/{name}.yaml").runner.logger.experiment_name == name
+
+
+def test_a_configuration_survives_being_written_and_read(tmp_path):
+    config = scripted(tmp_path, "runner.seed=3", "rollout.num_workers=2")
+    assert load_config(from_yaml(to_yaml(config))) == config
+
+
+def test_evaluation_repeats_the_training_simulator_where_it_says_nothing(tmp_path):
+    config = scripted(tmp_path, "env.eval.total_num_envs=2")
+    assert (config.env.eval.match_actions, config.env.eval.total_num_envs) == (True, 2)
+
+
+def two_stages(tmp_path, **second):
+    return scripted(
+        tmp_path,
+        stages=[
+            {"name": "first", "timesteps": 100, "overrides": {"algorithm.discount": 0.5}},
+            {"name": "second", **second},
+        ],
+    )
+
+
+def test_a_stage_lasts_whole_iterations_and_the_last_one_to_the_end(tmp_path):
+    plan = stages(two_stages(tmp_path))  # an iteration has 64 steps
+    assert [(stage.name, stage.until, stage.config.algorithm.discount) for stage in plan] == [
+        ("first", 2, 0.5),
+        ("second", 4, 0.99),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"overrides": {"algorithm.discont": 1.0}}, "discont"),
+        ({"overrides": {"policy.activation": "relu"}}, "may change keys under env.train, algorithm and learner"),
+        ({"overrides": {"env.train.total_num_envs": 8}}, "number of environments"),
+        ({"overrides": {"learner.adam_eps": 1.0}}, "learner.adam_eps, which stays the same"),
+        ({"timesteps": 10}, "lengthen one"),
+    ],
+)
+def test_an_impossible_stage_is_refused_at_once(tmp_path, second, words):
+    with pytest.raises(ConfigError, match=words):
+        two_stages(tmp_path, **second)
+
+
+def test_a_run_that_ends_before_its_last_stage_begins_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="before stage second begins"):
+        scripted(tmp_path, "runner.total_timesteps=100", stages=[{"name": "a", "timesteps": 128}, {"name": "second"}])
+
+
+def test_a_learner_on_cuda_without_a_gpu_is_a_contradiction(tmp_path):
+    with pytest.raises(ConfigError, match=r"learner\.device is 'cuda', but cluster\.gpus_per_learner is 0"):
+        scripted(tmp_path, "learner.device=cuda", "cluster.gpus_per_learner=0")
+
+
+def test_a_device_that_only_another_machine_has_is_no_mistake_of_the_configuration(tmp_path):
+    assert scripted(tmp_path, "learner.device=cuda").learner.device == "cuda"
+
+
+def test_an_empty_mapping_takes_away_what_the_file_says(tmp_path):
+    given = ["cluster.worker_nodes={role: sim}", "cluster.worker_nodes={}"]
+    assert [scripted(tmp_path, *given[:count]).cluster.worker_nodes for count in (1, 2)] == [{"role": "sim"}, {}]
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it():
+    with pytest.raises(
+        ConfigError, match=r"no_such_simulator, which is not installed: pip install 'rlpipe\[maniskill\]'"
+    ):
+        require("no_such_simulator", "maniskill", "env.train")

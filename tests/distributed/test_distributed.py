@@ -1,0 +1,224 @@
+"""The same run on Ray: equal numbers, real ManiSkill, readable failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray
+
+import rlpipe
+from rlpipe.config.loading import load_config
+from rlpipe.doctor import checks
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from rlpipe.run import checkpoint
+from tests.helpers import REPOSITORY
+from tests.helpers.runs import (
+    SLOW_RUN,
+    from_ledger,
+    lines,
+    rlpipe_command,
+    scripted,
+    wait_for_rows,
+    without_timings,
+    write_config,
+)
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_loop_on_ray_gives_the_same_metrics_as_the_loop_in_one_process(tmp_path, workers):
+    config = scripted(tmp_path, f"rollout.num_workers={workers}", "runner.val_check_interval=2")
+    local, distributed = (rlpipe.train(config, local=local) for local in (True, False))
+    assert without_timings(local.directory) == without_timings(distributed.directory)
+    assert lines(local.directory, "episodes.jsonl") == lines(distributed.directory, "episodes.jsonl")
+
+
+def test_with_two_workers_every_env_metric_equals_the_ledgers_to_the_last_digit(tmp_path):
+    script = [[{"length": 3, "reward": 0.1, "end": "terminated", "success_at": [3]}], [{"length": 7, "reward": 1e-9}]]
+    config = scripted(
+        tmp_path,
+        "rollout.num_workers=2",
+        env={"train": {"name": "scripted", "total_num_envs": 4, "script": script, "match_actions": True}},
+    )
+    run = rlpipe.train(config).directory
+    for row in lines(run, "metrics.jsonl"):
+        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+        assert row["metrics"]["time/workers_reporting"] == 2
+
+
+def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"4 rollout workers with 1 CPU each are wanted .* there is room for 2"):
+        rlpipe.train(scripted(tmp_path, "rollout.num_workers=4", "cluster.placement_timeout=1"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_json_says_where_each_part_runs_and_as_which_job(tmp_path):
+    import ray
+
+    run = rlpipe.train(scripted(tmp_path, "rollout.num_workers=2")).directory
+    cluster = json.loads((run / "run.json").read_text())["cluster"]
+    here = {"host": platform.node(), "node": ray.get_runtime_context().get_node_id(), "clock": 0.0}
+    parts = cluster["parts"]
+    processes = [part.pop("pid") for part in parts.values() if "pid" in part]
+    assert len({*processes}) == 3  # of the workers and the learner
+    assert parts == dict.fromkeys(("driver", "rollout-0", "rollout-1", "learner", "metric-logger"), here)
+    assert [node["node"] for node in cluster["nodes"]] == [here["node"]]
+    assert cluster["job"] == {"id": ray.get_runtime_context().get_job_id(), "namespace": "rlpipe"}
+
+
+def test_run_json_names_a_submitted_job_and_none_of_its_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOOR_PASSWORD", "open-sesame")
+    about = {"job_submission_id": "mine-7", "job_name": "push", "tracker_api_key": "abc", "note": "say open-sesame"}
+    told = {"metadata": about, "runtime_env": {"env_vars": {"WANDB_API_KEY": "open-sesame"}}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(told))  # what Ray gives to the program of a job
+    text = (rlpipe.train(scripted(tmp_path)).directory / "run.json").read_text()
+    job = json.loads(text)["cluster"]["job"]
+    assert job["submission_id"] == "mine-7"
+    assert job["metadata"] == {"job_name": "push", "tracker_api_key": "***", "note": "say ***"}
+    assert "sesame" not in text
+
+
+def test_a_simulator_that_cannot_be_made_is_the_users_error_and_leaves_nothing(tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
+    with pytest.raises(ConfigError, match="wheels"):
+        rlpipe.train(scripted(tmp_path, env=env))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resumed_run_continues_on_ray(tmp_path):
+    config = scripted(tmp_path, "rollout.num_workers=2")
+    run = rlpipe.train(config).directory
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    rlpipe.train(config, resume=run)
+    rows = lines(run, "metrics.jsonl")
+    assert [(row["iteration"], row["total_timesteps"]) for row in rows] == [(n, 64 * n) for n in (1, 2, 3, 4)]
+
+
+def test_evaluation_does_not_depend_on_the_number_of_workers(tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4}}
+    result = rlpipe.train(scripted(tmp_path, env=env), local=True)
+    reports = [
+        rlpipe.evaluate(result.checkpoint, episodes=10, overrides=[f"rollout.num_workers={count}"]) for count in (1, 2)
+    ]
+    assert reports[0].metrics == reports[1].metrics
+
+
+def test_an_evaluation_needs_no_place_for_a_learner(tmp_path):
+    result = rlpipe.train(scripted(tmp_path), local=True)
+    elsewhere = ["cluster.learner_nodes={role: learn}", "learner.device=cuda", "cluster.placement_timeout=1"]
+    assert rlpipe.evaluate(result.checkpoint, episodes=4, overrides=elsewhere).metrics["eval/num_trajectories"] == 4
+
+
+def test_what_could_be_better_on_the_cluster_is_told_in_the_events(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "ENOUGH_FILES", 10**9)
+    told = [event["message"] for event in lines(rlpipe.train(scripted(tmp_path)).directory, "events.jsonl")]
+    assert any(message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in told)
+
+
+def test_without_an_address_a_run_starts_a_ray_of_its_own_whatever_others_left_or_run(tmp_path):
+    """Beside the Ray of the tests, on the leftovers of a dead one, with a home folder where no token can be kept."""
+    with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        left = Path(short, "ray", "ray_current_cluster")
+        left.parent.mkdir()
+        left.write_text("127.0.0.1:1")  # where nothing answers
+        environment = {**own_ray(), "RAY_TMPDIR": short, "HOME": "/dev/null"}
+        run = [write_config(tmp_path), "runner.total_timesteps=64", f"runner.logger.log_path={tmp_path / 'own'}"]
+        process = rlpipe_command("train", *run, env=environment)
+        _, stderr = process.communicate(timeout=250)
+    assert process.returncode == 0, stderr
+    assert "Starting Ray on this machine" in stderr
+    assert ray.cluster_resources()["CPU"] == 2  # that of the tests is as it was
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
+    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
+    run = wait_for_rows(tmp_path / "runs", 2)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=200)
+    assert process.returncode == 130, stderr
+    assert checkpoint.newest(run).meta["iteration"] == lines(run, "metrics.jsonl")[-1]["iteration"]
+
+
+def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
+    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
+    run = wait_for_rows(tmp_path / "runs", 5)
+    process.kill()
+    process.communicate()
+    reported = len(lines(run, "metrics.jsonl"))
+    rest = f"runner.total_timesteps={64 * (reported + 3)}"
+    resumed = rlpipe_command("train", "--resume", str(run), rest, env=own_ray())
+    _, stderr = resumed.communicate(timeout=200)
+    assert resumed.returncode == 0, stderr
+    rows = lines(run, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
+    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+
+
+def own_ray() -> dict[str, str]:
+    """The environment of a command that starts a Ray of its own beside the tests'."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+@pytest.mark.maniskill
+def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
+    config = load_config(
+        "configs/ppo_push_cube.yaml",
+        [
+            "rollout.horizon=60",
+            "env.train.total_num_envs=4",
+            "rollout.num_workers=2",
+            "runner.total_timesteps=720",
+            "evaluation.episodes=4",
+            "env.eval.total_num_envs=4",
+            "stages.0.timesteps=240",
+            f"runner.logger.log_path={tmp_path}",
+            "runner.logger.logger_backends=[tensorboard]",
+        ],
+    )
+    result = rlpipe.train(config)
+    rows = [row["metrics"] for row in lines(result.directory, "metrics.jsonl")]
+    assert [row["train/stage"] for row in rows] == [0, 1, 1]
+    assert rows[0]["rollout/rewards"] > 0  # dense
+    assert rows[0]["env/num_trajectories"] >= 4
+    assert rows[-1]["eval/num_trajectories"] == 4
+    reported = {name for row in rows for name in row}
+    assert reported >= {
+        *(f"train/actor/{name}" for name in ("approx_kl", "clip_fraction", "clipped_ratio", "grad_norm", "lr")),
+        *("train/actor/policy_loss", "train/critic/value_loss", "train/critic/value_clip_ratio"),
+        *("train/critic/explained_variance", "train/entropy_loss", "train/loss", "rollout/advantages_max"),
+        *("rollout/advantages_mean", "rollout/advantages_min", "rollout/rewards", "env/success_once"),
+        *("env/episode_len", "env/return", "env/reward"),
+    }
+
+
+TWICE = """
+import os, ray
+from rlpipe.distributed.cluster import Cluster
+for _ in range(2):
+    cluster = Cluster()
+    print(ray.get(ray.remote(num_cpus=0)(lambda: 3).remote()), "RAY_AUTH_TOKEN" in os.environ)
+    cluster.close()
+    print("RAY_AUTH_TOKEN" in os.environ)
+"""
+
+
+def test_the_token_of_a_ray_of_the_runs_own_ends_with_it_and_another_can_be_started():
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with tempfile.TemporaryDirectory(prefix="rp-") as short:
+        done = subprocess.run(
+            [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=250, check=False,
+            env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+    assert done.stdout.split("\n") == ["3 True", "False"] * 2 + [""], done.stderr

@@ -1,0 +1,360 @@
+"""Which node each part goes to: what fits where, and what is said when nothing does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpipe.distributed.placement import (
+    Bundle,
+    Node,
+    RunPlacement,
+    learner_bundle,
+    parts,
+    room,
+    shortage,
+    table,
+    without,
+    worker_bundle,
+)
+from rlpipe.errors import ConfigError
+from tests.helpers import REPOSITORY
+from tests.helpers.runs import scripted, without_timings
+
+SMALL = Node("small", {"CPU": 2.0}, {"role": "sim"})
+LARGE = Node("large", {"CPU": 8.0}, {})
+GPU = Node("gpu", {"CPU": 4.0, "GPU": 2.0}, {"role": "learn"})
+HEAD = Node("head", {}, {})
+
+
+def worker(cpus=1.0, **labels):
+    return Bundle("rollout worker", "keys", {"CPU": cpus}, labels)
+
+
+# --- what fits where
+
+
+def test_a_bundle_must_fit_on_one_node_whatever_all_have_together():
+    assert shortage([worker(3.0)], [SMALL, SMALL]) == "no node that may hold a rollout worker has 3 CPUs (keys)"
+    assert shortage([worker(3.0)], [SMALL, LARGE]) is None
+
+
+def test_each_node_holds_as_many_as_it_can_whole():
+    assert room(worker(3.0), [SMALL, LARGE, GPU]) == 3  # none, two and one
+    assert room(worker(0.5), [SMALL]) == 4
+
+
+def test_more_than_there_is_room_for_is_said_with_how_many_fit():
+    said = shortage([worker(3.0)] * 4, [LARGE, GPU])
+    assert said == "4 rollout workers with 3 CPUs each are wanted (keys), and there is room for 3"
+
+
+def test_a_head_without_cpus_holds_nothing():
+    assert room(worker(), [HEAD]) == 0
+    assert shortage([worker()], [HEAD]) == "no node that may hold a rollout worker has 1 CPU (keys)"
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("sim", ["small"]),
+        ("!sim", ["large", "gpu"]),
+        ("in(sim, learn)", ["small", "gpu"]),
+        ("!in(sim, learn)", ["large"]),
+    ],
+)
+def test_labels_select_nodes_as_rays_selectors_do(selector, names):
+    assert [node.name for node in (SMALL, LARGE, GPU) if worker(role=selector).suits(node)] == names
+
+
+def test_a_label_that_nobody_has_is_named():
+    said = shortage([worker(role="render")], [SMALL, LARGE])
+    assert said == "no node has the labels that a rollout worker is to have, role=render (keys)"
+
+
+def learner(**needs):
+    return Bundle("learner", "keys", {name.upper(): float(amount) for name, amount in needs.items()})
+
+
+def test_what_one_part_takes_is_gone_for_the_others():
+    left = without(learner(cpu=2, gpu=1), [SMALL, GPU], sparing=worker())
+    assert [node.resources for node in left] == [{"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}]
+
+
+def test_a_learner_takes_the_node_where_it_costs_the_workers_least():
+    left = without(learner(cpu=2), [SMALL, LARGE], sparing=worker(role="sim"))
+    assert [node.resources["CPU"] for node in left] == [2.0, 6.0]
+
+
+def test_what_fits_part_by_part_but_not_together_is_told():
+    said = shortage([worker(2.0)] * 6 + [learner(cpu=4, gpu=1)], [LARGE, GPU])  # 8 and 4 CPUs
+    assert said == "6 rollout workers with 2 CPUs each are wanted (keys), and beside the learner there is room for 4"
+    assert shortage([worker(2.0)] * 4 + [learner(cpu=4, gpu=1)], [LARGE, GPU]) is None
+
+
+def test_parts_that_compete_for_one_gpu_are_told_without_waiting():
+    server = replace(learner(cpu=1, gpu=1), part="inference server")
+    one = Node("gpu", {"CPU": 4.0, "GPU": 1.0}, {})
+    said = shortage([worker(), worker(), learner(gpu=1), server], [one])
+    assert said is not None
+    assert said.endswith("are wanted (keys), and beside the learner there is room for 0")
+    assert shortage([worker(), worker(), learner(gpu=1), server], [GPU]) is None
+
+
+def test_parts_that_want_nodes_of_their_own_get_one_a_node():
+    alone = replace(worker(), alone=True)
+    assert room(alone, [SMALL, LARGE]) == 2
+    said = shortage([alone] * 3, [SMALL, LARGE])
+    assert said is not None
+    assert "3 rollout workers with 1 CPU each on nodes of their own are wanted (cluster.strategy, keys)" in said
+    assert shortage([alone, alone, replace(learner(gpu=1), alone=True)], [SMALL, LARGE, GPU]) is None
+    assert shortage([alone, alone, replace(learner(gpu=1), alone=True)], [LARGE, GPU]) is not None
+
+
+@given(st.lists(st.integers(0, 16), max_size=6), st.integers(1, 4))
+def test_what_there_is_room_for_has_no_shortage(cpus, each):
+    found = [Node(str(index), {"CPU": float(count)}, {}) for index, count in enumerate(cpus)]
+    fit = room(worker(float(each)), found)
+    assert shortage([worker(float(each))] * fit, found) is None
+    assert shortage([worker(float(each))] * (fit + 1), found) is not None
+
+
+def test_the_table_of_nodes_shows_what_each_has_and_the_labels_a_user_gave():
+    node = Node("gpu", {"CPU": 4.0, "GPU": 2.0, "memory": 1e9}, {"role": "learn", "ray.io/node-id": "0a"})
+    assert table([node, HEAD]) == "  gpu: 4 CPUs and 2 GPUs, labels role=learn\n  head: 0 CPUs and 0 GPUs"
+
+
+# --- what the configuration asks for
+
+
+def test_a_learner_takes_a_gpu_where_a_node_has_one_unless_it_is_to_learn_on_the_cpu(tmp_path):
+    assert learner_bundle(scripted(tmp_path), [SMALL, GPU]).resources == {"GPU": 1.0}
+    assert learner_bundle(scripted(tmp_path), [SMALL]).resources == {}
+    assert learner_bundle(scripted(tmp_path, "learner.device=cpu"), [GPU]).resources == {}
+    labelled = scripted(tmp_path, "cluster.learner_nodes={role: sim}")
+    assert learner_bundle(labelled, [SMALL, GPU]).resources == {}  # the GPU is elsewhere
+
+
+def test_a_learner_that_must_have_a_gpu_asks_for_one_that_is_not_there(tmp_path):
+    config = scripted(tmp_path, "learner.device=cuda")
+    said = shortage(parts(config, [SMALL]), [SMALL])
+    assert said is not None
+    assert said.startswith("no node that may hold a learner has 1 GPU (learner.device, ")
+
+
+def test_labels_of_a_learner_that_needs_nothing_else_are_looked_for_too(tmp_path):
+    config = scripted(tmp_path, "cluster.learner_nodes={role: render}")
+    said = shortage(parts(config, [SMALL]), [SMALL])
+    assert said is not None
+    assert said.startswith("no node has the labels that a learner is to have, role=render")
+
+
+def test_as_many_workers_as_there_is_room_for_beside_the_learner_share_the_environments(tmp_path):
+    assert [part.part for part in parts(scripted(tmp_path), [LARGE])] == ["rollout worker"] * 4 + ["learner"]
+    config = scripted(tmp_path, "cluster.cpus_per_learner=5")
+    assert len(parts(config, [LARGE])) == 2 + 1  # three CPUs are left, and three do not divide four environments
+
+
+def test_workers_need_what_the_configuration_says(tmp_path):
+    config = scripted(tmp_path, "cluster.cpus_per_worker=2", "cluster.worker_nodes={role: sim}")
+    assert (worker_bundle(config).resources, worker_bundle(config).labels) == ({"CPU": 2.0}, {"role": "sim"})
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "cluster.gpus_per_learner=some",
+            "cluster.gpus_per_learner is 'some'; it must be a number of at least 0, or auto",
+        ),
+        ("cluster.strategy=spred", "cluster.strategy is 'spred'; did you mean 'spread'?"),
+        ("cluster.placement_timeout=0", "cluster.placement_timeout is 0.0; it must be greater than 0"),
+    ],
+)
+def test_wrong_values_are_refused(tmp_path, override, said):
+    with pytest.raises(ConfigError) as refused:
+        scripted(tmp_path, override)
+    assert said in str(refused.value)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_ray_of_the_runs_own_is_not_waited_for(ray_cluster):
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"the cluster cannot hold this run: no node .* has 99 CPUs"):
+        RunPlacement([worker(99.0)], "spread", 600.0, grows=False)
+    assert time.monotonic() - began < 10
+
+
+# --- on a simulated cluster: a head without CPUs, two nodes for simulators, one with two pretended GPUs
+
+CLUSTER = """
+import os, sys, threading, time
+from pathlib import Path
+import json, ray, rlpipe
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from rlpipe.config import stages
+from rlpipe.distributed.engine import RayEngine
+from rlpipe.plugins import ConfigError
+from tests.helpers.runs import scripted
+
+folder, said = Path(sys.argv[1]), {}
+
+def where(part):
+    return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+def placed(*wishes):
+    "Node of each part, and the GPUs it sees: workers, then the learner."
+    engine = RayEngine(scripted(folder, *wishes))
+    try:
+        plan = stages(engine._config)
+        engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
+        found = ray.get([part.actor.__ray_call__.remote(where) for part in engine.parts])
+        engine.start_logger(None, None, engine._config, None)  # its process is enough
+        _, said["logger"] = ray.get(engine._logger.actor.__ray_call__.remote(where))
+        names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
+        said.setdefault("landed", {names[node]: count for node, count in engine._gang.landed("rollout worker").items()})
+        return [(names[node], gpus) for node, gpus in found]
+    finally:
+        engine.close()
+
+def refused(*wishes):
+    "What a run is told that finds no place, after how long, and whether it has written anything."
+    began = time.monotonic()
+    try:
+        rlpipe.train(scripted(folder / "refused", *wishes))
+    except ConfigError as error:
+        return str(error), time.monotonic() - began, (folder / "refused").exists()
+
+def groups():
+    return [group["state"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
+
+def trained(**where):
+    wishes = ["rollout.num_workers=2", "runner.total_timesteps=128", "cluster.worker_nodes={role: sim}",
+              "cluster.gpus_per_learner=1", "learner.device=cpu"]
+    return str(rlpipe.train(scripted(folder, *wishes), **where).directory)
+
+head = {"num_cpus": 0, "labels": {"name": "head"}, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "left"})
+cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "right"})
+cluster.add_node(num_cpus=1, num_gpus=2, labels={"role": "learn", "name": "gpu"})
+cluster.wait_for_nodes()
+ray.init(address=cluster.address, namespace="rlpipe", log_to_driver=False)
+try:
+    two = ["rollout.num_workers=2", "cluster.worker_nodes={role: sim}", "learner.device=cpu"]
+    said["spread"] = placed(*two, "cluster.gpus_per_learner=1")
+    said["pack"] = placed(*two, "cluster.strategy=pack")
+    said["trained"] = trained(), trained(local=True)
+    soon = "cluster.placement_timeout=2"
+    said["too large"] = refused(soon, "cluster.cpus_per_worker=3")
+    said["head"] = refused(soon, "cluster.worker_nodes={name: head}")
+    said["nobody"] = refused(soon, "cluster.worker_nodes={role: render}")
+    said["groups after refusals"] = groups()
+    said["no CUDA"] = refused("learner.device=cuda", "rollout.num_workers=1")
+    others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
+    said["busy"] = others.wait(60), refused(soon, *two)
+    remove_placement_group(others)
+    late = ["cluster.worker_nodes={role: late}", "cluster.placement_timeout=300", "learner.device=cpu"]
+    waiting = threading.Thread(target=lambda: said.update(late=placed(*late)), daemon=True)
+    waiting.start()  # not the node: that starts only in the main thread
+    ends = time.monotonic() + 60
+    while not groups() and time.monotonic() < ends:
+        time.sleep(0.5)
+    said["groups while waiting"] = groups()
+    cluster.add_node(num_cpus=1, labels={"role": "late", "name": "late"})
+    waiting.join(timeout=400)
+finally:
+    print(json.dumps(said), flush=True)
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What runs on the simulated cluster, which is in a process of its own, were given and told."""
+    patient = {  # a busy machine is no reason for a node to give up
+        "RAY_raylet_start_wait_time_s": "240",
+        "RAY_agent_register_timeout_ms": "300000",
+        "RAY_health_check_failure_threshold": "30",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(tmp_path_factory.mktemp("cluster"))], cwd=REPOSITORY, text=True,
+        env={**os.environ, **patient, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=800, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"errors": done.stderr[-3000:]}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestOnACluster:
+    def test_workers_spread_over_the_nodes_for_them_and_the_learner_gets_the_gpu(self, said):
+        *workers, learner = said["spread"]
+        assert sorted(node for node, _ in workers) == ["left", "right"]
+        assert learner[0] == "gpu"
+        assert said["landed"] == {"left": 1, "right": 1}
+
+    def test_the_learner_sees_one_gpu_and_workers_and_logger_none(self, said):
+        *workers, learner = said["spread"]
+        assert [gpus for _, gpus in workers] == ["", ""]
+        assert learner[1] in ("0", "1")
+        assert said["logger"] == ""
+
+    def test_packed_workers_share_a_node_and_a_learner_that_needs_nothing_is_where_the_run_was_started(self, said):
+        first, second, learner = said["pack"]
+        assert first == second
+        assert learner == ["head", ""]
+
+    def test_a_run_over_three_nodes_has_the_numbers_of_one_process(self, said):
+        distributed, local = map(Path, said["trained"])
+        assert len(without_timings(distributed)) == 2
+        assert without_timings(distributed) == without_timings(local)
+
+    @pytest.mark.parametrize(
+        ("wish", "why"),
+        [
+            ("too large", "no node that may hold a rollout worker has 3 CPUs ("),  # all together have five
+            ("head", "no node that may hold a rollout worker has 1 CPU ("),
+            ("nobody", "no node has the labels that a rollout worker is to have, role=render ("),
+        ],
+    )
+    def test_what_no_node_can_hold_is_told_with_what_each_node_has(self, said, wish, why):
+        told, seconds, written = said[wish]
+        assert told.startswith(f"the cluster cannot hold this run: {why}")
+        for node in ("2 CPUs and 0 GPUs, labels name=left, role=sim", "1 CPU and 2 GPUs, labels name=gpu, role=learn"):
+            assert node in told
+        assert "cluster.placement_timeout" in told
+        assert (seconds < 60, written) == (True, False)
+
+    def test_nodes_that_others_use_are_waited_for_and_then_told(self, said):
+        reserved, (told, _, written) = said["busy"]
+        assert reserved
+        assert told.startswith("the nodes of the cluster have no room now (")
+        assert "2 x rollout worker with 1 CPU on role=sim" in told
+        assert not written
+
+    def test_a_gpu_that_torch_cannot_use_is_told_by_the_learner_before_anything_is_written(self, said):
+        told, _, written = said["no CUDA"]
+        assert told.startswith("learner.device is 'cuda', but torch ")
+        assert not written
+
+    def test_while_nodes_are_awaited_an_autoscaler_can_read_what_for(self, said):
+        assert said["groups while waiting"] == ["PENDING"]
+        assert said["groups after refusals"] == []
+
+    def test_a_node_that_comes_late_is_found(self, said):
+        assert "late" in said, said["errors"]
+        assert {node for node, _ in said["late"][:-1]} == {"late"}

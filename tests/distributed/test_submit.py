@@ -1,0 +1,665 @@
+"""``rlpipe submit``: what is sent, and what its exit code means, against a real head with its job server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlpipe.cli import app
+from rlpipe.cli.submit import _show
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from tests.helpers import REPOSITORY
+
+pytest.importorskip("aiohttp", reason="jobs need ray[default]")
+
+from rlpipe.distributed.cluster import token_refused
+from rlpipe.distributed.jobs import EXCLUDES, SECRETS, Package, package, prepare
+from tests.helpers.faulty import processes
+
+TOKEN = "a" * 64
+SMALL = {
+    "env": {"train": {"name": "scripted", "total_num_envs": 2, "match_actions": True, "step_seconds": 0.01}},
+    "policy": {"name": "mlp", "hidden_sizes": [8]},
+    "algorithm": {"name": "ppo", "update_epochs": 1, "num_minibatches": 1},
+    "learner": {"num_threads": 1},
+    "rollout": {"horizon": 32, "num_workers": 1},
+    "evaluation": {"episodes": 2},
+    "runner": {"logger": {"experiment_name": "small", "logger_backends": ["console"], "console_style": "line"}},
+}
+"""A run that goes on until it is stopped, at two iterations a second or less."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working directory with a configuration in it."""
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fill(folder: Path, *names: str, size: int = 1) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"." * size)
+
+
+# --- what is sent
+
+
+def test_histories_environments_caches_results_and_secrets_are_not_sent(tmp_path):
+    fill(tmp_path, "configs/a.yaml", "my_lab/reach.py", "my_lab/runs/notes.py")
+    fill(
+        tmp_path, ".git/x", ".venv/x", "my_lab/__pycache__/x", ".mypy_cache/x", "runs/a/x", "wandb/x", ".env", ".netrc",
+        ".aws/credentials", ".ssh/config", "my_lab/server.key",
+    )  # fmt: skip
+    assert list(package(tmp_path).files) == ["configs/a.yaml", "my_lab/reach.py", "my_lab/runs/notes.py"]
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path):
+    fill(tmp_path, "elsewhere/key", "here/a.txt")
+    (tmp_path / "here/b.txt").symlink_to("a.txt")
+    (tmp_path / "here/c.txt").symlink_to(tmp_path / "elsewhere/key")
+    sent = package(tmp_path / "here")
+    assert (list(sent.files), sent.left_out) == (["a.txt", "b.txt"], ("c.txt",))
+
+
+def test_ignore_files_hold_for_their_folders_and_below(tmp_path):
+    fill(tmp_path, "a.bin", "deep/b.bin", "deep/c.txt", "deep/er/d.txt")
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    (tmp_path / "deep/.rayignore").write_text("/c.txt\n")
+    assert list(package(tmp_path).files) == [".gitignore", "deep/.rayignore", "deep/er/d.txt"]
+
+
+def test_what_is_ignored_by_default_can_be_asked_for(tmp_path):
+    fill(tmp_path, "demos.h5", "demos.json", "more.h5", "more.json")
+    (tmp_path / ".rayignore").write_text("!demos.h5\n")
+    assert list(package(tmp_path).files) == [".rayignore", "demos.h5", "demos.json"]
+
+
+def test_only_demonstrations_that_the_configuration_names_are_sent(tmp_path):
+    fill(tmp_path, "demos/a.h5", "demos/a.json", "demos/b.h5", "demos/b.json", "demos/readme.txt")
+    sent = package(tmp_path, named=["demos/a.h5", "demos/a.json"])
+    assert list(sent.files) == ["demos/a.h5", "demos/a.json", "demos/readme.txt"]
+    assert sent.left_out == ("demos/b.h5", "demos/b.json")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere cannot be packed: No such file or directory\. .* --exclude"):
+        package(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"gone\.txt cannot be packed"):
+        Package(tmp_path, {"gone.txt": 1}, ()).write(tmp_path / "package.zip")
+
+
+def test_the_largest_parts_come_first():
+    sent = Package(Path(), {"a/b/c": 1, "a/b/d": 2, "a/e": 10, "f": 5}, ())
+    assert (sent.size, sent.parts()) == (18, [("a/e", 10), ("f", 5), ("a/b", 3)])
+
+
+def test_a_package_that_is_too_big_is_refused_with_its_largest_part(folder):
+    fill(folder, "data/points.bin", size=2_000_000)
+    with pytest.raises(ConfigError, match=r"2\.0 MB in 2 files, .* 1 MB\. Largest are data/points\.bin \(2\.0 MB\)"):
+        prepare("small.yaml", [], folder=folder, max_megabytes=1)
+
+
+def test_a_job_trains_in_the_home_folder_because_its_working_directory_is_deleted(folder):
+    sent = prepare("small.yaml", ["runner.seed=1"], folder=folder)
+    assert sent.command == 'python -m rlpipe train small.yaml runner.seed=1 runner.logger.log_path="$HOME"/runs'
+
+
+def test_an_absolute_folder_of_runs_is_that_of_the_cluster(folder):
+    sent = prepare("small.yaml", ["runner.logger.log_path=/data/my runs"], folder=folder)
+    assert sent.command.endswith("runner.logger.log_path='/data/my runs'")
+
+
+@pytest.mark.parametrize("run", ["runs/small/1", "~/runs/small/1"])
+def test_a_run_of_the_cluster_is_resumed_there(folder, run):
+    sent = prepare(None, ["runner.total_timesteps=900"], folder=folder, resume=run)
+    assert sent.command == 'python -m rlpipe train --resume "$HOME"/runs/small/1 runner.total_timesteps=900'
+
+
+def test_a_configuration_outside_the_folder_is_refused(folder):
+    (folder / "inner").mkdir()
+    with pytest.raises(ConfigError, match="a job only gets the folder"):
+        prepare("small.yaml", [], folder=folder / "inner")
+
+
+def test_only_variables_on_the_list_are_forwarded(folder, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", "not-for-everyone")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:password1@server")
+    monkeypatch.setenv("MINE", "1")
+    sent = prepare("small.yaml", [], folder=folder, env=["MINE", "OTHER=2"], stop_wait=60)
+    assert sent.variables == {"WANDB_MODE": "offline", "MINE": "1", "OTHER": "2", "RAY_JOB_STOP_WAIT_TIME_S": "60"}
+    assert set(sent.about) == {"rlpipe", "config", "job_name"}
+    assert sent.held_back == ("MLFLOW_TRACKING_URI",)
+
+
+def test_passwords_that_are_sent_or_held_back_are_told(folder, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:password1@server")
+    _show(prepare("small.yaml", [], folder=folder))
+    assert "MLFLOW_TRACKING_URI stays here" in capsys.readouterr().err
+    _show(prepare("small.yaml", [], folder=folder, env=["MLFLOW_TRACKING_URI"]))
+    said = capsys.readouterr().err
+    assert "MLFLOW_TRACKING_URI: whoever may use the cluster can read it" in said
+    assert "password1" not in said
+
+
+def test_a_variable_that_is_not_set_is_refused(folder):
+    with pytest.raises(ConfigError, match="--env NOBODY_HAS_THIS"):
+        prepare("small.yaml", [], folder=folder, env=["NOBODY_HAS_THIS"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, "does not take the token from RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_TOKEN": TOKEN}, "that in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"),
+        ({}, "there is none here: set RAY_AUTH_MODE=token and put it into RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_MODE": "token"}, "there is none here: put it into RAY_AUTH_TOKEN"),
+    ],
+)
+def test_who_is_not_let_in_is_told_what_is_wrong_with_the_token(tmp_path, monkeypatch, environ, why):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": str(tmp_path), **environ}.items():
+        monkeypatch.setenv(name, value)
+    assert why in token_refused("head:6379")
+
+
+@pytest.mark.parametrize("package", ["aiohttp", "pathspec"])
+def test_without_the_extra_a_line_says_what_to_install(folder, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    asked = CliRunner().invoke(app, ["submit", "small.yaml", "--address", "http://127.0.0.1:1"])
+    assert str(asked.exception) == (
+        f"rlpipe submit needs the package {package}, which is not installed: pip install 'rlpipe[cluster]'"
+    )
+
+
+# --- launchers
+
+AFTER_DASHES = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+STARTED, NOT_STARTED = AFTER_DASHES, "echo Failed to start Ray >&2; exit 0"
+
+
+def slurm(folder: Path, *, ray: str, python: str) -> subprocess.Popen[bytes]:
+    """``launch/slurm.sh`` on one node, with stand-ins for Slurm, for Ray and for the run."""
+    commands = {"scontrol": "echo node1", "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"'}
+    commands |= {"mkdir": "exit 0", "ray": ray, "python": python}
+    for name, script in commands.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
+    environment = {**os.environ, **job, "SLURM_CPUS_PER_TASK": "2", "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = ["bash", str(REPOSITORY / "launch/slurm.sh"), "small.yaml", "runner.seed=1"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_slurm_job_ends_with_the_exit_code_of_the_run(folder, code):
+    job = slurm(folder, ray=STARTED, python=f'echo "$@"; exit {code}')
+    told = job.communicate(timeout=60)[0].decode()
+    assert job.returncode == code
+    assert "-m rlpipe train small.yaml runner.seed=1 --ray-address node1:" in told
+
+
+def test_a_slurm_job_whose_ray_does_not_start_fails_though_ray_says_0(folder):
+    job = slurm(folder, ray=NOT_STARTED, python="exit 0")
+    assert "Ray did not start" in job.communicate(timeout=60)[0].decode()
+    assert job.returncode == 1
+
+
+def test_a_slurm_job_near_its_time_limit_lets_the_run_save(folder):
+    job = slurm(
+        folder, ray=STARTED, python="trap 'echo saved; exit 130' TERM; touch ready; while :; do sleep 0.1; done"
+    )
+    wait_until(lambda: (folder / "ready").exists() and list(folder.glob("*.pid")), "the run")
+    job.send_signal(signal.SIGUSR1)
+    assert b"saved" in job.communicate(timeout=60)[0]
+    assert job.returncode == 130
+
+
+def test_a_slurm_job_that_is_to_end_before_the_run_has_begun_ends_it_as_it_begins(folder):
+    late = f"touch starting; while [ ! -e *.ending ]; do sleep 0.1; done; {STARTED}"
+    job = slurm(folder, ray=late, python="exec sleep 60")
+    wait_until(lambda: (folder / "starting").exists(), "Ray")
+    job.send_signal(signal.SIGUSR1)
+    job.communicate(timeout=50)
+    assert job.returncode == 128 + signal.SIGTERM
+
+
+def test_what_ray_job_submit_sends_fits_what_rlpipe_submit_sends():
+    written = yaml.safe_load((REPOSITORY / "launch/runtime_env.yaml").read_text())
+    assert set(SECRETS) < set(written["excludes"]) <= set(EXCLUDES)
+    assert set(written["env_vars"]) == {"RAY_JOB_STOP_WAIT_TIME_S"}
+
+
+def test_the_manifest_for_kubernetes_names_the_nodes_that_it_makes():
+    job = yaml.safe_load((REPOSITORY / "launch/kuberay_rayjob.yaml").read_text())["spec"]
+    *command, workers, learner = shlex.split(job["entrypoint"])
+    assert command[:4] == ["python", "-m", "rlpipe", "train"]
+    config = load_config(SMALL, [workers, learner]).cluster
+    labels = [group["labels"] for group in job["rayClusterSpec"]["workerGroupSpecs"]]
+    assert [config.worker_nodes, config.learner_nodes] == labels
+
+
+def test_the_cluster_file_of_ray_up_is_one():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    written = yaml.safe_load((REPOSITORY / "launch/ray_up.yaml").read_text())
+    validate_config(prepare_config(written))
+
+
+# --- on a cluster
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@dataclass
+class Head:
+    """A Ray head in processes of its own, with token authentication."""
+
+    address: str
+    gcs: str
+    home: Path
+    environment: dict[str, str]
+
+    def command(self, *arguments: str, **changes: str) -> tuple[list[str], dict[str, str]]:
+        return [sys.executable, "-m", "rlpipe", *arguments], {**self.environment, **changes}
+
+    def submit(self, *arguments: str, folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+        """``rlpipe submit`` to its end."""
+        command, environment = self.command("submit", *arguments, **{"RAY_API_SERVER_ADDRESS": self.address, **changes})
+        return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=800)
+
+    def following(self, job: str, folder: Path, address: str, *options: str) -> Follower:
+        """``rlpipe submit --follow``, going on."""
+        command, environment = self.command("submit", "--follow", job, "--address", address, *options)
+        log = folder / f"{free_port()}.log"
+        with log.open("w") as opened:
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=opened, stderr=subprocess.PIPE)
+        return Follower(process, log)
+
+    def ask(self, path: str) -> dict:
+        request = urllib.request.Request(f"{self.address}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+
+@dataclass
+class Follower:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.log.read_text(), f"{text!r} in the log")
+
+    def end(self) -> tuple[int, str]:
+        """Exit code, and what it said."""
+        said = self.process.communicate(timeout=400)[1].decode()
+        return self.process.returncode, said
+
+
+def wait_until(true, what: str, seconds: float = 400) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, f"waited {seconds:g} s for {what}"
+        time.sleep(0.3)
+
+
+def answers(address: str) -> bool:
+    request = urllib.request.Request(f"{address}/api/version", headers={"Authorization": f"Bearer {TOKEN}"})
+    try:
+        with urllib.request.urlopen(request, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    port, dashboard, agent, metrics, client = (free_port() for _ in range(5))
+    with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        home = Path(short, "home")
+        home.mkdir()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "WANDB_"))}
+        environment |= {
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": TOKEN,
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
+            "RAY_TMPDIR": short,
+            "RAY_worker_niceness": "0",
+            "RAY_raylet_start_wait_time_s": "240",
+            "RAY_agent_register_timeout_ms": "300000",  # a busy machine is no reason for a head to give up
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+            "RAY_health_check_failure_threshold": "30",
+        }
+        options = {
+            "port": port,
+            "dashboard-port": dashboard,
+            "dashboard-agent-listen-port": agent,
+            "metrics-export-port": metrics,
+            "ray-client-server-port": client,
+            "min-worker-port": 0,
+            "max-worker-port": 0,
+            "num-cpus": 2,
+            "object-store-memory": 150_000_000,
+        }
+        ray = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--disable-usage-stats"]
+        command = [*ray, "--node-ip-address=127.0.0.1", *(f"--{name}={value}" for name, value in options.items())]
+        with Path(short, "head.log").open("w") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        own = {**environment, "RAY_AUTH_MODE": ""}
+        found = Head(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", home, own)
+        del found.environment["RAY_AUTH_MODE"]  # an address that is named does not turn it on; rlpipe does
+        try:
+            wait_until(lambda: answers(found.address), "the job server")
+            yield found
+        finally:
+            ours = psutil.Process(process.pid).children(recursive=True)
+            process.terminate()
+            try:
+                process.wait(timeout=60)
+            finally:
+                for one in [*ours, process]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.kill()
+
+
+class Proxy:
+    """Passes requests on to a head, and cuts what it is told to.
+
+    Attributes:
+        cut: how the first two sockets of a log end after their first lines: ``politely`` or ``abruptly``.
+        deaf: whether nothing is answered any more.
+        silent: method and pattern of the path of requests that get no answer.  unanswered: how many there were.
+        broken: whether their connection breaks.
+    """
+
+    def __init__(self, upstream: str, cut: str = "") -> None:
+        self.upstream, self.cut, self.deaf, self.sockets = upstream, cut, False, 0
+        self.silent, self.unanswered, self.broken = ("", ""), 0, False
+        self.address = f"http://127.0.0.1:{free_port()}"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        from aiohttp import web
+
+        async def start() -> None:
+            app = web.Application(client_max_size=2**30)
+            app.router.add_route("*", "/{path:.*}", self._pass_on)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", int(self.address.rpartition(":")[2])).start()
+
+        self._loop.run_until_complete(start())
+        self._loop.run_forever()
+
+    async def _pass_on(self, request):
+        import aiohttp
+        from aiohttp import web
+
+        if self.deaf:
+            request.transport.abort()
+        if request.method == self.silent[0] and re.fullmatch(self.silent[1], request.path):
+            self.unanswered += 1
+            if self.broken:
+                request.transport.abort()
+            await asyncio.sleep(600)
+        url, headers = self.upstream + request.path, {"Authorization": request.headers.get("Authorization", "")}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            if not request.path.endswith("/tail"):
+                async with session.request(request.method, url, data=await request.read()) as answer:
+                    return web.Response(
+                        status=answer.status, body=await answer.read(), content_type=answer.content_type
+                    )
+            self.sockets += 1
+            cut = self.cut if self.sockets <= 2 else ""
+            passed = web.WebSocketResponse()
+            await passed.prepare(request)
+            async with session.ws_connect(url) as lines:
+                async for line in lines:
+                    await passed.send_str(line.data)
+                    if cut == "politely":
+                        await passed.close(code=1000)
+                    elif cut == "abruptly":
+                        request.transport.abort()
+                    if cut or self.deaf:
+                        break
+            return passed
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=60)
+
+
+@pytest.fixture
+def proxy(head) -> Iterator:
+    made = []
+
+    def make(cut: str = "") -> Proxy:
+        made.append(Proxy(head.address, cut))
+        wait_until(lambda: answers(made[-1].address), "the proxy")
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+on_a_cluster = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
+
+
+class TestOnACluster:
+    pytestmark = on_a_cluster
+
+    @pytest.mark.maniskill
+    def test_a_job_that_succeeds_ends_with_0(self, head):
+        short = ["stages=[]", "runner.total_timesteps=32", "rollout.horizon=16", "env.train.total_num_envs=2"]
+        short += ["env.train.max_episode_steps=8", "evaluation.episodes=2", "policy.hidden_sizes=[8]"]
+        short += ["rollout.num_workers=1", "algorithm.num_minibatches=2", "runner.logger.logger_backends=[console]"]
+        ended = head.submit("configs/ppo_push_cube.yaml", *short, folder=REPOSITORY, ANOTHER_SECRET="open-sesame")
+        assert ended.returncode == 0, ended.stderr
+        assert "completed" in ended.stdout
+        (run,) = (head.home / "runs/ppo_push_cube").iterdir()
+        contents = json.loads((run / "run.json").read_text())
+        assert contents["status"] == "completed"
+        assert contents["cluster"]["job"]["metadata"]["job_name"] == "ppo_push_cube"
+        told = json.dumps([job for job in head.ask("/api/jobs/") if job["type"] == "SUBMISSION"])
+        assert '"job_name": "ppo_push_cube"' in told
+        assert f'"{contents["cluster"]["job"]["submission_id"]}"' in told
+        assert "open-sesame" not in told
+
+    def test_a_job_that_fails_ends_with_1_and_says_why(self, head, folder):
+        ended = head.submit("small.yaml", "runner.logger.log_path=/dev/null/runs", folder=folder)
+        assert ended.returncode == 1, ended.stderr
+        assert "Not a directory" in ended.stdout
+        assert "failed after" in ended.stderr
+
+    def test_ray_job_submit_sends_this_repository_too(self, head):
+        command = [
+            "bash",
+            "launch/ray_job_submit.sh",
+            head.address,
+            "configs/ppo_cartpole.yaml",
+            "runner.totl_timesteps=9",
+        ]
+        ended = subprocess.run(
+            command, cwd=REPOSITORY, env=head.environment, capture_output=True, text=True, timeout=800
+        )
+        assert ended.returncode == 1
+        assert "did you mean 'total_timesteps'?" in " ".join(ended.stdout.split())
+
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [("runner.totl_timesteps=9", "did you mean 'total_timesteps'?"), ("--max-package=0", "the package would have")],
+    )
+    def test_what_is_wrong_or_too_big_is_not_sent(self, head, folder, change, why):
+        before = len(head.ask("/api/jobs/"))
+        ended = head.submit("small.yaml", change, folder=folder)
+        assert (ended.returncode, len(head.ask("/api/jobs/"))) == (2, before)
+        assert why in " ".join(ended.stderr.split())
+
+    @pytest.mark.parametrize(
+        ("silent", "code", "why"),
+        [
+            (("PUT", "/api/packages/.*"), 2, "interrupted; nothing was sent."),
+            (("POST", "/api/jobs/"), 3, "rlpipe submit --stop small-"),
+        ],
+    )
+    def test_an_interruption_while_it_is_sent_says_whether_a_job_may_have_begun(
+        self, head, folder, proxy, silent, code, why
+    ):
+        between = proxy()
+        between.silent = silent
+        command, environment = head.command("submit", "small.yaml", "--address", between.address)
+        sending = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE)
+        wait_until(lambda: between.unanswered, "the request")
+        sending.send_signal(signal.SIGTERM)  # handled as Ctrl-C is, which a shell may have its jobs ignore
+        said = sending.communicate(timeout=60)[1].decode()
+        assert (sending.returncode, why in said) == (code, True), said
+
+    def test_a_package_that_does_not_arrive_was_not_sent(self, head, folder, proxy):
+        between = proxy()
+        between.silent, between.broken = ("PUT", "/api/packages/.*"), True
+        ended = head.submit("small.yaml", "--address", between.address, folder=folder)
+        assert ended.returncode == 2, ended.stderr
+        assert "has not taken the package, and nothing runs" in " ".join(ended.stderr.split())
+
+    def test_the_token_of_another_cluster_is_refused(self, head, folder):
+        ended = head.submit("small.yaml", folder=folder, RAY_AUTH_TOKEN="b" * 64)
+        assert ended.returncode == 2
+        assert "does not take the token from RAY_AUTH_TOKEN" in ended.stderr
+
+    def test_a_run_joins_a_ray_that_runs_and_leaves_it_running(self, head, folder):
+        run = ["train", "small.yaml", "runner.total_timesteps=128", "--ray-address", head.gcs]
+        command, environment = head.command(*run, RAY_AUTH_MODE="token")
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+        assert ended.returncode == 0, ended.stderr
+        assert answers(head.address)
+
+    def test_a_run_that_does_not_send_the_token_of_the_cluster_is_told_what_to_do(self, head, folder):
+        command, environment = head.command("train", "small.yaml", "--ray-address", head.gcs)
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+        assert ended.returncode == 2, ended.stderr
+        why = "that in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"
+        assert why in " ".join(ended.stderr.split())
+
+    def test_a_job_that_the_named_cluster_does_not_know_is_not_followed(self, head, folder):
+        elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1", "RAY_API_SERVER_ADDRESS": "http://127.0.0.1:1"}
+        ended = head.submit("--follow", "nobody", "--address", head.address, folder=folder, **elsewhere)
+        assert ended.returncode == 2
+        assert "has no job nobody" in ended.stderr
+
+
+def drivers() -> list[psutil.Process]:
+    """Runs below this process."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if {"rlpipe", "train"} <= {Path(word).name for word in process.cmdline()}:
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="class")
+def job(head, tmp_path_factory) -> str:
+    """A job that runs until it is stopped."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    sent = head.submit("small.yaml", "--detach", folder=folder)
+    assert sent.returncode == 0, sent.stderr
+    assert all(f"{hint} {sent.stdout.strip()}" in sent.stderr for hint in ("--follow", "--stop"))
+    return sent.stdout.strip()
+
+
+class TestAJobThatRuns:
+    """In this order: the third one stops it; what follows it finds it stopped."""
+
+    pytestmark = on_a_cluster
+
+    def test_ctrl_c_ends_the_following_and_not_the_job(self, head, job, folder):
+        follower = head.following(job, folder, head.address)
+        follower.wait_for("Running entrypoint")
+        follower.process.send_signal(signal.SIGINT)
+        code, said = follower.end()
+        assert code == 3
+        assert f"--stop {job}" in said
+        assert head.ask(f"/api/jobs/{job}")["status"] == "RUNNING"
+        assert drivers()
+
+    def test_lost_contact_is_neither_success_nor_failure(self, head, job, folder, proxy):
+        between = proxy()
+        follower = head.following(job, folder, between.address, "--lost-after", "3")
+        follower.wait_for("Running entrypoint")
+        between.deaf = True
+        code, said = follower.end()
+        assert code == 3
+        assert "lost contact" in said
+        assert head.ask(f"/api/jobs/{job}")["status"] == "RUNNING"
+
+    def test_a_cut_log_is_whole_and_a_stopped_job_has_saved(self, head, job, folder, proxy):
+        proxies = [proxy("politely"), proxy("abruptly")]
+        followers = [head.following(job, folder, one.address) for one in proxies]
+        for follower in followers:
+            follower.wait_for(" 3/")
+        wait_until(lambda: all(one.sockets >= 3 for one in proxies), "the third socket")
+        assert head.submit("--stop", job, folder=folder).returncode == 130
+        whole = head.ask(f"/api/jobs/{job}/logs")["logs"]
+        for follower in followers:
+            assert follower.end()[0] == 130
+            assert follower.log.read_text() == whole
+        (run,) = (head.home / "runs/small").iterdir()
+        saved = int(max((run / "checkpoints").glob("*.npz")).stem.rpartition("-")[2])
+        command, environment = head.command("train", "--resume", str(run), "--local")
+        resumed = subprocess.run(
+            [*command, f"runner.total_timesteps={(saved + 1) * 64}"],
+            env=environment, capture_output=True, text=True, timeout=400,
+        )  # fmt: skip
+        assert resumed.returncode == 0, resumed.stderr
+        rows = [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert rows == list(range(1, saved + 2))
+
+    def test_a_stopped_job_leaves_no_process(self, job):
+        wait_until(lambda: not (processes() or drivers()), "the end of its processes", seconds=60)
+
+    def test_ctrl_c_while_the_end_of_the_log_is_fetched_leaves_the_outcome_known(self, head, job, folder, proxy):
+        between = proxy()
+        between.silent = ("GET", ".*/logs")
+        follower = head.following(job, folder, between.address)
+        wait_until(lambda: between.unanswered, "the log")
+        follower.process.send_signal(signal.SIGTERM)  # handled as Ctrl-C is, which a shell may have its jobs ignore
+        assert follower.end()[0] == 130
+
+    def test_a_job_that_has_ended_is_not_asked_to_stop(self, head, job, folder):
+        asked = head.submit("--stop", job, folder=folder)
+        assert (asked.returncode, "it had ended before" in asked.stderr) == (130, True)

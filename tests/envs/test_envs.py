@@ -1,0 +1,371 @@
+"""The step contract: one scripted story, told by every adapter, comes out the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlpipe.collection.collector import Collector
+from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
+from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
+from rlpipe.errors import ConfigError
+from rlpipe.policies.mlp import MLPConfig, MLPPolicy
+
+# Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
+# 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, over after 3 steps.
+STORY = [
+    [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0, "reward_terms": {"reach": 0.25}}],
+    [{"length": 100, "end": "truncated", "success_at": (7, 8)}],
+    [{"length": 100, "end": "both", "success_at": (100,), "reward": 0.5}],
+    [{"length": 3, "end": "terminated", "success_at": (0,)}, {"length": 5, "end": "terminated", "success_at": (2, 5)}],
+]
+
+
+class StoryEnv(gymnasium.Env):
+    """A slot of the story as a Gymnasium environment."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, slot: int):
+        self.inner = ScriptedEnv(slot, [ScriptedEpisode(**episode) for episode in STORY[slot]])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        observation, success = self.inner.reset(seed)
+        return observation, {"is_success": success}
+
+    def step(self, action):
+        step = self.inner.step(action)
+        terms = {f"reward_{name}": value for name, value in (step.reward_terms or {}).items()}
+        return step.observation, step.reward, step.terminated, step.truncated, {"is_success": step.success, **terms}
+
+
+def seeds(_: int) -> int:
+    return 7
+
+
+def scripted_simulator():
+    return Scripted.make(ScriptedConfig("scripted", script=STORY), len(STORY), seeds)
+
+
+def gymnasium_one_by_one():
+    envs = [GymnasiumEnv(StoryEnv(slot), "is_success") for slot in range(len(STORY))]
+    return Gymnasium(envs, seeds, ignore_terminations=False)
+
+
+def gymnasium_vector(mode: AutoresetMode):
+    env = SyncVectorEnv([lambda slot=slot: StoryEnv(slot) for slot in range(len(STORY))], autoreset_mode=mode)
+    return GymnasiumVector(env, seeds, success_key="is_success")
+
+
+def maniskill():
+    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
+
+    load_maniskill()
+    from tests.helpers import scripted_maniskill  # noqa: F401 - registers the task
+
+    envs = [
+        ManiSkillEnv(
+            ManiSkillConfig(
+                "maniskill", id="RlpipeScripted-v1", reward_mode="dense", kwargs={"slot": slot, "course": course}
+            )
+        )
+        for slot, course in enumerate(STORY)
+    ]
+    return ManiSkill(envs, seeds, ignore_terminations=False)
+
+
+ADAPTERS = {
+    "scripted": scripted_simulator,
+    "gymnasium, one by one": gymnasium_one_by_one,
+    "gymnasium, NEXT_STEP": lambda: gymnasium_vector(AutoresetMode.NEXT_STEP),
+    "gymnasium, SAME_STEP": lambda: gymnasium_vector(AutoresetMode.SAME_STEP),
+    "gymnasium, DISABLED": lambda: gymnasium_vector(AutoresetMode.DISABLED),
+    "maniskill": pytest.param(maniskill, marks=[pytest.mark.maniskill, pytest.mark.slow]),
+}
+ADAPTERS = [maker if not callable(maker) else pytest.param(maker, id=name) for name, maker in ADAPTERS.items() if maker]
+
+
+def tell(simulator, fragments: int = 4, horizon: int = 40):
+    """Collects fragments; returns for each slot its first 100 transitions, and the episodes that ended in them."""
+    policy = MLPPolicy(MLPConfig("mlp", hidden_sizes=[4]), simulator.spec)
+    collector = Collector(simulator, policy, horizon, worker=0, first_slot=0, noise_seed=[0])
+    transitions = [[] for _ in range(simulator.num_envs)]
+    episodes = [[] for _ in range(simulator.num_envs)]
+    for version in range(fragments):
+        batch, window = collector.collect(version)
+        successors = batch.successors()
+        for t, n in np.argwhere(batch.valid):
+            transitions[n].append(
+                (
+                    tuple(batch.observations[t, n]),
+                    float(batch.rewards[t, n]),
+                    tuple(successors[t, n]),
+                    bool(batch.terminated[t, n]),
+                    bool(batch.truncated[t, n]),
+                )
+            )
+        for episode in window.episodes:
+            row = dataclasses.replace(episode, seed=None, policy_version=0, step=0, log_prob=None)
+            episodes[episode.slot].append(row)
+    simulator.close()
+    ended = [sum(one[3] or one[4] for one in slot[:100]) for slot in transitions]
+    return [slot[:100] for slot in transitions], [rows[:count] for rows, count in zip(episodes, ended, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def story():
+    """The story as the scripted simulator tells it; the tests below say that this is the right one."""
+    return tell(scripted_simulator())
+
+
+@pytest.mark.parametrize("make", ADAPTERS)
+def test_every_adapter_tells_the_same_transitions(make, story):
+    transitions, _ = tell(make())
+    assert transitions == story[0]
+
+
+@pytest.mark.parametrize("make", ADAPTERS)
+def test_every_adapter_tells_the_same_episodes(make, story):
+    _, episodes = tell(make())
+    assert episodes == story[1]
+
+
+def test_reward_terms_are_summed_over_the_episode_by_name(story):
+    _, episodes = story
+    assert [rows[0].reward_terms for rows in episodes] == [{"reach": 2.5}, {}, {}, {}]
+
+
+def test_the_step_of_the_first_success_is_counted_from_one(story):
+    _, episodes = story
+    assert [rows[0].first_success for rows in episodes] == [10, 7, 100, None]
+
+
+def test_only_numbers_are_reward_terms():
+    info = {"reward_run": 0.5, "reward_type": "dense", "reward_none": None, "reward_given": True, "reward_list": [1, 2]}
+    assert reward_terms(info) == {"run": 0.5}
+    assert reward_terms({"success": True}) is None
+    assert reward_terms({"reward_terms": {"reach": 1}}) == {"reach": 1.0}
+
+
+def test_a_reward_term_may_have_any_name():
+    script = [[{"length": 2, "reward_terms": {"reach the goal/now": 0.5}}]]
+    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 1, seeds), 1, 2)
+    assert episodes[0][0].reward_terms == {"reach_the_goal_now": 1.0}
+
+
+def test_failure_is_known_only_where_the_simulator_speaks_of_it():
+    script = [[{"length": 4, "fail_at": at}] for at in ((2,), (4,), ())] + [[{"length": 4}]]
+    _, episodes = tell(Scripted.make(ScriptedConfig("scripted", script=script), 4, seeds), 1, 4)
+    assert [(rows[0].fail_once, rows[0].fail_at_end) for rows in episodes] == [
+        (True, False),
+        (True, True),
+        (False, False),
+        (None, None),
+    ]
+
+
+def test_the_log_probability_of_an_episode_is_the_sum_over_its_actions():
+    simulator = Scripted.make(ScriptedConfig("scripted", script=[[{"length": 6}]]), 1, seeds)
+    policy = MLPPolicy(MLPConfig("mlp", hidden_sizes=[4]), simulator.spec)
+    batch, window = Collector(simulator, policy, 6, worker=0, first_slot=0, noise_seed=[0]).collect(0)
+    assert window.episodes[0].log_prob == pytest.approx(float(batch.log_probs.sum(dtype=np.float64)))
+
+
+def test_a_ten_step_slot_and_a_hundred_step_slot_finish_what_they_should(story):
+    _, episodes = story
+    assert [len(rows) for rows in episodes] == [10, 1, 1, 25]
+
+
+def test_an_episode_that_spans_three_iterations_is_one_row(story):
+    (row,) = story[1][1]
+    assert (row.length, row.terminated, row.truncated, row.success_once, row.success_at_end) == (
+        100,
+        False,
+        True,
+        True,
+        False,
+    )
+
+
+def test_termination_and_time_limit_on_the_same_step_are_both_kept(story):
+    (row,) = story[1][2]
+    assert (row.terminated, row.truncated, row.episode_return) == (True, True, 0.5)
+
+
+def test_an_environment_that_is_solved_at_reset_says_so_and_does_not_count_as_success_once(story):
+    solved, played = story[1][3][:2]
+    assert (solved.success_at_reset, solved.success_once, solved.length) == (True, False, 3)
+    assert (played.success_at_reset, played.success_once, played.success_at_end) == (False, True, True)
+
+
+def test_the_successor_of_a_last_step_is_the_state_it_reached_not_the_next_episodes_first(story):
+    transitions, _ = story
+    observation, _, successor, terminated, _ = transitions[0][9]
+    assert (observation, successor, terminated) == ((0, 0, 9, 0), (0, 0, 10, 0), True)
+    assert transitions[0][10][0] == (0, 1, 0, 0)
+
+
+def test_ignoring_terminations_lets_an_episode_run_to_its_time_limit():
+    script = [[{"length": 4, "end": "both", "success_at": (4,)}]]
+    simulator = Scripted.make(ScriptedConfig("scripted", script=script, ignore_terminations=True), 1, seeds)
+    simulator.reset()
+    steps = [simulator.step(np.zeros((1, 1), dtype=np.float32)) for _ in range(4)]
+    assert [bool(step.terminated[0]) for step in steps] == [False] * 4
+    assert steps[-1].truncated[0]
+
+
+def test_a_slot_without_further_seeds_is_idle():
+    queue = [1, 2]
+    simulator = Scripted.make(
+        ScriptedConfig("scripted", script=[[{"length": 2}]]), 1, lambda _: queue.pop(0) if queue else None
+    )
+    simulator.reset()
+    valid = [bool(simulator.step(np.zeros((1, 1), dtype=np.float32)).valid[0]) for _ in range(6)]
+    assert valid == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_slot_of_a_vectorised_environment_without_further_seeds_is_idle(mode):
+    queues = {0: [1, 2], 3: [1]}
+    env = SyncVectorEnv([lambda slot=slot: StoryEnv(slot) for slot in (0, 3)], autoreset_mode=mode)
+    simulator = GymnasiumVector(
+        env, lambda n: queues[(0, 3)[n]].pop(0) if queues[(0, 3)[n]] else None, success_key="is_success"
+    )
+    simulator.reset()
+    steps = [simulator.step(np.zeros((2, 1), dtype=np.float32)) for _ in range(40)]
+    assert sum(step.valid for step in steps).tolist() == [20, 3]
+    assert sum(step.terminated.astype(int) for step in steps).tolist() == [2, 1]
+
+
+def test_a_vectorised_environment_that_does_not_say_how_it_resets_is_refused():
+    env = SyncVectorEnv([lambda: StoryEnv(0)])
+    env.metadata = {}
+    with pytest.raises(ConfigError, match="autoreset_mode"):
+        GymnasiumVector(env, seeds)
+
+
+def test_a_natively_vectorised_environment_runs_whole_episodes():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
+    transitions, episodes = tell(Gymnasium.make(config, 3, seeds), fragments=3)
+    assert all(len(slot) == 100 for slot in transitions)
+    assert all(rows and all(row.terminated for row in rows) for rows in episodes)
+
+
+def test_a_natively_vectorised_environment_trains_but_does_not_evaluate():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
+    Gymnasium.check(config, "env.train")
+    with pytest.raises(ConfigError, match=r"draws its own seeds .*: set env\.eval\.vectorized=false"):
+        Gymnasium.check(config, "env.eval")
+
+
+def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
+    (tmp_path / "my_tasks.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = GymnasiumConfig("gymnasium", id="my_tasks:Mine-v0")
+    Gymnasium.check(config, "env.train")
+    assert Gymnasium.make(config, 1, seeds).spec.num_actions == 2
+
+
+def test_an_environment_without_success_says_nothing_about_it():
+    simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 2, seeds)
+    simulator.reset()
+    assert simulator.step(np.zeros(2, dtype=np.int64)).success is None
+
+
+def test_a_discrete_action_reaches_gymnasium_as_an_integer():
+    simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 1, seeds)
+    first, _ = simulator.reset()
+    step = simulator.step(np.array([1], dtype=np.int64))
+    assert step.observations[0, 1] > first[0, 1]  # action 1 pushes the cart to the right
+
+
+def test_an_unknown_gymnasium_id_names_the_nearest():
+    with pytest.raises(ConfigError, match="CartPole-v1"):
+        Gymnasium.check(GymnasiumConfig("gymnasium", id="CartPol-v1"), "env.train")
+
+
+def test_observations_that_are_no_box_are_refused():
+    with pytest.raises(ConfigError, match="only Box works"):
+        Gymnasium.make(GymnasiumConfig("gymnasium", id="FrozenLake-v1"), 1, seeds)
+
+
+@pytest.mark.maniskill
+@pytest.mark.slow
+class TestManiSkill:
+    def test_an_unknown_task_names_the_nearest(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match="PushCube-v1"):
+            ManiSkill.check(ManiSkillConfig("maniskill", id="PushCub-v1"), "env.train")
+
+    def test_an_unknown_control_mode_is_an_error_of_the_configuration(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match="pd_nothing"):
+            ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1", control_mode="pd_nothing"), 1, seeds)
+
+    def test_missing_assets_are_an_error_with_the_command_that_downloads_them(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        with pytest.raises(ConfigError, match=r"python -m mani_skill\.utils\.download_asset PickSingleYCB-v1"):
+            ManiSkill.make(ManiSkillConfig("maniskill", id="PickSingleYCB-v1"), 1, seeds)
+
+    def test_equal_seeds_begin_equal_episodes(self):
+        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+
+        simulator = ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1"), 2, seeds)
+        observations, _ = simulator.reset()
+        assert np.array_equal(observations[0], observations[1])
+        actions = np.full((2, 8), 0.5, dtype=np.float32)
+        with torch.no_grad():
+            steps = [simulator.step(actions) for _ in range(5)]
+        assert np.array_equal(steps[-1].observations[0], steps[-1].observations[1])
+
+    def test_the_short_way_to_poses_changes_no_number(self):
+        import gymnasium
+        from mani_skill.utils.structs.pose import Pose
+
+        from rlpipe.envs.maniskill import load_maniskill, quicken_poses
+
+        load_maniskill()
+        quicken_poses()
+        short = Pose.__dict__["create"]
+        options = {"obs_mode": "state", "reward_mode": "normalized_dense", "render_backend": "none"}
+        actions = np.random.default_rng(0).uniform(-1, 1, (30, 8)).astype(np.float32)
+
+        def story() -> list[np.ndarray]:
+            env = gymnasium.make("PushCube-v1", num_envs=1, sim_backend="physx_cpu", **options)
+            answers = [env.reset(seed=3)[0], *(x for action in actions for x in env.step(action)[:3])]
+            env.close()
+            return [np.asarray(answer) for answer in answers]
+
+        try:
+            quick = story()
+            Pose.create = classmethod(short.__func__.__wrapped__)
+            slow = story()
+        finally:
+            Pose.create = short
+        assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(quick, slow, strict=True))
+
+    def test_poses_that_the_short_way_does_not_cover_go_the_long_one(self):
+        import sapien
+        from mani_skill.utils.structs.pose import Pose
+
+        from rlpipe.envs.maniskill import quicken_poses
+
+        quicken_poses()
+        one = Pose.create(sapien.Pose([1, 2, 3]))
+        assert one.raw_pose.tolist() == [[1, 2, 3, 1, 0, 0, 0]]
+        assert Pose.create([sapien.Pose([1, 2, 3])] * 2).raw_pose.tolist() == one.raw_pose.tolist() * 2
+        assert Pose.create(torch.tensor([1.0, 2.0, 3.0])).raw_pose.tolist() == one.raw_pose.tolist()
+        assert Pose.create(one).raw_pose.tolist() == one.raw_pose.tolist()

@@ -1,0 +1,136 @@
+"""A simulated cluster whose nodes can be killed and drained, and runs on it. A node is a raylet of its own, with its
+processes, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import to_yaml
+from rlpipe.run.directory import read_jsonl
+from tests.helpers import REPOSITORY
+
+TOKEN = "f" * 64
+"""Of whatever Ray a process of tests starts; one for all, because Ray reads a process's token once."""
+RECOMMENDED = {  # docs/cluster.md
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+}
+PATIENT = {  # a busy machine is no reason for a node to give up
+    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_niceness": "0",
+}
+
+
+class SimulatedCluster:
+    """A head without CPUs, and nodes that come and go."""
+
+    def __init__(self, nodes: int, cpus: float) -> None:
+        """Starts it; what it needs to know stands in the environment already."""
+        from ray.cluster_utils import Cluster
+
+        self._cpus = cpus
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100_000_000}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = self._cluster.address
+        for _ in range(nodes):
+            self.add()
+
+    def add(self) -> None:
+        self._cluster.add_node(num_cpus=self._cpus, object_store_memory=100_000_000)
+
+    def has(self, node: str) -> bool:
+        return any(one.node_id == node for one in self._cluster.worker_nodes)
+
+    def kill(self, node: str) -> None:
+        """Ends a node at once, as when a machine is lost."""
+        (one,) = (one for one in self._cluster.worker_nodes if one.node_id == node)
+        self._cluster.remove_node(one, allow_graceful=False)
+
+    def drain(self, node: str, seconds: int) -> None:
+        """Says that a node will be taken away after so many seconds, as a cloud does."""
+        subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address, "--node-id", node,
+             "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken back",
+             "--deadline-remaining-seconds", str(seconds)],
+            check=True, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+@contextlib.contextmanager
+def simulated(nodes: int, cpus: float, **variables: str) -> Iterator[SimulatedCluster]:
+    """A cluster with the health settings that the docs recommend, and its environment."""
+    wanted = {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **variables}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        cluster = SimulatedCluster(nodes, cpus)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+class Run:
+    """A run in a process of its own, which can be killed and begun again."""
+
+    def __init__(self, config: Config, folder: Path, address: str, *options: str) -> None:
+        self._config = folder / "config.yaml"
+        self._config.write_text(to_yaml(config))
+        self._folder = Path(config.runner.logger.log_path)
+        self._command = [sys.executable, "-m", "rlpipe", "train", str(self._config), "--ray-address", address, *options]
+        self.output = folder / "output.txt"
+        self.start()
+
+    def start(self) -> None:
+        with self.output.open("ab") as out:
+            self.process = subprocess.Popen(
+                self._command, stdout=out, stderr=out, cwd=REPOSITORY,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            )  # fmt: skip
+
+    @property
+    def directory(self) -> Path | None:
+        found = sorted(self._folder.glob("*/*/run.json"))
+        return found[-1].parent if found else None
+
+    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        run = self.directory
+        return list(read_jsonl(run / name)) if run is not None and (run / name).is_file() else []
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [event for event in self.rows("events.jsonl") if event["kind"] in kinds]
+
+    def parts(self) -> dict[str, str]:
+        """Node of each part, as ``run.json`` has them; workers may have moved since."""
+        assert self.directory is not None
+        found = json.loads((self.directory / "run.json").read_text())["cluster"]["parts"]
+        return {name: part["node"] for name, part in found.items()}
+
+    def until(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
+        """What it says once it says something; the run must go on until then."""
+        ends = time.monotonic() + seconds
+        while not (found := what()):
+            assert self.process.poll() is None, self.output.read_text()[-3000:]
+            assert time.monotonic() < ends, self.output.read_text()[-3000:]
+            time.sleep(0.05)
+        return found

@@ -1,0 +1,167 @@
+"""A simulator that fails in a chosen way, and checks of what a run wrote in spite of it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from numpy.typing import NDArray
+
+from rlpipe.config.schema import Config
+from rlpipe.envs.base import NextSeed, Step
+from rlpipe.envs.scripted import Scripted, ScriptedConfig
+from rlpipe.metrics import CATALOGUE, MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.run.directory import read_jsonl
+from rlpipe.trajectory import Episode
+from tests.helpers.runs import beside, scripted
+
+TWO_WORKERS = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5")
+
+
+@dataclass(frozen=True)
+class FaultyConfig(ScriptedConfig):
+    """Options of the faulty simulator."""
+
+    fault: str = ""
+    """``kill``, ``crash``, ``exit``, ``hang``, ``stop``, ``raise``, ``leak``; empty for none."""
+    folder: str = ""
+    """Where it is noted how often it has failed, in whatever process."""
+    times: int = 1
+    """How often it fails."""
+    at: int = 40
+    """Step of a simulator at which it fails."""
+
+
+class Faulty(Scripted):
+    """The scripted simulator, with a fault."""
+
+    Config = FaultyConfig
+
+    @classmethod
+    def make(cls, config: FaultyConfig, num_envs: int, next_seed: NextSeed) -> Faulty:
+        simulator = super().make(config, num_envs, next_seed)
+        assert isinstance(simulator, Faulty)
+        simulator._config = config
+        simulator._taken = 0
+        simulator._kept = []
+        for env in simulator._envs:
+            env._slot = 0  # or environments of a group could be told apart
+        return simulator
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        self._taken += 1
+        fault = self._config.fault
+        if fault == "leak":
+            self._kept.append(os.urandom(2_000_000))
+        elif fault and self._taken >= self._config.at and self._may():
+            fail(fault)
+        return super().step(actions)
+
+    def _may(self) -> bool:
+        """Whether it has not failed often enough, which is noted."""
+        for n in range(self._config.times):
+            with contextlib.suppress(FileExistsError):
+                Path(self._config.folder, f"fault-{n}").touch(exist_ok=False)
+                return True
+        return False
+
+
+def fail(fault: str) -> None:
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault == "crash":
+        faulthandler._sigsegv()
+    elif fault == "exit":
+        sys.exit(7)
+    elif fault == "hang":
+        time.sleep(3600)
+    raise ArithmeticError("the solver diverged")
+
+
+def faulty(tmp_path: Path, fault: str, *overrides: str, **tree: Any) -> Config:
+    """A run of 12 iterations with two workers, 4 environments and 16 steps each, whose simulators fail."""
+    train = {"name": "tests.helpers.faulty:Faulty", "total_num_envs": 4, "match_actions": True, "fault": fault}
+    tree.setdefault("env", {"train": {**train, "folder": str(tmp_path)}, "eval": {"fault": ""}})
+    return scripted(tmp_path, *TWO_WORKERS, "runner.total_timesteps=768", *overrides, **tree)
+
+
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return list(read_jsonl(run / name))
+
+
+def events(run: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in rows(run, "events.jsonl") if event["kind"] == kind]
+
+
+def assert_whole(run: Path, iterations: int) -> None:
+    """Every iteration once, every number what the ledger says, no episode twice."""
+    written, ledger = rows(run), rows(run, "episodes.jsonl")
+    assert [row["iteration"] for row in written] == list(range(1, iterations + 1))
+    played: dict[int, list[Episode]] = {}
+    for row in ledger:
+        played.setdefault(row["iteration"], []).append(Episode.from_row(row))
+    begun = json.loads((run / "run.json").read_text()).get("resumed_after", [])
+    declared = [metric for name, metric in CATALOGUE.items() if name.startswith("env/")]
+    whole = MetricWindow()
+    for row in written:
+        incarnation = max((n for n, after in enumerate(begun, start=1) if after < row["iteration"]), default=0)
+        now = MetricWindow()
+        for window in (now, whole):
+            m.ENV.observe(window, played.get(row["iteration"], []), incarnation)
+        expected = now.read([metric for metric in declared if not metric.lifetime])
+        expected |= whole.read([metric for metric in declared if metric.lifetime])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+    seeds = [(row["slot"], row["seed"]) for row in ledger]
+    assert len({*seeds}) == len(seeds)
+
+
+def pids(run: Path) -> dict[str, int]:
+    """Process of each rollout worker and learner that works now."""
+    parts = json.loads((run / "run.json").read_text())["cluster"]["parts"]
+    found = {name: part["pid"] for name, part in parts.items() if "pid" in part}
+    told = rows(run, "events.jsonl") if (run / "events.jsonl").is_file() else []
+    last = max((n for n, event in enumerate(told) if event["kind"] in ("recovered", "resumed")), default=0)
+    since = [event["data"] for event in told[last:] if event["kind"] == "restarted"]
+    return found | {fault["part"]: fault["successor"] for fault in since if "successor" in fault}
+
+
+PARTS = ("rollout", "learner", "metric-logger", "inference")
+
+
+def processes(*names: str) -> list[psutil.Process]:
+    """Of parts whose names begin so, on whatever Ray below this process; of every part without a name."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(tuple(f"ray::{name}" for name in names or PARTS)):
+                found.append(process)
+    return found
+
+
+def killed(name: str, log_path: Path, after: int, times: int = 1) -> contextlib.AbstractContextManager[None]:
+    """Kills a part with SIGKILL once so many iterations are written since the run began or the part was killed."""
+    done = 0
+
+    def kill() -> bool:
+        nonlocal done
+        files = [*log_path.glob("*/*/metrics.jsonl")]
+        if files and files[0].read_bytes().count(b"\n") >= after * (done + 1) and (found := processes(name)):
+            with contextlib.suppress(psutil.Error):
+                found[0].kill()
+                found[0].wait(10)
+            done += 1
+        return done == times
+
+    return beside(kill)

@@ -1,0 +1,175 @@
+"""Runs whose backends fail in every way there is, for the tests and for ``benchmarks/outages.py``.
+
+``tests.helpers.outages:wandb`` is the real ``wandb`` backend with the fault that ``OUTAGE`` names in the environment.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rlpipe.backends.base import Backend
+from rlpipe.plugins import resolve
+from rlpipe.run.directory import RunDirectory, read_jsonl
+
+FAULTS = ("raises at start", "raises later", "sleeps 60 s", "killed", "disk full", "back after 20")
+BEGINS, BACK = 10, 30
+"""Iterations after which the fault begins, and after which it ends, where it does."""
+ITERATIONS = 45
+
+
+class UnreachableError(OSError):
+    """The service does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EHOSTUNREACH, "no route to the tracker")
+
+
+def __getattr__(name: str) -> type[Backend]:
+    """The backend of that name, faulty."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    real: type[Backend] = resolve("backends", name, "outages")
+
+    class Faulty(real):  # type: ignore[misc, valid-type]
+        def __init__(self, run: Any) -> None:
+            self.fault, self.folder = os.environ.get("OUTAGE", ""), run.directory
+            if self.fault == "raises at start":
+                raise UnreachableError
+            super().__init__(run)
+
+        def write(self, row: Any) -> None:
+            if row.iteration >= BEGINS:
+                self.fail(row.iteration)
+            super().write(row)
+
+        def fail(self, iteration: int) -> None:
+            if self.fault == "raises later":
+                raise UnreachableError
+            if self.fault == "sleeps 60 s":
+                time.sleep(60)
+            if self.fault == "killed" and iteration % 10 == 0 and not (once := self.folder / f".{iteration}").exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "back after 20" and lines(self.folder / "metrics.jsonl") < BACK:
+                raise UnreachableError
+
+    return Faulty
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run.
+
+    Attributes:
+        step: median seconds of an iteration.  code: exit code of the command.
+        missing: rows that the backend's store lacks, or holds with other numbers, when the run has ended.
+        after_sync: the same after ``rlpipe sync``.
+        told: kinds of the events about it, but for those that say that it is over.
+    """
+
+    step: float
+    code: int
+    missing: int
+    after_sync: int
+    told: list[str]
+
+
+def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int = ITERATIONS) -> Outcome:
+    """Trains with a backend that fails, on the scripted simulator, and looks what its store holds.
+
+    Args:
+        folder: for the run.  backend: name of the real one.  store: its module in ``tests.helpers.stores``.
+        fault: one of ``FAULTS``, or nothing.  iterations: length of the run, of 16 steps of 16 ms each.
+    """
+    from rlpipe.config.tree import from_yaml, to_yaml
+    from tests.helpers.runs import scripted
+
+    name = f"{__name__}:{backend}"
+    overrides = (f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.004", "runner.save_interval=5")
+    tree = from_yaml(
+        to_yaml(scripted(folder, f"runner.logger.logger_backends=[{backend}]", *store.OPTIONS, *overrides))
+    )
+    logger = tree["runner"]["logger"]
+    logger |= {"logger_backends": [name], "options": {name: logger["options"].get(backend, {})}}
+    recovers = fault not in ("raises at start", "raises later", "sleeps 60 s")
+    logger |= {"deadline": 2.0, "finish_timeout": 30.0 if recovers else 3.0}
+    file = folder / "config.yaml"
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(tree)), encoding="utf-8")
+    command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
+    environment = {**os.environ, "OUTAGE": fault}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    if fault == "disk full":
+        threading.Thread(target=_fill_for_a_while, args=(folder, process), daemon=True).start()
+    output, _ = process.communicate(timeout=600)
+    try:
+        directory = RunDirectory(next(folder.glob("scripted/*/metrics.jsonl")).parent)
+    except StopIteration:
+        raise RuntimeError(f"the run wrote nothing: {output}") from None
+    missing = wrong_rows(directory, store)
+    sync = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", name]
+    answer = subprocess.run(sync, capture_output=True, text=True, timeout=300, check=False)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr)
+    rows = list(read_jsonl(directory.path / "metrics.jsonl"))
+    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
+    told = [e["kind"] for e in events if e["data"]["level"] != "cleared"]
+    step = statistics.median(row["metrics"]["time/step"] for row in rows[1:])
+    return Outcome(step, process.returncode, missing, wrong_rows(directory, store), told)
+
+
+def wrong_rows(directory: RunDirectory, store: Any) -> int:
+    """Rows of ``metrics.jsonl`` that the store does not hold exactly."""
+    try:
+        held = store.numbers(directory)
+    except AssertionError:
+        raise  # it holds something twice
+    except Exception:
+        held = {}  # nothing was ever shown, so there is no store
+    rows = list(read_jsonl(directory.path / "metrics.jsonl"))
+    return sum(not _same(row["metrics"], held.get(row["iteration"], {}), store.TOLERANCE) for row in rows)
+
+
+def _same(row: dict[str, float], held: dict[str, float], tolerance: float) -> bool:
+    return row.keys() == held.keys() and all(abs(held[n] - row[n]) <= tolerance * abs(row[n]) for n in row)
+
+
+def _fill_for_a_while(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Takes all room of the disk after some iterations, and gives it back after as many seconds as 20 take."""
+    while process.poll() is None:
+        rows = [file for file in folder.glob("scripted/*/metrics.jsonl") if lines(file) >= BEGINS]
+        if rows:
+            break
+        time.sleep(0.02)
+    ballast = fill(folder)
+    time.sleep(2.5)
+    ballast.unlink()
+
+
+def fill(disk: Path) -> Path:
+    """Takes all room that is left; deleting the file that it returns gives it back."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (2**16, 2**10, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+def lines(file: Path) -> int:
+    """Complete lines."""
+    return file.read_bytes().count(b"\n")

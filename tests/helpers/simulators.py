@@ -1,0 +1,48 @@
+"""Scripted simulators with a twist."""
+
+from __future__ import annotations
+
+from rlpipe.envs.base import SingleEnv
+from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
+
+
+class Unnumbered(Scripted):
+    """The scripted simulator, whose slots cannot be told apart by what they observe."""
+
+    taken = 0
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        script = [[ScriptedEpisode(**episode) for episode in slot] for slot in config.script]
+        envs = [
+            ScriptedEnv(0, script[n % len(script)], match_actions=config.match_actions, discrete=config.discrete)
+            for n in range(num_envs)
+        ]
+        return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+
+    def step(self, actions):
+        self.taken += 1
+        return super().step(actions)
+
+
+class RaceEnv(ScriptedEnv):
+    """Its seed alone decides what happens: an even one is solved in 2 steps, an odd one fails after 20."""
+
+    def reset(self, seed):
+        assert seed is not None
+        self._episodes = [
+            ScriptedEpisode(20, "truncated") if seed % 2 else ScriptedEpisode(2, "terminated", (2,), reward=1.0)
+        ]
+        return super().reset(seed)
+
+
+class Race(Scripted):
+    """Half of its episodes are quick and successful, half are slow and fail."""
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        envs: list[SingleEnv] = [RaceEnv(n, []) for n in range(num_envs)]
+        return cls(envs, next_seed, ignore_terminations=False)
+
+
+RACE = {"train": {"name": "tests.helpers.simulators:Race", "total_num_envs": 6}}

@@ -1,0 +1,235 @@
+"""Rules, and the monitor that raises an alert once and clears it once."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.declaration import Metric, Sign, observed
+from rlpipe.metrics.health import TAGS, VARIABLES, Alert, Monitor
+from rlpipe.metrics.reductions import Mean
+from rlpipe.metrics.rules import (
+    Avoid,
+    Band,
+    Check,
+    Drop,
+    Exceeds,
+    Expect,
+    Finite,
+    Holds,
+    Increasing,
+    KeepsPerDimension,
+    KeepsShare,
+    MovesWith,
+    Near,
+    Percentile,
+    Rule,
+    Spike,
+    Steady,
+    Unchanged,
+)
+
+SAW = [10.0, 11.0, 9.0, 10.0, 11.0, 9.0]
+
+
+def metric(name: str, *rules: Rule, **signs: Sign) -> Metric:
+    return observed(name, Mean, unit="1", meaning="for a test", formula="x", rules=rules, signs=signs)
+
+
+def watching(*rules: Rule, tags: tuple[str, ...] = (), **variables: float) -> Monitor:
+    """A monitor of one metric, x."""
+    return Monitor({"x": metric("x", *rules)}, variables, frozenset(tags))
+
+
+def course(monitor: Monitor, values: list[float], **others: list[float]) -> list[tuple[int, str]]:
+    """What happens while x, and other metrics, take these values: (iteration, raised or cleared)."""
+    happened = []
+    for place, value in enumerate(values):
+        row = {"x": value, **{name: of[place] for name, of in others.items()}}
+        alerts = monitor.judge(place + 1, row, progress=place / len(values))
+        happened += [(alert.iteration, "cleared" if alert.cleared else "raised") for alert in alerts]
+    return happened
+
+
+@pytest.mark.parametrize(
+    ("check", "fine", "wrong"),
+    [
+        (Band(0.0, 1.0), [0.0, 1.0], 1.1),
+        (Band(0.0, open=True), [0.1], 0.0),
+        (Near(1.0, 0.5), [1.5, 0.5], 0.4),
+        (Expect("up", 3), [1.0, 2.0], 0.0),
+        (Avoid("flat", 3), [1.0, 1.0], 1.0),
+        (Spike(8.0, 6), SAW, 20.0),
+        (Increasing(2), [1.0, 2.0, 3.0], 3.0),
+        (Unchanged(2), [0.2, 0.2], 0.1),
+        (Drop(0.5, 6), SAW, 4.0),
+        (Exceeds(0.0, 3), [0.0, 0.0], 0.0),
+        (Steady(0.5, 4), [1.0, 1.0, 1.0], 9.0),
+        (Holds("{x} <= 2 * limit"), [4.0], 5.0),
+        (Holds("abs(delta({x})) < 2"), [1.0, 2.0], 4.0),
+    ],
+    ids=str,
+)
+def test_a_rule_is_met_until_the_value_that_violates_it(check: Check, fine: list[float], wrong: float):
+    monitor = watching(Rule("rule", "warn", check), limit=2.0)
+    assert course(monitor, [*fine, wrong]) == [(len(fine) + 1, "raised")]
+
+
+def test_a_share_of_the_first_value_must_be_kept_only_early_in_the_run():
+    rule = Rule("collapse", "warn", KeepsShare(0.1, 0.5))
+    assert course(watching(rule), [1.0, 0.2, 0.05, 0.05, 0.05, 0.05]) == [(3, "raised")]
+    assert course(watching(rule), [1.0, 0.2, 0.2, 0.05, 0.05, 0.05]) == []
+
+
+def test_a_gaussian_may_lose_so_much_entropy_per_action_dimension():
+    rule = Rule("collapse", "warn", KeepsPerDimension(2.0, 0.9))
+    assert course(watching(rule, action_dims=3.0), [1.0, -5.0, -5.1]) == [(3, "raised")]
+    assert course(watching(rule), [1.0, -50.0]) == []  # nobody said how many dimensions there are
+
+
+def test_what_collapsed_early_still_stands_late_until_it_is_mended():
+    monitor = watching(Rule("collapse", "warn", KeepsShare(0.1, 0.3)))
+    assert course(monitor, [1.0, 0.01, 0.01, 0.01, 0.01, 0.5]) == [(2, "raised"), (6, "cleared")]
+
+
+def test_a_crash_stands_as_long_as_the_value_stays_down():
+    monitor = watching(Rule("crash", "critical", Drop(0.5, 6)))
+    assert course(monitor, [*SAW, *[1.0] * 20]) == [(7, "raised")]
+    assert monitor.judge(27, {"x": 9.0})[0].cleared
+
+
+def test_scatter_is_no_crash():
+    noisy = [0.0, 0.3, 0.1, 0.4, 0.0, 0.2, 0.0, 0.3, 0.0]
+    assert course(watching(Rule("crash", "critical", Drop(0.5, 6))), noisy) == []
+
+
+def test_returns_below_zero_can_crash_too():
+    monitor = watching(Rule("crash", "critical", Drop(0.8, 5)))
+    assert course(monitor, [-1000.0, -200.0, -210.0, -190.0, -200.0, -200.0, -900.0]) == [(7, "raised")]
+
+
+def test_two_metrics_that_should_move_together_and_do_not():
+    monitor = watching(Rule("diverges", "info", MovesWith("y", 0.0, 4)))
+    assert course(monitor, [1.0, 2.0, 3.0, 4.0], y=[1.0, 2.0, 3.0, 4.0]) == []
+    monitor = watching(Rule("diverges", "info", MovesWith("y", 0.0, 4)))
+    assert course(monitor, [1.0, 2.0, 3.0, 4.0], y=[4.0, 3.0, 2.0, 1.0]) == [(4, "raised")]
+
+
+def test_observations_that_were_not_finite_raise_an_alert_even_where_nothing_else_was_observed():
+    monitor = watching(Rule("finite", "critical", Finite()))
+    (alert,) = monitor.judge(1, {}, nonfinite={"x": 3})
+    assert (alert.metric, alert.value) == ("x", 3.0)
+    assert monitor.judge(2, {"x": 1.0})[0].cleared
+
+
+def test_a_percentile_of_a_histogram_is_judged_by_itself():
+    monitor = watching(Rule("tail", "critical", Percentile(100, high=200.0)), Rule("wide", "warn", Holds("p75 < 2")))
+    (tail,) = monitor.judge(1, {}, percentiles={"x": {"p50": 1.0, "p75": 1.5, "p100": 300.0}})
+    assert (tail.rule, tail.value, tail.demanded) == ("tail", 300.0, "largest value at most 200")
+
+
+def test_an_alert_is_raised_once_when_it_is_sustained_and_cleared_once_after_as_long():
+    monitor = watching(Rule("high", "warn", Band(high=1.0), sustained=3))
+    values = [2.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+    assert course(monitor, values) == [(6, "raised"), (14, "cleared")]
+
+
+def test_an_alert_says_since_when():
+    monitor = watching(Rule("high", "warn", Band(high=1.0), sustained=3))
+    course(monitor, [0.0, 2.0, 2.0, 2.0])
+    assert [(alert.since, alert.iteration) for alert in monitor.standing] == [(2, 4)]
+
+
+def test_a_rare_event_is_over_only_after_a_quiet_time():
+    monitor = watching(Rule("any", "critical", Band(high=0.0), quiet=4))
+    assert course(monitor, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]) == [(1, "raised"), (8, "cleared")]
+
+
+def test_a_report_without_the_metric_says_nothing_about_it():
+    monitor = watching(Rule("high", "warn", Band(high=1.0), sustained=2))
+    assert monitor.judge(1, {"x": 2.0}) == monitor.judge(2, {}) == []
+    assert [alert.iteration for alert in monitor.judge(3, {"x": 2.0})] == [3]
+
+
+def test_the_healthy_band_alone_raises_nothing():
+    assert course(watching(Rule("band", "ok", Band(0.0, 1.0))), [5.0, 5.0]) == []
+
+
+def test_a_rule_applies_only_when_its_guard_holds():
+    rule = Rule("high", "warn", Band(high=1.0), when="{y} > 0 and progress > 0.4")
+    assert course(watching(rule), [2.0, 2.0, 2.0, 2.0], y=[1.0, 1.0, 0.0, 1.0]) == [(4, "raised")]
+    assert course(watching(rule), [2.0, 2.0, 2.0, 2.0]) == []  # nobody reports y
+    assert course(watching(Rule("high", "warn", Band(high=1.0), when="tag:whitening")), [2.0]) == []
+    assert course(watching(Rule("high", "warn", Band(high=1.0), when="tag:whitening"), tags=("whitening",)), [2.0])
+
+
+def test_an_exception_that_cannot_be_checked_excuses_nothing():
+    rule = Rule("high", "warn", Band(high=1.0), unless="{y} > 0")
+    assert course(watching(rule), [2.0], y=[1.0]) == []
+    assert course(watching(rule), [2.0]) == [(1, "raised")]
+
+
+def test_another_reward_begins_the_history_anew():
+    monitor = Monitor({"env/return": metric("env/return", Rule("crash", "critical", Drop(0.5, 6)))}, {})
+    for iteration, value in enumerate(SAW):
+        monitor.judge(iteration, {"env/return": value, "train/stage": 0.0})
+    for iteration in range(6, 20):
+        assert monitor.judge(iteration, {"env/return": 0.1, "train/stage": 1.0}) == []
+
+
+def test_a_new_stage_clears_what_stood_before_it():
+    monitor = Monitor({"env/return": metric("env/return", Rule("low", "warn", Band(1.0)))}, {})
+    assert not monitor.judge(1, {"env/return": 0.0, "train/stage": 0.0})[0].cleared
+    assert monitor.judge(2, {"env/return": 2.0, "train/stage": 1.0})[0].cleared
+    assert monitor.standing == []
+
+
+def test_each_member_of_a_family_is_judged_by_itself():
+    monitor = Monitor({"terms/{name}/mean": metric("terms/{name}/mean", Rule("low", "warn", Band(0.0)))}, {})
+    (alert,) = monitor.judge(1, {"terms/reach/mean": 1.0, "terms/grasp/mean": -1.0})
+    assert alert.metric == "terms/grasp/mean"
+
+
+def test_an_alert_names_metric_value_rule_cause_and_remedy():
+    signs = {"low": Sign("low", "too little", "more"), "high": Sign("high", "too much", "less")}
+    monitor = Monitor({"x": metric("x", Rule("high", "warn", Band(high=1.0)), **signs)}, {})
+    (alert,) = monitor.judge(7, {"x": 2.5})
+    assert alert.message == "x is 2.5, healthy is at most 1 (high): too much; try: less"
+    assert json.loads(json.dumps(alert.as_json()))["message"] == alert.message
+
+
+def test_memory_is_bounded_by_the_largest_window():
+    monitor = watching(Rule("flat", "warn", Avoid("flat", 5)), Rule("with", "info", MovesWith("y", 0.0, 7)))
+    course(monitor, [float(n) for n in range(500)])
+    assert len(monitor._histories["x"].values) <= 16
+    assert len(monitor._rows) == 7
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause"),
+    [
+        (Rule("high", "warn", Band(high=1.0)), "too much"),
+        (Rule("very_high", "warn", Band(high=1.0), sign="high"), "too much"),
+        (Rule("very_high", "warn", Band(high=1.0)), ""),
+    ],
+)
+def test_a_rule_shows_the_sign_that_it_names_or_that_has_its_name(rule: Rule, cause: str):
+    (alert,) = Monitor({"x": metric("x", rule, high=Sign("high", "too much", "less"))}, {}).judge(1, {"x": 2.0})
+    assert alert.cause == cause
+
+
+def judge(name: str, rule: Rule) -> list[Alert]:
+    """Alerts of three reports of a metric of the catalogue, and of the metrics that one of its rules names."""
+    text = f"{rule.when} {rule.unless} {rule.check}"
+    monitor = Monitor(CATALOGUE, dict.fromkeys(VARIABLES, 1.0), frozenset(TAGS))
+    rows = [{other: float(place) for other in CATALOGUE if other in text or other == name} for place in range(3)]
+    return [alert for place, row in enumerate(rows) for alert in monitor.judge(place, row, progress=0.5)]
+
+
+def test_every_rule_of_the_catalogue_can_be_judged():
+    alerts = [alert for name, metric in CATALOGUE.items() for rule in metric.rules for alert in judge(name, rule)]
+    assert alerts
+    assert [alert for alert in alerts if not math.isfinite(alert.value)] == []

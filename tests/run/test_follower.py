@@ -1,0 +1,279 @@
+"""Views that live apart: always rebuilt from the run directory, whatever happens to them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import rlpipe
+from rlpipe.backends.base import Backend
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import Follower, Tail
+from rlpipe.training.interruption import Interruption
+from tests.helpers.runs import beside, scripted
+
+HERE = "tests.run.test_follower"
+
+
+def run(tmp_path: Path, *backends: str, overrides: tuple[str, ...] = ()) -> RunDirectory:
+    """A finished local run with backends."""
+    config = scripted(tmp_path, f"runner.logger.logger_backends=[{','.join(backends)}]", *overrides)
+    return RunDirectory(rlpipe.train(config, local=True).directory)
+
+
+def truth(directory: RunDirectory) -> dict[int, dict[str, float]]:
+    return {row["iteration"]: row["metrics"] for row in read_jsonl(directory.path / "metrics.jsonl")}
+
+
+def in_csv(directory: RunDirectory) -> dict[int, dict[str, float]]:
+    with (directory.path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["iteration"] for row in rows}) == len(rows)
+    return {
+        int(row["iteration"]): {
+            name: float(value)
+            for name, value in row.items()
+            if value and name not in ("iteration", "total_timesteps", "time")
+        }
+        for row in rows
+    }
+
+
+def in_tensorboard(directory: RunDirectory, name: str) -> list[tuple[int, float]]:
+    reader = EventAccumulator(str(directory.path / "tensorboard"), size_guidance={"scalars": 0})
+    reader.Reload()
+    return [(point.step, point.value) for point in reader.Scalars(name)]
+
+
+def follow(directory: RunDirectory, name: str) -> bool:
+    """One look of a follower, as ``rlpipe sync`` makes it."""
+    return Follower(directory, name).catch_up()
+
+
+def events(directory: RunDirectory, kind: str) -> list[dict]:
+    return [event for event in read_jsonl(directory.path / "events.jsonl") if event["kind"] == kind]
+
+
+@pytest.mark.slow
+def test_a_run_feeds_its_backends_while_it_goes_on(tmp_path):
+    directory = run(tmp_path, "csv", "tensorboard")
+    assert in_csv(directory) == truth(directory)
+    expected = [(iteration, pytest.approx(row["train/loss"])) for iteration, row in truth(directory).items()]
+    assert in_tensorboard(directory, "train/loss") == expected
+
+
+def test_sync_shows_a_finished_run_and_a_second_one_changes_nothing(tmp_path):
+    directory = run(tmp_path)
+    assert follow(directory, "csv")
+    once = (directory.path / "metrics.csv").read_bytes()
+    assert in_csv(directory) == truth(directory)
+    assert follow(directory, "csv")
+    assert (directory.path / "metrics.csv").read_bytes() == once
+
+
+def test_a_resume_takes_back_what_no_longer_holds(tmp_path):
+    directory = run(tmp_path, overrides=("runner.save_interval=2",))
+    follow(directory, "csv")
+    follow(directory, "tensorboard")
+    time.sleep(1.1)  # TensorBoard reads event files in the order of their seconds
+    (directory.path / "checkpoints" / "iteration-000004.npz").unlink()  # as if the run had died after iteration 3
+    rlpipe.train(load_config(directory.path / "config.yaml"), local=True, resume=directory.path)
+    assert follow(directory, "csv")
+    assert follow(directory, "tensorboard")
+    assert in_csv(directory) == truth(directory)
+    expected = [(iteration, pytest.approx(row["train/loss"])) for iteration, row in truth(directory).items()]
+    assert in_tensorboard(directory, "train/loss") == expected
+
+
+class CannotForget(Backend):
+    """Like a service that keeps every step it was ever given."""
+
+    forgets = False
+    given: list[int]
+    kept: list[int] = []  # noqa: RUF012 - shared by all openings, as a service would
+
+    def __init__(self, run):
+        self.given = []
+
+    def write(self, row):
+        CannotForget.kept.append(row.iteration)
+
+    def close(self, status):
+        """Holds nothing."""
+
+
+def test_a_view_that_cannot_forget_only_gets_what_a_checkpoint_covers(tmp_path):
+    directory = run(tmp_path, overrides=("runner.save_interval=3",))
+    (directory.path / "checkpoints" / "iteration-000004.npz").unlink()
+    directory.write_json({**directory.read_json(), "status": "running"})
+    CannotForget.kept.clear()
+    follower = Follower(directory, f"{HERE}:CannotForget")
+    assert not follower.catch_up()
+    assert CannotForget.kept == [1, 2, 3]
+    directory.write_json({**directory.read_json(), "status": "completed"})
+    assert follower.catch_up()
+    assert CannotForget.kept == [1, 2, 3, 4]
+
+
+def test_of_a_run_that_failed_it_gets_no_more_because_a_resume_may_make_the_rest_again(tmp_path):
+    directory = run(tmp_path, overrides=("runner.save_interval=3",))
+    (directory.path / "checkpoints" / "iteration-000004.npz").unlink()
+    directory.write_json({**directory.read_json(), "status": "failed"})
+    CannotForget.kept.clear()
+    follower = Follower(directory, f"{HERE}:CannotForget")
+    assert follower.catch_up()
+    assert (CannotForget.kept, follower.withheld) == ([1, 2, 3], 1)
+
+
+@dataclass(frozen=True)
+class Where:
+    place: str = "here"
+
+
+class HasPlaces(CannotForget):
+    Config = Where
+
+
+def test_a_view_with_other_options_begins_anew(tmp_path):
+    directory = run(tmp_path)
+    CannotForget.kept.clear()
+    assert Follower(directory, f"{HERE}:HasPlaces").catch_up()
+    assert Follower(directory, f"{HERE}:HasPlaces").catch_up()
+    assert CannotForget.kept == [1, 2, 3, 4]
+    assert Follower(directory, f"{HERE}:HasPlaces", {"place": "there"}).catch_up()
+    assert CannotForget.kept == [1, 2, 3, 4, 1, 2, 3, 4]
+
+
+class FailsAtStart(Backend):
+    def __init__(self, run):
+        raise RuntimeError("no route to the tracker")
+
+    def write(self, row):
+        """Never reached."""
+
+    def close(self, status):
+        """Never reached."""
+
+
+class FailsLater(FailsAtStart):
+    def __init__(self, run):
+        self.first = run.first_iteration
+
+    def write(self, row):
+        if row.iteration == 2:
+            raise RuntimeError("disk full")
+
+
+class Dies(FailsLater):
+    def write(self, row):
+        os._exit(9)
+
+
+class Sleeps(FailsLater):
+    def write(self, row):
+        time.sleep(60)
+
+
+def interrupted_once_told(log_path: Path, kind: str, interruption: Interruption) -> AbstractContextManager[None]:
+    """Ends a run once an event of that kind is written, however long that takes."""
+
+    def interrupt() -> bool:
+        if told := any(f'"kind": "{kind}"' in file.read_text() for file in log_path.glob("*/*/events.jsonl")):
+            interruption.request("the test")
+        return told
+
+    return beside(interrupt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["FailsAtStart", "FailsLater", "Dies", "Sleeps"])
+def test_a_backend_that_fails_is_told_once_and_costs_the_run_nothing(tmp_path, fault):
+    # Long enough for the view that does not fail, even where it waits for a processor while it starts.
+    options = ("runner.logger.deadline=10", "runner.logger.finish_timeout=15", "env.train.step_seconds=0.02")
+    backends = f"runner.logger.logger_backends=['{HERE}:{fault}',csv]"
+    interruption = Interruption()
+    with interrupted_once_told(tmp_path, "backend", interruption):
+        config = scripted(tmp_path, backends, *options, "runner.total_timesteps=1_000_000")
+        directory = RunDirectory(rlpipe.train(config, local=True, interruption=interruption).directory)
+    assert directory.read_json()["status"] == "interrupted"
+    told = events(directory, "backend")
+    assert [event["data"]["backend"] for event in told] == [f"{HERE}:{fault}"]
+    assert "nothing is lost" in told[0]["message"]
+    assert in_csv(directory) == truth(directory)
+
+
+class BackAfterAWhile(Backend):
+    """Fails until a file exists."""
+
+    def __init__(self, run):
+        self.folder = run.directory
+        if not (self.folder / "repaired").is_file():
+            raise RuntimeError("not yet")
+
+    def write(self, row):
+        with (self.folder / "shown").open("a") as file:
+            file.write(f"{row.iteration}\n")
+
+    def close(self, status):
+        """Holds nothing."""
+
+
+def test_what_a_backend_missed_is_filled_up_when_it_comes_back(tmp_path):
+    directory = run(tmp_path)
+    with pytest.raises(RuntimeError, match="not yet"):
+        follow(directory, f"{HERE}:BackAfterAWhile")
+    (directory.path / "repaired").touch()
+    assert follow(directory, f"{HERE}:BackAfterAWhile")
+    assert (directory.path / "shown").read_text().split() == ["1", "2", "3", "4"]
+
+
+def test_a_run_that_has_not_begun_cannot_be_shown_but_can_be_followed(tmp_path):
+    directory = RunDirectory.create(scripted(tmp_path), {})
+    command = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", "csv"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "has not begun to write yet" in answer.stderr
+    assert not follow(directory, "csv")
+
+
+def test_a_view_has_one_follower(tmp_path):
+    directory = run(tmp_path)
+    first = Follower(directory, "csv")
+    with pytest.raises(ConfigError, match="another process keeps csv up to date"):
+        Follower(directory, "csv")
+    first.close()
+    Follower(directory, "csv").close()
+
+
+def test_options_of_a_backend_are_checked(tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown key runner.logger.options.csv.colour"):
+        scripted(tmp_path, "runner.logger.logger_backends=[csv]", "runner.logger.options.csv.colour=red")
+    with pytest.raises(ConfigError, match=r"csv is not among runner.logger.logger_backends"):
+        scripted(tmp_path, "runner.logger.options.csv.path=x")
+
+
+def test_a_tail_waits_for_the_end_of_a_line_and_begins_anew_with_a_new_file(tmp_path):
+    file = tmp_path / "lines.jsonl"
+    tail = Tail(file)
+    assert list(tail.read()) == []
+    file.write_text('{"a": 1}\n{"a": 2')
+    assert list(tail.read()) == [{"a": 1}]
+    with file.open("a") as out:
+        out.write("0}\n")
+    assert list(tail.read()) == [{"a": 20}]
+    new = tmp_path / "new"
+    new.write_text(json.dumps({"a": 1}) + "\n")
+    new.replace(file)
+    assert list(tail.read()) == [{"a": 1}]

@@ -1,0 +1,129 @@
+"""A run directory whose disk is full: training goes on, nothing written is damaged, and writing resumes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import rlpipe
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from tests.helpers.outages import fill, lines
+from tests.helpers.runs import scripted
+
+SIZE = 4 * 2**20
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MiB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(tmp_path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"needs the right to mount a tmpfs: {mounted.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_a_line_that_finds_no_room_leaves_the_file_whole_and_comes_later(small_disk):
+    directory = RunDirectory(small_disk)
+    directory.append("metrics.jsonl", [{"iteration": 1}])
+    ballast = fill(small_disk)
+    directory.append("episodes.jsonl", [{"iteration": 2, "note": "y" * 10_000}])
+    directory.append("metrics.jsonl", [{"iteration": 2, "note": "x" * 10_000}])
+    assert directory.trouble is not None
+    assert directory.settle() == 1
+    assert (small_disk / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
+    ballast.unlink()
+    assert directory.settle() == 0
+    assert directory.trouble is None
+    for name, iterations in (("metrics.jsonl", [1, 2]), ("episodes.jsonl", [2])):
+        written = (small_disk / name).read_text().splitlines()
+        assert [json.loads(line)["iteration"] for line in written] == iterations
+
+
+def test_a_row_never_comes_before_its_episodes(small_disk):
+    """While the ledger's line waits, the row, which would still fit, waits behind it."""
+    directory = RunDirectory(small_disk)
+    directory.append("episodes.jsonl", [{"iteration": 1}])
+    fill(small_disk)
+    directory.append("episodes.jsonl", [{"iteration": 2, "note": "y" * 10_000}])
+    directory.append("metrics.jsonl", [{"iteration": 2}])
+    assert not (small_disk / "metrics.jsonl").exists()
+
+
+def test_a_run_does_not_begin_on_a_full_disk(small_disk):
+    fill(small_disk)
+    config = scripted(small_disk / "runs")
+    with pytest.raises(ConfigError, match=r"runner.logger.log_path: cannot .*No space left"):
+        rlpipe.train(config, local=True)
+    assert not list(small_disk.glob("runs/scripted/*"))
+
+
+@pytest.mark.slow
+def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_end(small_disk):
+    config = scripted(
+        small_disk / "runs", "runner.logger.logger_backends=[csv, tensorboard]", "runner.total_timesteps=5120",
+        "env.train.step_seconds=0.002",
+    )  # fmt: skip
+    told = []
+    finished = threading.Event()
+
+    def disturb() -> None:
+        while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
+            time.sleep(0.01)
+        ballast = fill(small_disk)
+        written = lines(rows[0])
+        time.sleep(1.5)
+        told.append((written, lines(rows[0])))
+        ballast.unlink()
+        finished.set()
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    result = rlpipe.train(config, local=True)
+    thread.join()
+    assert result.status == "completed"
+    (full, later), directory = told[0], RunDirectory(result.directory)
+    assert later <= full + 1  # nothing was written meanwhile
+    rows = list(read_jsonl(directory.path / "metrics.jsonl"))
+    assert [row["iteration"] for row in rows] == list(range(1, 81))
+    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] == "disk"]  # a view may notice it too
+    assert [e["data"]["level"] for e in events] == ["critical", "cleared"]
+    from tests.helpers.stores import csv, tensorboard
+
+    for store in (csv, tensorboard):
+        assert sorted(store.numbers(directory)) == list(range(1, 81))
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_disk, tmp_path_factory):
+    config = scripted(
+        small_disk / "runs", "runner.total_timesteps=2560", "runner.save_interval=5", "env.train.step_seconds=0.002",
+        "runner.logger.finish_timeout=0.5",
+    )  # fmt: skip
+    file = tmp_path_factory.mktemp("config") / "c.yaml"
+    file.write_text(to_yaml(config), encoding="utf-8")
+    command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
+        time.sleep(0.01)
+    ballast = fill(small_disk)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "found no room" in stderr
+    assert "--resume" in stderr
+    ballast.unlink()
+    run = rows[0].parent
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+    resumed = [sys.executable, "-m", "rlpipe", "train", "--resume", str(run), "--local"]
+    assert subprocess.run(resumed, capture_output=True, check=False, timeout=120).returncode == 0
+    assert [row["iteration"] for row in read_jsonl(run / "metrics.jsonl")] == list(range(1, 41))
