@@ -12,6 +12,8 @@ from typing import IO
 from rlpipe.errors import ConfigError
 
 _POLL_SECONDS = 0.1
+_MAX_ATTEMPTS = 100
+"""Attempts to open a file whose folder others keep removing."""
 
 
 class Lock:
@@ -85,12 +87,16 @@ class TemporaryLock(Lock):
         self._remove_folders()
 
     def _open(self) -> IO[str]:
+        folder, attempts = self._path.parent, 0
         while True:
-            folder = self._path.parent
             self._created |= {path for path in (folder, *folder.parents) if not path.exists()}
-            folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # another start has just removed the folder
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
                 return super()._open()
+            except (FileExistsError, FileNotFoundError):  # another start may have just removed the folder
+                attempts += 1
+                if attempts == _MAX_ATTEMPTS:
+                    raise
 
     def _remove_folders(self) -> None:
         for folder in sorted(self._created, key=lambda path: len(path.parts), reverse=True):

@@ -84,7 +84,14 @@ def test_of_many_that_lock_and_remove_at_once_one_holds_at_a_time(tmp_path, monk
     for thread in threads:
         thread.join()
     assert most == [1] * 120
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "folder" / "lock").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error_and_stays(tmp_path):
+    (tmp_path / "folder").write_text("not a folder")
+    with pytest.raises(FileExistsError):
+        TemporaryLock(tmp_path / "folder" / "lock", 0, "refused")
+    assert (tmp_path / "folder").read_text() == "not a folder"
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_and_leaves_no_folder(tmp_path):
