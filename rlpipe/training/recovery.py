@@ -42,7 +42,7 @@ class TrainResult:
         directory: run directory
         checkpoint: last checkpoint; None if the run was interrupted before its first iteration
         metrics: metrics of the last iteration, with those of the final evaluation if the run completed
-        seconds: wall clock time of the training loop
+        seconds: wall clock time of the run, start-up included
     """
 
     status: Status
