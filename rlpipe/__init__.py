@@ -58,11 +58,11 @@ def train(
     """
     from rlpipe.demonstrations.checks import check_demonstrations
     from rlpipe.run.directory import RunDirectory
-    from rlpipe.run.resume import claimed
+    from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
 
     check_demonstrations(config)
-    with claimed(config, None if resume is None else Path(resume)) as run:
+    with locked_run(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()
         return recovery.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)

@@ -1,7 +1,7 @@
-"""Learning: trajectory batches in, new weights and a ``MetricWindow`` out (stop 4 on the data's way).
+"""Learns from fresh trajectories: batches become new weights and a ``MetricWindow`` (stop 4 of the data path).
 
-Knows nothing of Ray or of backends. The batch crosses to the device once; what is observed stays there until the update
-is over and comes back in one copy.
+A learner knows nothing of Ray or of backends. The batch is copied to the device once; observed values stay there until
+the update is over and come back in one copy.
 """
 
 from __future__ import annotations
