@@ -1,8 +1,6 @@
 """Command line: ``rlpipe COMMAND``. One file per command, which parses, calls, prints and chooses the exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 something critical is wrong with the run,
-130 interrupted (after a clean save).
-Results go to stdout, progress to stderr.
+Results go to stdout, progress to stderr. ``exit_codes`` has the exit codes of all commands.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from rlpipe.cli import (
     train,
 )
 from rlpipe.cli.errors import print_failure, print_refusal
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
 
 app = typer.Typer(
@@ -69,10 +68,10 @@ def main() -> None:
         app()
     except ConfigError as error:
         print_refusal(stderr, error)
-        sys.exit(2)
+        sys.exit(ExitCode.REFUSED)
     except KeyboardInterrupt:
         stderr.print("[yellow]interrupted[/]")
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         print_failure(stderr, error)
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)

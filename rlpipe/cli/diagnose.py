@@ -17,11 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpipe.analysis.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 
-CRITICAL_STANDS = 3
-"""Exit code if a critical finding remains at the end of the run."""
 STYLES = {"critical": "bold red", "warn": "yellow", "info": "cyan", "healthy": "green"}
 VERDICTS = {
     "critical": "This run is broken",
@@ -60,7 +59,7 @@ def diagnose_command(
         piped = not sys.stdout.isatty()  # a file or a pipe has no width
         Console(highlight=False, width=100 if piped else None).print(screen(diagnosis))
     if diagnosis.verdict == "critical":
-        raise typer.Exit(CRITICAL_STANDS)
+        raise typer.Exit(ExitCode.CRITICAL)
 
 
 def screen(diagnosis: Diagnosis) -> RenderableType:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Status
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
-EXIT_CODES = {Status.COMPLETED: 0, Status.STOPPED: 3, Status.FAILED: 1, Status.INTERRUPTED: 130}
+EXIT_CODES = {
+    Status.COMPLETED: ExitCode.DONE,
+    Status.STOPPED: ExitCode.CRITICAL,
+    Status.FAILED: ExitCode.FAILED,
+    Status.INTERRUPTED: ExitCode.INTERRUPTED,
+}
 """Exit code of each way a run can end, from the best to the worst."""
 
 

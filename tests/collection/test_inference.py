@@ -16,7 +16,7 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import Node, inference_bundles
-from rlpipe.doctor.checks import _aside
+from rlpipe.doctor.servers import in_background
 from rlpipe.errors import ActorLostError, ConfigError, RunError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
@@ -67,7 +67,7 @@ def ask(server, threads, *ranks, count=2, version=0, each=False):
 @pytest.fixture
 def threads():
     """Gives a thread to each call; one that is never answered holds up neither its test nor the end of all."""
-    return SimpleNamespace(submit=_aside)
+    return SimpleNamespace(submit=in_background)
 
 
 def read(window):
@@ -310,9 +310,10 @@ class TestOnRay:
         try:
             engine.start_workers(stages(engine._config), 0)
             collection = engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
-            while not ray.get(engine._servers[0].call("__getattribute__", "_passes")).sizes:
-                time.sleep(0.05)  # until somebody has been answered
-            ray.kill(engine._servers[0].actor)
+            passes = lambda process: len(process._object._passes.sizes)  # noqa: E731 - sent to the server
+            while not ray.get(engine._servers[0].handle.__ray_call__.remote(passes)):
+                time.sleep(0.05)  # until a worker has been answered
+            ray.kill(engine._servers[0].handle)
             with pytest.raises(ActorLostError, match="inference-0"):
                 engine.gather(collection)
         finally:

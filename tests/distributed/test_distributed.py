@@ -16,7 +16,7 @@ import ray
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.doctor import checks
+from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.run import checkpoint
@@ -121,7 +121,7 @@ def test_an_evaluation_needs_no_place_for_a_learner(tmp_path):
 
 
 def test_what_could_be_better_on_the_cluster_is_told_in_the_events(tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "ENOUGH_FILES", 10**9)
+    monkeypatch.setattr(machine, "ENOUGH_FILES", 10**9)
     told = [event["message"] for event in lines(rlpipe.train(scripted(tmp_path)).directory, "events.jsonl")]
     assert any(message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in told)
 

@@ -23,7 +23,7 @@ def test_a_part_that_is_killed_is_made_anew_and_the_run_is_whole(tmp_path, name)
     assert_whole(run, 12)
     (event,) = events(run, "recovered")
     assert event["data"]["part"] == name
-    assert event["data"]["what"] == "ended without a word, as by SIGKILL"
+    assert event["data"]["what"] == "died without a message, as after SIGKILL"
     contents = json.loads((run / "run.json").read_text())
     assert contents["status"] == "completed"
     assert contents["incarnation"] == 1

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cl
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("kill", "ended without a word, as by SIGKILL"),
+        ("kill", "died without a message, as after SIGKILL"),
         ("crash", "crashed (Segmentation fault)"),
         ("exit", "ended with exit code 7"),
         ("hang", "gave no answer within 6 s (rollout.timeout)"),
@@ -61,7 +61,7 @@ def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path
                     "rollout.num_workers=1")  # fmt: skip
     with pytest.raises(RunError, match="ArithmeticError: the solver diverged") as raised:
         rlpipe.train(config)
-    assert "replaced 4 times in a row" in str(raised.value)
+    assert "restarted 4 times in a row" in str(raised.value)
     (run,) = tmp_path.glob("*/*/run.json")
     contents = json.loads(run.read_text())
     assert contents["status"] == "failed"
