@@ -32,7 +32,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8
@@ -79,8 +79,8 @@ def without_metrics() -> list[object]:
     return [
         patch.object(ClippedAlgorithm, "_describe_batch", nothing),
         patch.object(PPO, "observe", nothing),
-        patch.object(Observations, "add", nothing),
-        patch.object(Observations, "reduce", nothing),
+        patch.object(DeviceObservations, "add", nothing),
+        patch.object(DeviceObservations, "reduce", nothing),
     ]
 
 

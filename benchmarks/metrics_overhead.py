@@ -40,7 +40,7 @@ from rlpipe.config.stages import stages
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics.catalogue.env import EpisodeMetrics
-from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.directory import RunDirectory
@@ -72,9 +72,9 @@ def without_metrics():
         for owner, name, instead in (
             (PPO, "prepare", prepare_only),
             (PPO, "observe", lambda *_: {}),
-            (Observations, "add", nothing),
-            (Observations, "add_update", nothing),
-            (Observations, "reduce", nothing),
+            (DeviceObservations, "add", nothing),
+            (DeviceObservations, "add_update", nothing),
+            (DeviceObservations, "reduce", nothing),
             (MetricWindow, "observe", nothing),
             (EpisodeMetrics, "observe", nothing),
         ):

@@ -22,10 +22,13 @@ __all__ = ["evaluate", "load_config", "train"]
 
 
 def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Reads, completes and checks a configuration: a YAML file or a mapping, and ``key=value`` overrides.
+    """Reads, completes and checks a configuration.
 
+    Args:
+        source: YAML file, name of a shipped configuration, or the same as a mapping
+        overrides: ``key=value`` with full dotted keys
     Raises:
-        rlpipe.plugins.ConfigError: anything is wrong with it; nothing has been started or written.
+        rlpipe.errors.ConfigError: it is wrong; nothing has been started or written.
     """
     from rlpipe.config.loading import load_config
 
@@ -43,22 +46,23 @@ def train(
     """Trains, on Ray or in this process.
 
     Args:
-        config: from ``load_config``; to resume, the one in the run's directory.
-        local: run everything in this process.
-        ray_address: cluster to join; else ``RAY_ADDRESS``, else a cluster of this run's own.
-        resume: run directory to go on with, from its newest whole checkpoint; None begins a new run, or goes on with
-            the one that ``runner.auto_resume`` finds.
-        interruption: asked after every iteration whether to end.
+        config: result of ``load_config``; to resume, the configuration in the run directory
+        local: run everything in this process
+        ray_address: cluster to join; by default ``RAY_ADDRESS``, else a cluster that this run starts for itself
+        resume: run directory to continue from its newest intact checkpoint; None starts a new run, or resumes the one
+            that ``runner.auto_resume`` finds
+        interruption: request to end, checked after every iteration
     Raises:
-        rlpipe.plugins.ConfigError: the machine cannot do what is configured, or the run to go on with goes on already.
+        rlpipe.errors.ConfigError: the machine cannot do what is configured, or the run to resume is still running.
+        rlpipe.errors.RunError: an actor was lost and cannot be replaced.
     """
     from rlpipe.demonstrations.checks import check_demonstrations
     from rlpipe.run.directory import RunDirectory
-    from rlpipe.run.resume import claimed
+    from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
 
     check_demonstrations(config)
-    with claimed(config, None if resume is None else Path(resume)) as run:
+    with locked_run(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()
         return recovery.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
@@ -75,16 +79,17 @@ def evaluate(
 ) -> EvaluationReport:
     """Evaluates a checkpoint, or the newest one of a run, on held-out seeds.
 
-    Leaves a record in the run directory the checkpoint lies in (``evaluations/<n>.json``), and changes nothing else.
+    Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else.
 
     Args:
-        checkpoint: file or run directory.
-        best: of a run directory, the checkpoint whose evaluation was best instead of the newest.
-        episodes: how many; None takes the configuration's.
-        overrides: ``key=value`` on the configuration it was trained with.
-        local, ray_address: as for ``train``.
+        checkpoint: checkpoint file or run directory
+        best: in a run directory, take the checkpoint with the best evaluation instead of the newest
+        episodes: number of episodes; None takes the configuration's
+        overrides: ``key=value`` on the configuration it was trained with
+        local: as for ``train``
+        ray_address: as for ``train``
     Raises:
-        rlpipe.plugins.ConfigError: there is no such checkpoint, or an override is wrong.
+        rlpipe.errors.ConfigError: there is no such checkpoint, or an override is wrong.
     """
     from rlpipe import files
     from rlpipe.config.loading import load_config

@@ -1,4 +1,4 @@
-"""Reads files safely: JSON of a known shape, text, and what a path names."""
+"""Reads files safely: JSON of a known shape, text, and the kind of a path."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rlpipe.errors import ConfigError
 T = TypeVar("T")
 
 line = with_config(ConfigDict(strict=True, allow_inf_nan=False))
-"""Decorates the shape of a line: keys that a later version may add are dropped."""
+"""Decorates the shape of a line: unknown keys, which a later version may add, are dropped."""
 whole_file = with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow"))
-"""Decorates the shape of a file that is written back: unknown keys are kept."""
+"""Decorates the shape of a whole file, which may be written back: unknown keys are kept."""
 
 
 @cache
@@ -28,68 +28,74 @@ def _adapter(shape: Any) -> TypeAdapter[Any]:
 
 
 def parsed(text: bytes, shape: type[T], where: str) -> T:
-    """The value that JSON stands for.
+    """Parses JSON of a known shape.
 
     Args:
-        text: JSON.  shape: it must have.  where: it stands, for the error.
+        text: JSON.
+        shape: type of the value.
+        where: where the text comes from, for the error.
     Raises:
-        ConfigError: it is not JSON, or has another shape.
+        ConfigError: the text is not JSON, or has another shape.
     """
     try:
         found: T = _adapter(shape).validate_json(text)  # type: ignore[arg-type] # a type can be hashed
     except ValidationError as error:
-        raise ConfigError(_told(error, where)) from error
+        raise ConfigError(_first_mistake(error, where)) from error
     return found
 
 
 def checked(value: Any, shape: type[T], where: str) -> T:
-    """A value that was read in another way, such as from YAML.
+    """Checks the shape of a value that was read in another way, such as from YAML.
 
+    Args:
+        value: to check.
+        shape: its type.
+        where: where the value comes from, for the error.
     Raises:
-        ConfigError: it has another shape.
+        ConfigError: the value has another shape.
     """
     try:
         found: T = _adapter(shape).validate_python(value)  # type: ignore[arg-type] # a type can be hashed
     except ValidationError as error:
-        raise ConfigError(_told(error, where)) from error
+        raise ConfigError(_first_mistake(error, where)) from error
     return found
 
 
-def _told(error: ValidationError, where: str) -> str:
-    """The first thing that is wrong: where, what was found, what belongs there."""
+def _first_mistake(error: ValidationError, where: str) -> str:
+    """Describes the first mistake: where it is, what was found, what is expected."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return f"{where} is not JSON: {first['ctx']['error'].replace('at line 1 column', 'at column')}."
     place = ""
     for step in first["loc"]:
         place += f"[{step}]" if isinstance(step, int) else f"{'.' * bool(place)}{step}"
-    what = f"{where}: {_short(place)}" if place else where
+    found = f"{where}: {_short(place)}" if place else where
     if first["type"] == "missing":
-        return f"{what} is missing."
+        return f"{found} is missing."
     demand = first["msg"].replace("Input should", "it must").removeprefix("Value error, ")
-    return f"{what} is {reprlib.repr(first['input'])}; {demand}."
+    return f"{found} is {reprlib.repr(first['input'])}; {demand}."
 
 
 def _short(text: str) -> str:
-    """A text that may be as long as a file, and hold what would end the line."""
+    """Shortens a text to a part of one line; it may be as long as a file and hold line breaks."""
     printable = text if text.isprintable() else repr(text)[1:-1]
     return printable if len(printable) <= 100 else f"{printable[:70]}...{printable[-20:]}"
 
 
 def read(path: Path, shape: type[T]) -> T:
-    """The value that a JSON file holds.
+    """Reads a JSON file of a known shape.
 
     Raises:
-        ConfigError: it cannot be read, is not JSON, or has another shape.
+        ConfigError: the file cannot be read, is not JSON, or has another shape.
     """
     return parsed(content(path), shape, str(path))
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file.
+    """Reads the bytes of a file.
 
     Raises:
-        ConfigError: the system does not give them.
+        ConfigError: the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -98,10 +104,10 @@ def content(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """The text of a file, in UTF-8.
+    """Reads a text file in UTF-8.
 
     Raises:
-        ConfigError: the system does not give it, or it is another encoding.
+        ConfigError: the file cannot be read, or has another encoding.
     """
     try:
         return content(path).decode()
@@ -110,17 +116,17 @@ def text(path: Path) -> str:
 
 
 def kind_of(path: Path) -> str:
-    """``file``, ``directory``, or nothing where nothing is.
+    """Returns ``file``, ``directory``, or an empty string where nothing exists.
 
     Raises:
-        ConfigError: the system does not say: the name is too long, or a folder on the way may not be entered.
+        ConfigError: the path cannot be examined: its name is too long, or access to a folder above it is denied.
     """
     try:
         mode = os.stat(path).st_mode
     except ValueError as error:
-        raise ConfigError(f"{_short(str(path))} names no file: {error}.") from error
+        raise ConfigError(f"{_short(str(path))} cannot name a file: {error}.") from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return ""
-        raise ConfigError(f"{_short(str(path))} cannot be looked at: {error.strerror}.") from error
+        raise ConfigError(f"{_short(str(path))} cannot be examined: {error.strerror}.") from error
     return "directory" if stat.S_ISDIR(mode) else "file"

@@ -1,7 +1,7 @@
-"""Several learners as one: sums over all of them, and which part of a batch each takes.
+"""Learner group: the learners that share one batch, and sums over all of them.
 
-A sum over ranks is a sum over the decisions they hold, so whatever is computed from sums and counts is what one learner
-with the whole batch would have computed, however unequal the shares.
+A sum over all learners is a sum over all decisions of the batch. Results computed from such sums and counts are
+therefore those of one learner with the whole batch, however unequal the shares.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from torch import Tensor
 
 
 class LearnerGroup:
-    """The learners of a run, seen from one of them. This one is alone.
+    """All learners of a run, as seen by one of them. This base class is a group of one.
 
     Attributes:
-        rank: of this learner.  size: number of all.
+        rank: number of this learner, from 0.
+        size: number of learners.
     """
 
     rank = 0
@@ -21,19 +22,19 @@ class LearnerGroup:
 
     @property
     def first(self) -> bool:
-        """Whether this is the learner that speaks for all."""
+        """True for the learner that acts for the group, such as the one that saves the weights."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all learners, each of which must call this with the same shape; on every one the same bits."""
+        """Sum over all learners, with the same bits on each. Every learner must call this, with the same shape."""
         return values
 
     def from_first(self, values: Tensor) -> Tensor:
-        """What the first learner gave; the others give a tensor of its shape and dtype."""
+        """The first learner's values. The others pass a tensor of the same shape and dtype."""
         return values
 
     def gather(self, values: Tensor) -> list[Tensor]:
-        """What every learner gave, by rank: [n_r, ...] tensors that differ in n_r alone."""
+        """Every learner's values, by rank: [n_r, ...] tensors that differ in n_r alone."""
         return [values]
 
 

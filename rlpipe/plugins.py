@@ -1,7 +1,7 @@
-"""Finds the class that a name in a configuration stands for.
+"""Finds the plug-in class that a name in a configuration refers to.
 
-A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and the class it offers is the only name in its
-``__all__``. One that needs Ray lies in ``rlpipe/distributed/<kind>/``. Code outside this package is named
+A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and its class is the only name in its ``__all__``.
+A plug-in that needs Ray is a file in ``rlpipe/distributed/<kind>/``. Code outside this package is named
 ``package.module:Class``. There is no registry to edit.
 """
 
@@ -18,12 +18,12 @@ from typing import Any
 
 from rlpipe.errors import ConfigError
 
-_OFFERS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "view_command"}
-"""What only a class of that kind has."""
+_HALLMARKS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "view_command"}
+"""Attribute by which a class of each kind is recognised."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """End of a sentence: ``; did you mean 'x'?`` for the known name most like this one, else a full stop."""
+    """End of a sentence: ``; did you mean 'x'?`` with the most similar known name, or a full stop if there is none."""
     spelled = {one.lower(): one for one in known}
     matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.5)
     return f"; did you mean {spelled[matches[0]]!r}?" if matches else "."
@@ -35,7 +35,7 @@ def available(kind: str) -> list[str]:
 
 
 def _modules(kind: str) -> dict[str, str]:
-    """Module of each plug-in, by its name. Looks at files only, so Ray is not loaded."""
+    """Module of each plug-in, by name. Looks only at file names, so that Ray is not loaded."""
     root = Path(__file__).parent
     folders = {f"rlpipe.{kind}": root / kind, f"rlpipe.distributed.{kind}": root / "distributed" / kind}
     return {
@@ -47,25 +47,25 @@ def _modules(kind: str) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str, key: str) -> type[Any]:
-    """The class behind a plug-in name.
+    """Returns the class of a plug-in.
 
     Args:
         kind: folder of the plug-in: envs, policies, algorithms or backends.
         name: ``maniskill``, or ``package.module:Class`` for code outside this package.
-        key: configuration key that named it, for the error.
+        key: configuration key that names it, for the error.
     Raises:
-        ConfigError: no such plug-in.
+        ConfigError: there is no such plug-in.
     """
     if ":" in name:
         module_name, _, class_name = name.partition(":")
         try:
             found = getattr(importlib.import_module(module_name), class_name)
-        except Exception as error:  # the module may be anybody's, and raise anything
+        except Exception as error:  # a module outside the package may raise anything
             raise ConfigError(
                 f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
             ) from error
-        if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _OFFERS[kind]):
-            raise ConfigError(f"{key} is {name!r}, which is not of the kind that rlpipe/{kind}/ holds.")
+        if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
+            raise ConfigError(f"{key} is {name!r}, which is not a class of the kind in rlpipe/{kind}/.")
         return found
     modules = _modules(kind)
     if name not in modules:
@@ -75,21 +75,21 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
             "For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])
-    (offered,) = module.__all__
-    return getattr(module, offered)  # type: ignore[no-any-return]
+    (class_name,) = module.__all__
+    return getattr(module, class_name)  # type: ignore[no-any-return]
 
 
 def accept_old_names(plugin: type[Any], renamed: Mapping[str, str]) -> None:
-    """Gives attributes that a plug-in defines under an earlier name their present one, and warns.
+    """Renames attributes that a plug-in still defines under an old name, and warns.
 
     Args:
         plugin: class outside or inside this package.
-        renamed: present name by earlier name.
+        renamed: present name by old name.
     """
     for before, now in renamed.items():
         if before in vars(plugin) and now not in vars(plugin):
             warnings.warn(
-                f"{plugin.__module__}.{plugin.__qualname__} defines {before}, which is called {now} now: rename it.",
+                f"{plugin.__module__}.{plugin.__qualname__} defines {before}, which is now called {now}: rename it.",
                 FutureWarning,
                 stacklevel=3,
             )
@@ -100,7 +100,7 @@ def require(package: str, extra: str, key: str) -> None:
     """Checks that an optional package is installed, without importing it.
 
     Raises:
-        ConfigError: it is missing; the message holds the command that installs it.
+        ConfigError: the package is missing; the message holds the command that installs it.
     """
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"{key} needs the package {package}, which is not installed: pip install 'rlpipe[{extra}]'")

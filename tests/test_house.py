@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,15 @@ def test_a_file_imports_only_from_lower_floors_and_its_own_room():
 def test_every_room_has_a_floor_and_there_are_at_most_eight():
     assert {room(file) for file in FILES} == set(FLOOR)
     assert len(FLOORS) <= 8
+
+
+def test_the_page_on_the_architecture_has_every_room_on_its_floor_and_one_sentence_on_every_folder():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d) \| `(\w+)(/|\.py)` \| (.+) \|$", page, flags=re.MULTILINE)
+    assert sorted((name, int(floor)) for floor, name, _, _ in rows) == sorted(FLOOR.items())
+    for _, name, ending, text in rows:
+        assert (PACKAGE / f"{name}{ending}").exists()
+        assert ending == ".py" or (text.endswith(".") and ". " not in text), f"{name}/ needs one sentence"
 
 
 def test_fewer_than_ten_files_lie_at_the_root_of_the_package():

@@ -1,1 +1,1 @@
-"""Algorithms. One file each; the file's name is its name in a configuration."""
+"""Algorithms, one file each. The file's name is the algorithm's name in a configuration."""

@@ -1,4 +1,4 @@
-"""What an algorithm offers to the learner: samples from trajectories, and a loss of a minibatch of them."""
+"""Interface between algorithms and learners: samples made from trajectories, and the loss of a minibatch of them."""
 
 from __future__ import annotations
 
@@ -53,17 +53,20 @@ class OnPolicyConfig(AlgorithmConfig):
 
 
 Terms = Mapping[str, Tensor]
-"""What an algorithm keeps of each decision it learnt from, by name."""
+"""By name, values that an algorithm keeps for each decision it has learnt from."""
 Observed = Mapping[Metric, Tensor | float]
-"""Raw values on the learner's device, or a number that is set."""
+"""Raw values of metrics on the learner's device, or a configured number."""
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Fragments joined along N, on the learner's device; fields as in ``rlpipe.trajectory.TrajectoryBatch``.
+    """Fragments joined along N, on the learner's device.
+
+    The fields without description are those of ``rlpipe.trajectory.TrajectoryBatch``.
 
     Attributes:
-        first: number of the first environment among those of all learners.  environments: how many those are.
+        first: number of the first environment among those of all learners.
+        environments: number of environments of all learners.
     """
 
     observations: Tensor
@@ -79,13 +82,13 @@ class Trajectories:
     environments: int
 
     def positions(self) -> Tensor:
-        """[T, N] int64 where each decision stands among those of all learners, time first."""
+        """[T, N] int64 position of each decision among those of all learners, time first."""
         steps, envs = self.valid.shape
         rows = torch.arange(steps, device=self.valid.device).unsqueeze(1) * self.environments
         return rows + torch.arange(self.first, self.first + envs, device=self.valid.device)
 
     def numbers(self) -> Tensor:
-        """[T, N] int64 numbers of the trajectories: each environment begins one, and each end another."""
+        """[T, N] int64 number of each decision's trajectory; every environment begins one, and every end another."""
         ended = (self.terminated | self.truncated).long()
         steps, envs = ended.shape
         return ended.cumsum(0) - ended + torch.arange(envs, device=ended.device) * (steps + 1)
@@ -93,13 +96,15 @@ class Trajectories:
 
 @dataclass(frozen=True)
 class Samples:
-    """Decisions to learn from, flattened; only valid ones. A subclass adds what an algorithm needs besides.
+    """Valid decisions to learn from, flattened. Subclasses add what their algorithm needs.
 
     Attributes:
-        observations: [B, D].  actions: [B, A] or [B].  old_log_probs, advantages: [B].
-        trajectory: [B] int64, number of the trajectory that a decision belongs to; an episode that spans iterations is
-            one in each.
-        position: [B] int64, rising, of ``Trajectories.positions``.
+        observations: [B, D] raw.
+        actions: [B, A] or [B].
+        old_log_probs: [B] at collection, in nats.
+        advantages: [B].
+        trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
+        position: [B] int64, ascending, from ``Trajectories.positions``.
     """
 
     observations: Tensor
@@ -110,7 +115,7 @@ class Samples:
     position: Tensor
 
     def select(self, index: Tensor | slice) -> Self:
-        """The decisions at an index."""
+        """Returns the decisions at an index."""
         columns = (getattr(self, field.name) for field in fields(self))
         chosen: list[Any] = [None if column is None else column[index] for column in columns]
         return type(self)(*chosen)
@@ -124,7 +129,8 @@ class ValueSamples(Samples):
     """Decisions of an algorithm that learns a value function.
 
     Attributes:
-        returns: [B] value targets.  old_values: [B] V at collection.
+        returns: [B] value targets.
+        old_values: [B] values at collection.
     """
 
     returns: Tensor
@@ -138,8 +144,8 @@ class Loss(NamedTuple):
     """Loss of one minibatch.
 
     Attributes:
-        each: [B] of each decision, with gradients; their mean over the minibatch is minimised.
-        terms: what ``observe`` wants to have, per decision [B], without gradients.
+        each: [B] loss of each decision, with gradients; the mean over the minibatch is minimised.
+        terms: by name, [B] values without gradients that ``measure`` needs.
     """
 
     each: Tensor
@@ -147,7 +153,7 @@ class Loss(NamedTuple):
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimiser remembers of each of its parameters, as ``<number of the parameter>/<name>``."""
+    """State of an optimiser, by ``<number of the parameter>/<name>``."""
     return {
         f"{index}/{name}": value.detach()
         for index, kept in optimizer.state_dict()["state"].items()
@@ -156,49 +162,50 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
-    """Takes over copies of what ``optimizer_state`` gave, on the devices of the parameters.
+    """Restores copies of what ``optimizer_state`` returned, on the devices of the parameters.
 
     Raises:
-        ConfigError: it is that of other parameters.
+        ConfigError: the state belongs to other parameters.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept: dict[int, dict[str, Tensor]] = {}
     for key, value in state.items():
         index, name = key.split("/")
         shapes = [(), *(tuple(own.shape) for own in parameters[int(index) : int(index) + 1])]
-        if tuple(value.shape) not in shapes:  # a count of steps, or something of each weight
+        if tuple(value.shape) not in shapes:  # a step count, or one value per weight
             raise ConfigError(
-                f"the optimiser's {name} of shape {tuple(value.shape)} does not fit its parameter {index} of "
-                f"{len(parameters)}: it was trained with another policy or on another task."
+                f"the optimiser's {name} of shape {tuple(value.shape)} does not fit parameter {index} of "
+                f"{len(parameters)}: it was saved with another policy or for another task."
             )
         kept.setdefault(int(index), {})[name] = value.clone()
     optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
 
 
 class Algorithm(ABC):
-    """What the pipeline must know of any algorithm. A plug-in is made from its ``Config`` alone."""
+    """Facts that the pipeline needs about any algorithm. A plug-in is made from its ``Config`` alone."""
 
     learner: ClassVar[str]
-    """Where it learns."""
+    """Class of the learner, as ``package.module:Class``."""
     ahead: ClassVar[bool] = False
-    """Whether workers collect while it learns, with weights that are one update older."""
+    """True if workers collect while the algorithm learns, with weights that are one update older."""
     collects: ClassVar[bool] = True
-    """Whether it learns from what workers collect."""
+    """True if the algorithm learns from fragments that workers collect."""
     shared: ClassVar[bool] = False
-    """Whether several learners can share the work."""
+    """True if several learners can share a batch."""
     staged: ClassVar[bool] = True
-    """Whether a stage of the run may change its options."""
+    """True if a stage of the run may change the algorithm's options."""
     needs_bounds: ClassVar[bool] = False
-    """Whether the policy's actions must keep to their bounds."""
+    """True if the policy's actions must stay within their bounds."""
     needs_demonstrations: ClassVar[bool] = False
+    """True if the algorithm cannot learn without ``demos``."""
     Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Declarations of its own, beside its code."""
+    """Metrics that the algorithm itself declares."""
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the terminal shows."""
 
     def __init_subclass__(cls) -> None:
-        """Accepts the earlier names of hooks."""
+        """Accepts the old names of hooks."""
         super().__init_subclass__()
         accept_old_names(cls, {"observe": "measure", "shown": "console_metrics"})
 
@@ -206,8 +213,8 @@ class Algorithm(ABC):
 class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
     """An algorithm that learns from fresh trajectories.
 
-    One whose ``Config`` has ``group_size`` gets whole episodes: in each iteration every environment begins a new one,
-    each group of so many in the same state, and is idle after its end.
+    If its ``Config`` has ``group_size``, the algorithm gets whole episodes: in each iteration every environment begins
+    a new episode, each group of ``group_size`` environments in the same state, and is idle after its end.
     """
 
     learner = "rlpipe.learning.on_policy:Learner"
@@ -215,55 +222,58 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
     learners: LearnerGroup = SINGLE_LEARNER
     """All learners; statistics of the whole batch are sums over them."""
     learns_critic: ClassVar[bool] = True
-    """Whether its loss reaches the policy's critic."""
+    """True if the loss has gradients for the policy's critic."""
     Config = OnPolicyConfig
     console_metrics = (m.APPROX_KL, m.CLIP_FRACTION, m.EXPLAINED_VARIANCE, m.ENTROPY)
 
     @property
     def keeps_reference(self) -> bool:
-        """Whether it compares the policy with what it was when the run began."""
+        """True if the algorithm compares the policy with the one that the run began with."""
         return False
 
-    def begin(self, reference: Policy | None, learners: LearnerGroup = SINGLE_LEARNER) -> None:  # noqa: ARG002 - for those that compare
+    def begin(self, reference: Policy | None, learners: LearnerGroup = SINGLE_LEARNER) -> None:  # noqa: ARG002 - for subclasses that compare
         """Called once, before anything else, and again with new options when a stage begins.
 
         Args:
-            reference: frozen copy of the policy as it was when the run began; None if no stage keeps one.
+            reference: frozen copy of the policy that the run began with; None if no stage needs one.
             learners: all learners.
         """
         self.learners = learners
 
     def state(self) -> Mapping[str, float]:
-        """Numbers that a later process, or the next stage, goes on from; the default has none."""
+        """Numbers from which a later process, or the next stage, continues; none by default."""
         return {}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Takes over what ``state`` gave."""
+        """Restores what ``state`` returned."""
 
     @abstractmethod
     def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[SamplesT, Observed]:
-        """Turns trajectories into samples, with what there is to log about them; runs without gradients."""
+        """Turns trajectories into samples and metrics. Runs without gradients."""
 
     @abstractmethod
     def loss(self, policy: Policy, samples: SamplesT) -> Loss:
-        """Loss of a minibatch."""
+        """Computes the loss of a minibatch."""
 
     @abstractmethod
     def measure(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
-        """What there is to log about an update, at once for all minibatches; runs without gradients.
+        """Measures a finished update, all minibatches at once. Runs without gradients.
 
         Args:
             samples: of the iteration.
-            taken: [S] int64, the sample of each decision that was learnt from, in order, over minibatches and epochs.
-            terms: [S] each, those of all losses.
+            taken: [S] int64, sample of each decision that was learnt from, in order, over minibatches and epochs.
+            terms: by name, [S] terms of all losses.
         Returns:
             [S] raw values of each metric.
         """
 
-    def divergence(self, terms: Terms) -> Tensor:  # noqa: ARG002 - for those that can say
-        """[B] how far the update has moved the policy, in nats, by which ``target_kl`` ends it.
+    def divergence(self, terms: Terms) -> Tensor:  # noqa: ARG002 - for subclasses that measure it
+        """[B] distance in nats by which the update has moved the policy; ``target_kl`` bounds its mean.
 
         Raises:
-            ConfigError: the algorithm does not say.
+            ConfigError: the algorithm does not measure it.
         """
-        raise ConfigError(f"algorithm.target_kl is set, but {type(self).__name__} does not say how far it moves.")
+        raise ConfigError(
+            f"algorithm.target_kl is set, but {type(self).__name__} has no divergence() that measures how far an "
+            "update moves the policy: leave target_kl out."
+        )

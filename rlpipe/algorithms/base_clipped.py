@@ -1,4 +1,4 @@
-"""What PPO and GRPO share: the clipped surrogate with its diagnostics, and the distance from a reference policy."""
+"""Base of PPO and GRPO: the clipped surrogate with its diagnostics, and the distance from a reference policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClippedConfig(OnPolicyConfig):
 
 
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
-    """An algorithm that lowers ``ppo_policy_loss``."""
+    """An algorithm that minimises ``ppo_policy_loss``."""
 
     config: ClippedConfig
     _reference: Policy | None = None
@@ -69,7 +69,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         )
 
     def _reference_log_probs(self, trajectories: Trajectories) -> Tensor | None:
-        """[B] of the valid decisions; None without a reference."""
+        """[B] log-probabilities of the valid decisions under the reference; None without one."""
         t = trajectories
         if self._reference is None:
             return None
@@ -78,10 +78,12 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     def _describe_batch(
         self, trajectories: Trajectories, policy: Policy, ref_log_probs: Tensor | None
     ) -> dict[Metric, Tensor | float]:
-        """The collected decisions, each once.
+        """Measures the collected decisions, each once.
 
         Args:
-            trajectories, policy: as in ``prepare``.  ref_log_probs: [B] of the valid decisions.
+            trajectories: as in ``prepare``.
+            policy: as in ``prepare``.
+            ref_log_probs: [B] of the valid decisions under the reference; None without one.
         """
         t, config = trajectories, self.config
         valid = t.valid
@@ -108,16 +110,23 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     def _describe_update(
         self, samples: SamplesT, ref_log_probs: Tensor | None, taken: Tensor, terms: Mapping[str, Tensor]
     ) -> dict[Metric, Tensor]:
-        """What became of the policy on the decisions that were learnt from; arguments as in ``observe``."""
+        """Measures how the update changed the policy on the decisions that were learnt from.
+
+        Args:
+            samples: as in ``measure``.
+            ref_log_probs: [B] of the samples under the reference; None without one.
+            taken: as in ``measure``.
+            terms: as in ``measure``.
+        """
         log_ratio = terms["log_ratio"]
-        at_rest = torch.zeros_like(log_ratio)
-        surrogate = self._surrogate(log_ratio, at_rest, samples.advantages[taken])
+        unchanged = torch.zeros_like(log_ratio)
+        surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[taken])
         observed = {
             m.LOSS: terms["loss"],
             m.ENTROPY: terms["entropy"],
-            m.APPROX_KL: approx_kl(log_ratio, at_rest),
-            m.APPROX_KL_K1: approx_kl_k1(log_ratio, at_rest),
-            m.APPROX_KL_K2: approx_kl_k2(log_ratio, at_rest),
+            m.APPROX_KL: approx_kl(log_ratio, unchanged),
+            m.APPROX_KL_K1: approx_kl_k1(log_ratio, unchanged),
+            m.APPROX_KL_K2: approx_kl_k2(log_ratio, unchanged),
             m.RATIO: surrogate.ratio,
             m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
             m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,

@@ -1,4 +1,4 @@
-"""What an off-policy algorithm offers to the learner, and soft actor-critic, which ``sac`` and ``rlpd`` share.
+"""Interface of an off-policy algorithm, and soft actor-critic, which ``sac`` and ``rlpd`` share.
 
 Haarnoja et al. 2018, arXiv:1812.05905; Ball et al. 2023 (RLPD), arXiv:2302.02948. Formulas: ``rlpipe.functional``.
 """
@@ -33,13 +33,17 @@ from rlpipe.trajectory import SpaceSpec
 
 
 class Transitions(NamedTuple):
-    """Steps to learn from; each may go over several steps of the simulator.
+    """Transitions to learn from; each may span several steps of the simulator.
 
     Attributes:
-        observations, next_observations: [B, D]; the successor is the true one, before any reset.  actions: [B, A].
-        rewards: [B], discounted sum over these steps.  discounts: [B], weight of what follows them.
-        terminated, truncated: [B], 1 or 0; the task ended with them, or a time limit cut it off.
-        demonstrations: how many of them, at the end, are demonstrated.
+        observations: [B, D].
+        next_observations: [B, D] true successors, before any reset.
+        actions: [B, A].
+        rewards: [B] discounted sum over the steps of the transition.
+        discounts: [B] weight of the value that follows.
+        terminated: [B] 1 where the task ended with the transition, else 0.
+        truncated: [B] 1 where a time limit cut the episode off, else 0.
+        demonstrations: number of transitions, at the end of the batch, that are demonstrated.
     """
 
     observations: Tensor
@@ -82,7 +86,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
 
 class OffPolicyAlgorithm(Algorithm):
-    """An algorithm that learns from remembered transitions."""
+    """An algorithm that learns from the transitions of a replay buffer."""
 
     learner = "rlpipe.learning.off_policy:OffPolicyLearner"
     ahead = True
@@ -94,29 +98,42 @@ class OffPolicyAlgorithm(Algorithm):
 
     @property
     def skipped(self) -> int:
-        """Gradient steps so far that were not taken in full, because a gradient was not finite."""
+        """Number of gradient steps so far that were skipped at least in part, because a gradient was not finite."""
         return 0
 
     @abstractmethod
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
-        """Makes what it learns beside the policy."""
+        """Creates what is learnt beside the policy.
+
+        Args:
+            policy: to be learnt.
+            spec: spaces of the simulator.
+            device: to learn on.
+            generator: source of all random numbers.
+        """
 
     @abstractmethod
     def step(self, batch: Transitions) -> Observed:
-        """One gradient step; returns what there is to log about it."""
+        """Takes one gradient step. Returns its metrics."""
 
     @abstractmethod
     def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
-        """Sets the learning rates of the steps to come, Adam's epsilon, and the norm to which gradients are cut, if at
-        all."""
+        """Sets the optimisers' options for the next steps.
+
+        Args:
+            actor_lr: learning rate of the policy and of the temperature.
+            critic_lr: learning rate of the critics.
+            eps: Adam's epsilon.
+            max_grad_norm: norm to which gradients are clipped; None for no clipping.
+        """
 
     @abstractmethod
     def state(self) -> Mapping[str, Tensor]:
-        """What a later process needs to go on, beside the policy."""
+        """State, besides the policy, that a later process needs to continue."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what ``state`` gave."""
+        """Restores what ``state`` returned."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +174,7 @@ class SoftActorCriticConfig(OffPolicyConfig):
 
 
 class Ensemble(nn.Module):
-    """E Q networks in one: every layer is one product of stacked matrices."""
+    """E Q networks computed together: every layer is one product of stacked matrices."""
 
     def __init__(self, members: int, inputs: int, hidden_sizes: Iterable[int]) -> None:
         """Draws the first weights from torch's global generator."""
@@ -182,7 +199,7 @@ class Ensemble(nn.Module):
 
 
 class SoftActorCritic(OffPolicyAlgorithm):
-    """Critics, a policy that maximises them and its entropy, and a temperature between the two."""
+    """Critics, a policy that maximises their values and its entropy, and a temperature that weighs the two."""
 
     Config = SoftActorCriticConfig
     needs_bounds = True
@@ -254,7 +271,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         )
         values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
-        loss = errors.mean(1).sum()  # each network for itself
+        loss = errors.mean(1).sum()  # a sum over networks, so that each has its own gradient
         norm = self._descend("critic", loss, self._critic)
         follow(list(self._targets.parameters()), self._critic, config.target_rate)
         values = values.detach()
@@ -268,7 +285,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
         actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
-        for parameter in self._critic:  # their gradients are not wanted here, and cost a third of this step
+        for parameter in self._critic:  # unused gradients, which would take a third of this step's time
             parameter.requires_grad_(False)
         values = self._critics(self._policy.normalized(batch.observations), actions)
         per_step = actor_loss(values, log_probs, self._log_temperature.detach().exp())
@@ -279,9 +296,9 @@ class SoftActorCritic(OffPolicyAlgorithm):
             m.ENTROPY_ESTIMATE: -log_probs.detach(),
         }
         if self.cloning_coef and batch.demonstrations:
-            shown = slice(-batch.demonstrations, None)
-            cloned, _ = self._policy.act(batch.observations[shown], None)
-            distance = cloning_loss(cloned, batch.actions[shown])
+            demonstrated = slice(-batch.demonstrations, None)
+            cloned, _ = self._policy.act(batch.observations[demonstrated], None)
+            distance = cloning_loss(cloned, batch.actions[demonstrated])
             loss = loss + self.cloning_coef * distance.mean()
             observed[m.CLONING_LOSS] = distance.detach()
         observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss, self._actor)
@@ -294,7 +311,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         return observed
 
     def _descend(self, name: str, loss: Tensor, parameters: list[nn.Parameter] | list[Tensor]) -> Tensor:
-        """One optimiser step, unless a gradient is not finite; returns the norm of the gradient."""
+        """Takes one optimiser step, unless a gradient is not finite. Returns the gradient's norm before clipping."""
         optimizer = self._optimizers[name]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -315,13 +332,13 @@ class SoftActorCritic(OffPolicyAlgorithm):
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
+        def below(prefix: str) -> dict[str, Tensor]:
             return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
-        self._critics.load_state_dict(part("critics/"))
-        self._targets.load_state_dict(part("targets/"))
+        self._critics.load_state_dict(below("critics/"))
+        self._targets.load_state_dict(below("targets/"))
         with torch.no_grad():
             self._log_temperature.copy_(state["log_temperature"])
         self._steps = int(state["steps"])
         for name, optimizer in self._optimizers.items():
-            load_optimizer_state(optimizer, part(f"optimizer/{name}/"))
+            load_optimizer_state(optimizer, below(f"optimizer/{name}/"))

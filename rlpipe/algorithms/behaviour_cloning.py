@@ -1,6 +1,6 @@
-"""Behaviour cloning: a policy fitted to demonstrations alone, by ``rlpipe pretrain``.
+"""Behaviour cloning: ``rlpipe pretrain`` fits a policy to demonstrations alone.
 
-Pomerleau 1988, "ALVINN"; the error is squared, as for a Gaussian of fixed deviation.
+Pomerleau 1988, "ALVINN". The error is squared, as for a Gaussian of fixed deviation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BehaviourCloningConfig(AlgorithmConfig):
 
 
 class BehaviourCloning(Algorithm):
-    """Marks where and how cloning learns; the formula is ``functional.soft_actor_critic.cloning_loss``."""
+    """Options and learner of cloning; the formula is ``functional.soft_actor_critic.cloning_loss``."""
 
     Config = BehaviourCloningConfig
     learner = "rlpipe.learning.cloning:CloningLearner"

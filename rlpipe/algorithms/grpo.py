@@ -1,5 +1,7 @@
-"""Group-relative policy optimisation, Shao et al. 2024, arXiv:2402.03300: an episode is judged by the others that began
-in the same state, instead of by a critic. The formulas are in ``rlpipe.functional``.
+"""Group-relative policy optimisation, Shao et al. 2024, arXiv:2402.03300.
+
+Each episode is compared with others that began in the same state, instead of with a critic's value. The formulas are
+in ``rlpipe.functional``.
 """
 
 from __future__ import annotations
@@ -59,10 +61,10 @@ class GRPOConfig(ClippedConfig):
 
 @dataclass(frozen=True)
 class GRPOSamples(Samples):
-    """What GRPO learns from.
+    """Decisions of GRPO.
 
     Attributes:
-        weights: [B] in the loss; their mean is 1.
+        weights: [B] weight of each decision in the loss; their mean is 1.
         ref_log_probs: [B] of the same actions under the reference; None without one.
     """
 
@@ -117,10 +119,10 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         return samples, observed
 
     def _check(self, trajectories: Trajectories) -> None:
-        """Checks that the batch is what the formulas assume.
+        """Checks the assumptions of the formulas: whole episodes, and groups that begin in one state.
 
         Raises:
-            ConfigError: an episode has not ended, or a group did not begin in one state.
+            ConfigError: an episode has not ended, or the members of a group began in different states.
         """
         t, size = trajectories, self.config.group_size
         steps, envs = t.valid.shape
@@ -131,15 +133,15 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         if running:
             raise ConfigError(
                 f"{running} of {t.environments} episodes did not end within rollout.horizon, which is {steps}; GRPO "
-                "scores whole episodes. Raise rollout.horizon to the time limit of the task, or lower the limit "
+                "scores whole episodes. Raise rollout.horizon to the task's time limit, or lower that limit "
                 "(env.train.max_episode_steps)."
             )
         if differing:
             raise ConfigError(
                 f"{differing} of {t.environments // size} groups of {size} environments (algorithm.group_size) did not "
                 "begin in one state, although they were reset with one seed: their first observations differ. GRPO "
-                "needs a simulator whose state after a reset follows from the seed; env.train.vectorized=false may "
-                "help."
+                "needs a simulator whose first state follows from the seed of the reset; env.train.vectorized=false "
+                "may help."
             )
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
@@ -155,6 +157,6 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
         observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)
-        for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # as it is minimised
+        for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # weighted, as they are minimised
             observed[metric] = observed[metric] * samples.weights[taken]
         return observed

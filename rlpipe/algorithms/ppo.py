@@ -68,7 +68,7 @@ class PPOConfig(ClippedConfig):
 
 @dataclass(frozen=True)
 class PPOSamples(ValueSamples):
-    """What PPO learns from.
+    """Decisions of PPO.
 
     Attributes:
         ref_log_probs: [B] of the same actions under the reference; None without one.
@@ -144,7 +144,10 @@ class PPO(ClippedAlgorithm[PPOSamples]):
     def _penalties(
         self, trajectories: Trajectories, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
     ) -> Tensor:
-        """[T, N] what leaving the reference costs; tells ``observed``, and adapts the coefficient of the next time."""
+        """[T, N] rewards for leaving the reference, negative where the policy prefers the action more than it does.
+
+        Adds their metrics to ``observed``, and adapts the coefficient for the next iteration.
+        """
         t, config = trajectories, self.config
         everywhere = t.log_probs.clone()
         everywhere[t.valid] = ref_log_probs

@@ -1,7 +1,7 @@
 """Reinforcement learning with prior data, Ball et al. 2023, arXiv:2302.02948: half of each batch is demonstrated.
 
-Beside the paper's own (layer normalisation, an ensemble, symmetric sampling) the policy may also be drawn towards the
-demonstrated actions, as in Rajeswaran et al. 2018, arXiv:1709.10087.
+The paper adds layer normalisation, an ensemble of critics and symmetric sampling. Here the policy can also be drawn
+towards the demonstrated actions, as in Rajeswaran et al. 2018, arXiv:1709.10087.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RLPDConfig(SoftActorCriticConfig):
 
 
 class RLPD(SoftActorCritic):
-    """Soft actor-critic on experience and demonstrations."""
+    """Soft actor-critic that learns from its own experience and from demonstrations."""
 
     Config = RLPDConfig
     needs_demonstrations = True

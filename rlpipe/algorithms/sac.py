@@ -1,4 +1,4 @@
-"""Soft actor-critic, Haarnoja et al. 2018, arXiv:1812.05905: learning from experience alone."""
+"""Soft actor-critic, Haarnoja et al. 2018, arXiv:1812.05905, from experience alone."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["SAC"]
 
 
 class SAC(SoftActorCritic):
-    """Every transition of a batch is the policy's own experience."""
+    """Soft actor-critic whose batches hold only its own experience."""

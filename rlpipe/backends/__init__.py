@@ -1,1 +1,1 @@
-"""Views of the metrics. One file each; the file's name is its name in a configuration."""
+"""Metrics backends, one file each. The file's name is the backend's name in a configuration."""

@@ -1,4 +1,4 @@
-"""What a backend is given: rows, events, and an end (stop 7 on the data's way)."""
+"""Interface of a metrics backend, which receives rows, events, and the end of the run. This is stop 7 of the data."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ _KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "acti
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a backend may want to know when it opens.
+    """Facts about a run that a backend may need when it opens.
 
     Attributes:
-        run_id, experiment, project: names.  directory: of the run.
+        run_id: of the run.
+        experiment: its name.
+        project: its name.
+        directory: of the run.
         config_yaml: resolved configuration.
-        total_iterations, total_timesteps: length of the run.
-        first_iteration: 1, or the one a resumed run goes on with; a backend forgets what it holds from there on.
-        stages: (name, last iteration) of each.
+        total_iterations: length of the run.
+        total_timesteps: length of the run, in environment steps.
+        first_iteration: 1, or the iteration a resumed run continues with; the backend forgets what it holds from it on.
+        stages: (name, last iteration) of each stage.
         console_style: how the terminal shows an iteration.
-        action_dims: A, 1 for a discrete action.  num_actions: number of discrete actions, or None.
-        console_metrics: names of the metrics by which the algorithm is watched on the terminal.
+        action_dims: A, 1 for a discrete action.
+        num_actions: number of discrete actions; None for a continuous action.
+        console_metrics: names of the algorithm's metrics that the terminal shows.
         options: of the backend, an instance of its ``Config``.
-        created: when the run began, ISO 8601.
+        created: time at which the run began, ISO 8601.
     """
 
     run_id: str
@@ -57,16 +62,16 @@ class RunInfo:
 
     @property
     def log_path(self) -> Path:
-        """Folder of all runs, where a backend keeps a store that runs share."""
+        """Folder of all runs, for a store that runs share."""
         return self.directory.parents[1]
 
     def as_json(self) -> dict[str, Any]:
-        """What ``run.json`` keeps, so that a view can be opened from the run directory alone."""
+        """Fields kept in ``run.json``, so that a backend can be opened from the run directory alone."""
         return {name: getattr(self, name) for name in _KEPT}
 
     @staticmethod
     def kept(view: Mapping[str, Any]) -> dict[str, Any]:
-        """Inverse of ``as_json``: arguments; those of later versions are left out."""
+        """Arguments restored from what ``as_json`` returned; fields of later versions are dropped."""
         found = {name: view[name] for name in _KEPT if name in view}
         return {**found, "stages": tuple(map(tuple, view["stages"]))}
 
@@ -77,7 +82,7 @@ class NoOptions:
 
 
 class Place(Enum):
-    """Where a view lives."""
+    """Process in which a backend runs."""
 
     APART = "a process of its own, fed from the run directory, so that whatever it does cannot disturb the run"
     LOGGER = "beside the logger; for what needs the live objects and cannot fail"
@@ -89,75 +94,78 @@ _ESCAPED = re.compile(r"_x([0-9a-f]+)_")
 
 
 def escaped(name: str, allowed: str) -> str:
-    """A metric's name as a service accepts it: every character it does not allow as ``_x<code point>_``.
+    """Writes every character of a metric's name that a service does not allow as ``_x<code point>_``.
 
     Args:
         name: of the metric.
-        allowed: characters of a regular expression's set, such as ``a-z/``; must hold lower-case letters, digits and _.
+        allowed: regular expression's set of characters, such as ``a-z/``; must hold lower-case letters, digits and _.
     """
-    # an underscore that would look like the beginning of an escape is escaped too
+    # escapes an underscore, too, if it would look like the beginning of an escape
     return re.sub(f"[^{allowed}]|_(?=x[0-9a-f]+(?:_|[^{allowed}]))", lambda found: f"_x{ord(found[0]):x}_", name)
 
 
 def unescaped(name: str) -> str:
-    """Inverse of ``escaped``."""
+    """Restores a name from what ``escaped`` returned."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 class Backend(ABC):
-    """A view of the metrics. Made as ``Backend(run)``; sees every row once, in order.
+    """A backend shows or stores the metrics. Made as ``Backend(run)``; receives every row once, in order.
 
-    What it shows can always be rebuilt from the run directory, so a view that fails is simply opened again.
+    Its contents can always be rebuilt from the run directory, so a backend that fails is simply opened again.
     """
 
     Config: ClassVar[type[Any]] = NoOptions
-    """Its options, as a frozen dataclass; an instance comes as ``run.options``."""
+    """Options, as a frozen dataclass; an instance comes as ``run.options``."""
     place: ClassVar[Place] = Place.APART
     forgets: ClassVar[bool] = True
-    """Whether it forgets, when opened, what it holds from ``run.first_iteration`` on, 1 included. A view that cannot
-    forget is only given rows that a checkpoint covers, because those can no longer be taken back, and says in
-    ``reached`` what it holds already."""
+    """True if the backend, when opened, forgets what it holds from ``run.first_iteration`` on, 1 included.
+
+    A backend that cannot forget receives only rows that a checkpoint covers, because a resume cannot take those back.
+    It reports in ``reached`` what it holds already."""
 
     def __init_subclass__(cls) -> None:
-        """Accepts the earlier name of a hook."""
+        """Accepts the old name of a hook."""
         super().__init_subclass__()
         accept_old_names(cls, {"how_to_look": "view_command"})
 
     @classmethod
     def check(cls) -> None:
-        """Checks before anything starts that the backend can work.
+        """Checks, before anything starts, that the backend can work.
 
         Raises:
             ConfigError: it cannot; the message says what to install.
         """
 
     @classmethod
-    def can_forget(cls, options: Any) -> bool:  # noqa: ARG003 - for those where it depends
-        """``forgets``, for those where it depends on the options."""
+    def can_forget(cls, options: Any) -> bool:  # noqa: ARG003 - for backends where it depends on the options
+        """``forgets``, for backends where it depends on the options."""
         return cls.forgets
 
     @classmethod
-    def view_command(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003 - for those that need one
-        """Command that opens what it shows, for the end of a run; empty if there is none.
+    def view_command(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003 - for backends that have one
+        """Command that opens the curves, printed at the end of a run; empty if there is none.
 
         Args:
-            options: an instance of ``Config``.  run: directory of the run.  project: of the run.
+            options: an instance of ``Config``.
+            run: directory of the run.
+            project: of the run.
         """
         return ""
 
     @classmethod
-    def server(cls, options: Any) -> str:  # noqa: ARG003 - for those that have one
-        """Address (http or https) of the server that it sends to with these options; empty if there is none."""
+    def server(cls, options: Any) -> str:  # noqa: ARG003 - for backends that have one
+        """Address (http or https) of the server that these options send to; empty if there is none."""
         return ""
 
     @classmethod
-    def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for those that can be asked
-        """Last iteration that it holds for certain, asked of its own store; None if that cannot be asked."""
+    def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for backends whose store can be asked
+        """Last iteration that the backend's own store holds for certain; None if the store cannot be asked."""
         return None
 
     @abstractmethod
     def __init__(self, run: RunInfo) -> None:
-        """Opens the view."""
+        """Opens the backend."""
 
     @abstractmethod
     def write(self, row: Row) -> None:
@@ -168,4 +176,4 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self, status: Status) -> None:
-        """Ends the view; ``status`` is completed, interrupted, stopped or failed."""
+        """Closes the backend; ``status`` is completed, interrupted, stopped or failed."""

@@ -1,7 +1,7 @@
-"""The terminal: a live panel, or one plain line an iteration where there is no terminal to draw on.
+"""Terminal output: a live panel, or one plain line per iteration where output does not go to a terminal.
 
-``runner.logger.console_style`` can ask for a boxed table an iteration instead, as Stable-Baselines3 draws it, or for
-one short line.
+``runner.logger.console_style`` selects instead a boxed table per iteration, as Stable-Baselines3 draws it, or one short
+line.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _HISTORY = 40
 _LEVELS = ("info", "warn", "critical")
 _MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
 _SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
-"""What Stable-Baselines3 shows as whole numbers."""
+"""Numbers that Stable-Baselines3 shows as integers."""
 
 
 class Console(Backend):
-    """Progress, time left, success with its number of episodes, throughput, and whether learning is healthy."""
+    """Shows progress, time left, success with its number of episodes, throughput, and the health of learning."""
 
     place = Place.TERMINAL
 
     def __init__(self, run: RunInfo) -> None:
-        """Draws live where both output streams are terminals, so that neither a pipe nor a log file gets the panel."""
+        """Draws the live panel if both output streams are terminals, so that no pipe or log file receives it."""
         self._run = run
         self.terminal = Terminal(stderr=True, highlight=False)
         self._row: Row | None = None
@@ -52,7 +52,7 @@ class Console(Backend):
         self._seconds: deque[float] = deque(maxlen=20)
         self._standing: dict[tuple[str, str], dict[str, Any]] = {}
         self._live: Live | None = None
-        self._told: set[str] = set()
+        self._kinds_shown: set[str] = set()
         if run.console_style == "table" and sys.stdout.isatty() and self.terminal.is_terminal:
             self._live = Live(self.panel(), console=self.terminal, refresh_per_second=4, transient=False)
             self._live.start()
@@ -62,10 +62,10 @@ class Console(Backend):
         if self._live is not None:
             self._live.update(self.panel())
         else:
-            self.terminal.print(self._shown(row), soft_wrap=True)
+            self.terminal.print(self._printed(row), soft_wrap=True)
 
-    def _shown(self, row: Row) -> Text:
-        """One iteration where no panel is drawn, in the style of the run."""
+    def _printed(self, row: Row) -> Text:
+        """Text of one iteration without a panel, in the style of the run."""
         match self._run.console_style:
             case "sb3":
                 return boxed_table(row.dialects.get("sb3", {}))
@@ -75,7 +75,7 @@ class Console(Backend):
                 return Text(self._line(row))
 
     def show(self, row: Row) -> None:
-        """Takes a row into the panel, without drawing."""
+        """Adds a row to the panel, without drawing it."""
         self._row = row
         self._seconds.append(row.metrics[m.STEP.name])
         success = row.metrics.get(m.ENV.success_once.name)
@@ -88,13 +88,13 @@ class Console(Backend):
     def event(self, event: Event) -> None:
         if event.kind == "alert":
             self._alert(event)
-        elif event.kind != "target_kl" or event.kind not in self._told:  # which may come in every iteration
-            self._told.add(event.kind)
+        elif event.kind != "target_kl" or event.kind not in self._kinds_shown:  # it may come in every iteration
+            self._kinds_shown.add(event.kind)
             style = "dim" if event.kind == "note" else "cyan"
             self.terminal.print(Text(f"· {event.message}", style=style), soft_wrap=True)
 
     def _alert(self, event: Event) -> None:
-        """Prints an alert as it is raised or cleared, and keeps those that stand for the panel."""
+        """Prints an alert as it is raised or cleared, and keeps the standing ones for the panel."""
         data = event.data
         key = (data["metric"], data["rule"])
         if data["cleared"]:
@@ -113,7 +113,7 @@ class Console(Backend):
             self._live.stop()
 
     def _alerts(self) -> tuple[Text, Text]:
-        """How many alerts stand, and the gravest: the latest of its level."""
+        """Number of standing alerts, and the latest of the gravest level."""
         if not self._standing:
             return Text("none", style="green"), Text("")
         gravest = max(reversed(self._standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
@@ -133,11 +133,11 @@ class Console(Backend):
         return f"{names[index][0]} ({index + 1}/{len(names)})" if len(names) > 1 else names[0][0]
 
     def _line(self, row: Row) -> str:
-        """One iteration without a terminal."""
+        """One plain line for an iteration."""
         metrics = row.metrics
         episodes = int(metrics[m.ENV.num_trajectories.name])
         success = metrics.get(m.ENV.success_once.name)
-        parts = [
+        fields = [
             f"{row.iteration:>{len(str(self._run.total_iterations))}}/{self._run.total_iterations}",
             self._stage(row.iteration),
             f"{episodes:>3} episodes",
@@ -148,11 +148,11 @@ class Console(Backend):
             f"ETA {self._eta()}",
         ]
         if m.EVAL.num_trajectories.name in metrics:
-            parts.append(f"eval {_outcome(row)}")
-        return "  ".join(parts)
+            fields.append(f"eval {_outcome(row)}")
+        return "  ".join(fields)
 
     def _short_line(self, row: Row) -> str:
-        """One iteration in the fields and the form that the line style promises."""
+        """One short line for an iteration, with the fields and formats of the line style."""
 
         def number(metric: Metric, form: str) -> str:
             value = row.metrics.get(metric.name)
@@ -168,7 +168,7 @@ class Console(Backend):
         return " | ".join(fields)
 
     def panel(self, status: Status | None = None) -> RenderableType:
-        """The live panel as it stands."""
+        """The live panel in its present state."""
         run, row = self._run, self._row
         metrics = row.metrics if row else {}
         iteration = row.iteration if row else run.first_iteration - 1
@@ -224,7 +224,7 @@ class Console(Backend):
 
 
 def boxed_table(values: Mapping[str, float]) -> Text:
-    """Numbers by ``group/key`` in the box that Stable-Baselines3 draws, with its digits."""
+    """Numbers, by ``group/key``, in the box that Stable-Baselines3 draws, with as many digits."""
     lines: list[tuple[str, str]] = []
     for key in sorted(values):
         group, _, name = key.partition("/")
@@ -255,7 +255,7 @@ def _short(name: str) -> str:
 
 
 def _outcome(row: Row) -> str:
-    """Result of an evaluation: success with its interval, or the return where there is no success."""
+    """Result of an evaluation: success with its interval, or the return if the task has no success."""
     metrics = row.metrics
     episodes = int(metrics[m.EVAL.num_trajectories.name])
     success = metrics.get(m.EVAL.success_once.name)
@@ -267,7 +267,7 @@ def _outcome(row: Row) -> str:
 
 
 def _sparkline(values: deque[float]) -> str:
-    """Course of the last values; a success rate is drawn between 0 and 1, anything else between its extremes."""
+    """Draws the last values; rates on a scale from 0 to 1, other values between their extremes."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -278,7 +278,7 @@ def _sparkline(values: deque[float]) -> str:
 
 
 def _verdict(name: str, value: float | None) -> tuple[str, str]:
-    """Whether a value lies in the healthy band of its metric, in words and as a colour."""
+    """Compares a value with the healthy band of its metric. Returns words and a colour."""
     band = CATALOGUE[name].healthy
     if value is None or band is None:
         return "", ""

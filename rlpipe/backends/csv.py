@@ -1,4 +1,4 @@
-"""A table: one line an iteration, one column a metric."""
+"""CSV table: one line per iteration, one column per metric."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FIRST = ("iteration", "total_timesteps", "time")
 
 
 class CSV(Backend):
-    """``metrics.csv`` in the run directory. An empty field is an absent number."""
+    """Writes ``metrics.csv`` in the run directory. An empty field means an absent number."""
 
     def __init__(self, run: RunInfo) -> None:
-        """Keeps the lines before the first iteration to come."""
+        """Keeps the lines before the run's next iteration."""
         self._path = run.directory / "metrics.csv"
         rows = _read(self._path)
         self._columns = list(rows[0]) if rows else list(_FIRST)
@@ -32,7 +32,7 @@ class CSV(Backend):
             csv.DictWriter(file, self._columns).writerow(line)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        """Writes the table anew, whole or not at all."""
+        """Replaces the table, whole or not at all."""
         partial = self._path.with_name(f".{self._path.name}.partial")
         with partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self._columns)
@@ -45,7 +45,7 @@ class CSV(Backend):
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """Lines that are complete; a crash can leave the last one torn."""
+    """Reads complete lines; a crash can leave the last one torn."""
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")

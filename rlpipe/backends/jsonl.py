@@ -1,4 +1,4 @@
-"""A copy of ``metrics.jsonl`` in a second place, such as a disk that other machines can read."""
+"""Copy of ``metrics.jsonl`` in a second place, such as a disk that other machines can read."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Config:
 
 
 class JSONL(Backend):
-    """Each line as it stands in ``metrics.jsonl``."""
+    """Writes each line exactly as in ``metrics.jsonl``."""
 
     Config: ClassVar[type[Config]] = Config
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:
-        """Lines from the first on that are those of the run, whoever wrote or lost the others."""
+        """Number of lines, from the first on, that are equal to the run's, even if others were lost or added."""
         copy = _copy(run)
         return None if copy is None else len(list(_same_lines(copy, run)))
 
     def __init__(self, run: RunInfo) -> None:
-        """Cuts the copy back to the lines before the first iteration to come; a crash can have torn the last one."""
+        """Truncates the copy to the lines before the run's next iteration; a crash can have torn the last one."""
         self._copy = _copy(run)
         if self._copy is not None:
             self._copy.parent.mkdir(parents=True, exist_ok=True)
@@ -66,27 +66,27 @@ class JSONL(Backend):
 
 
 def _copy(run: RunInfo) -> Path | None:
-    """Where the copy lies.
+    """Path of the copy; None if none is configured.
 
     Raises:
-        ConfigError: in the run directory itself.
+        ConfigError: the path lies in the run directory itself.
     """
     if run.options.path is None:
         return None
     named = run.options.path.replace("{experiment}", run.experiment).replace("{run}", run.run_id)
     path = Path(named).expanduser().resolve()
     if path.is_relative_to(run.directory.resolve()):
-        raise ConfigError(f"{_KEY} is {path}, in the run directory, which belongs to the run alone.")
+        raise ConfigError(f"{_KEY} is {path}, which lies in the run directory: choose a path outside it.")
     return path
 
 
 def _same_lines(copy: Path, run: RunInfo) -> Iterator[int]:
-    """Bytes of each line from the first on that the copy shares with the run."""
-    truth = run.directory / "metrics.jsonl"
-    if not copy.is_file() or not truth.is_file():
+    """Yields the length in bytes of each line, from the first on, that the copy shares with the run."""
+    original = run.directory / "metrics.jsonl"
+    if not copy.is_file() or not original.is_file():
         return
-    with copy.open("rb") as ours, truth.open("rb") as theirs:
-        for line, wanted in zip(ours, theirs, strict=False):
+    with copy.open("rb") as copied, original.open("rb") as wanted_lines:
+        for line, wanted in zip(copied, wanted_lines, strict=False):
             if line != wanted:
                 return
             yield len(line)

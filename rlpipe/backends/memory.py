@@ -1,4 +1,4 @@
-"""Keeps everything in a list, for tests and notebooks."""
+"""Rows and events in lists, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Memory"]
 
 
 class Memory(Backend):
-    """Rows and events of the newest run in this process."""
+    """Keeps the rows and events of the newest run in this process."""
 
     place = Place.LOGGER
     latest: ClassVar[Memory | None] = None

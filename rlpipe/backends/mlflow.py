@@ -38,14 +38,14 @@ class Options:
 
 
 class MLflow(Backend):
-    """Numbers over iterations, in the MLflow experiment that is named like the project.
+    """Logs numbers over iterations, in the MLflow experiment named like the project.
 
-    The configuration that the run began with stands there as parameters. What changes is a tag: a key that a resume
-    gave another value, the last alert of each metric, and the last event of each kind.
+    The configuration that the run began with becomes parameters. Whatever can change becomes a tag: a key to which a
+    resume gave another value, the last alert of each metric, and the last event of each kind.
 
-    MLflow forgets no number, but its databases keep one that is logged again, with the same time, only once. So the
-    iterations that it holds for certain are those up to the tag that is set behind an iteration's last number, and one
-    that was cut off is logged again.
+    MLflow never forgets a number, but its databases keep a number that is logged again with the same time only once.
+    After an iteration's last number, a tag records the iteration; up to this tag the store is complete, and later
+    iterations are logged again.
     """
 
     Config = Options
@@ -71,7 +71,7 @@ class MLflow(Backend):
         return int(found.data.tags.get(REACHED, 0)) if found else 0
 
     def __init__(self, run: RunInfo) -> None:
-        """Goes on with the MLflow run that has the tag of this one, or begins it."""
+        """Continues the MLflow run that has this run's tag, or begins one."""
         self._client = _client(run)
         found = _find(self._client, run) or _begin(self._client, run)
         self._id = found.info.run_id
@@ -124,22 +124,22 @@ def _client(run: RunInfo) -> MlflowClient:
 
 
 def _local_database(run: RunInfo) -> Path:
-    """The file that all runs share, begun if there is none.
+    """Database that all runs share; created if it does not exist.
 
-    MLflow makes its tables one by one and without a lock, so two runs that begin at once, or one that is killed, would
-    leave a file that nobody can open. So it is made in memory, which is also faster, and put there when it is whole,
-    unless another was first.
+    MLflow creates its tables one by one and without a lock, so two runs that begin at once, or one that is killed,
+    would leave a file that cannot be opened. The database is therefore created in memory, which is also faster, and
+    linked into place when complete, unless another run was first.
     """
     from mlflow import MlflowClient
 
     file, partial = run.log_path.resolve() / "mlflow.db", run.directory.resolve() / ".mlflow.db.partial"
     if not file.exists():
         memory = "file:rlpipe?mode=memory&cache=shared"
-        with closing(sqlite3.connect(memory, uri=True)) as made:
+        with closing(sqlite3.connect(memory, uri=True)) as created:
             MlflowClient(f"sqlite:///{memory}&uri=true")
             partial.unlink(missing_ok=True)
             with closing(sqlite3.connect(partial)) as copy:
-                made.backup(copy)
+                created.backup(copy)
         with suppress(FileExistsError):
             os.link(partial, file)
     partial.unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def _local_database(run: RunInfo) -> Path:
 
 
 def _find(client: MlflowClient, run: RunInfo) -> Run | None:
-    """The MLflow run that shows this one, unless a user deleted it."""
+    """MLflow's run for this run; None if there is none, or a user deleted it."""
     experiment = client.get_experiment_by_name(run.project)
     if experiment is None:
         return None
@@ -170,11 +170,11 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
 
 
 def _param(value: Any) -> str:
-    """A leaf of the configuration, as MLflow takes parameters."""
+    """Text of a configuration value, cut to the length that MLflow accepts."""
     return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]
 
 
 def _name(name: str) -> str:
-    """A name as MLflow takes it: of few characters, and a path in its shortest form."""
+    """Name as MLflow accepts it: with few kinds of characters, and as a path in its shortest form."""
     plain = posixpath.normpath(name) == name and not name.startswith(("/", ".."))
     return escaped(name, r"a-zA-Z0-9_\-. :/" if plain else "a-zA-Z0-9_")

@@ -1,7 +1,7 @@
 """SwanLab: its local dashboard (``swanlab watch``), files for ``swanlab sync``, or its cloud.
 
-Local and offline are written through SwanLab's own storage instead of ``swanlab.log``, whose thread writes later,
-stamps that time, swallows a full disk, cannot continue a local run, and calls a run that was killed a success.
+The local and offline modes write through SwanLab's own storage. The thread behind ``swanlab.log`` writes later, stamps
+that later time, ignores a full disk, cannot continue a local run, and reports a killed run as a success.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["SwanLab"]
 
 _T = TypeVar("_T")
 _ALLOWED = r"\w/-"
-"""Of a metric's name; SwanLab cuts a point at its ends off."""
+"""Characters of a metric's name; SwanLab strips full stops from its ends, so none is allowed."""
 _POINTS_A_FILE = 1000
 _PATIENCE_SECONDS = 60.0
-"""For SwanLab's cloud, to begin or to take what is still to be sent."""
+"""Time SwanLab's cloud may take to begin a run, or to receive what is pending at its end."""
 
 
 class Mode(Enum):
@@ -58,12 +58,12 @@ class Options:
     """In the cloud; empty for that of the key's owner."""
 
 
-class _View(ABC):
-    """What SwanLab shows in one mode."""
+class _Writer(ABC):
+    """Writes to SwanLab in one mode."""
 
     @staticmethod
-    def reached(run: RunInfo) -> int | None:  # noqa: ARG004 - for the one that can be asked
-        """As of a backend. 0 has every row given again."""
+    def reached(run: RunInfo) -> int | None:  # noqa: ARG004 - for the mode that can be asked
+        """See ``Backend.reached``. After 0, every row is given again."""
         return 0
 
     @abstractmethod
@@ -80,7 +80,7 @@ class _View(ABC):
 
 
 class SwanLab(Backend):
-    """One chart per metric, in sections; events and alerts in the run's log, in the cloud as texts."""
+    """One chart per metric, in sections; events and alerts in the run's log, or in the cloud as texts."""
 
     Config = Options
 
@@ -103,32 +103,32 @@ class SwanLab(Backend):
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:
-        return _VIEWS[run.options.mode].reached(run)
+        return _WRITERS[run.options.mode].reached(run)
 
     def __init__(self, run: RunInfo) -> None:
-        """Opens the view of the mode."""
-        self._view = _VIEWS[run.options.mode](run)
+        """Opens the writer of the mode."""
+        self._writer = _WRITERS[run.options.mode](run)
 
     def write(self, row: Row) -> None:
-        self._view.write(row)
+        self._writer.write(row)
 
     def event(self, event: Event) -> None:
-        self._view.event(event)
+        self._writer.event(event)
 
     def close(self, status: Status) -> None:
-        self._view.close(status)
+        self._writer.close(status)
 
 
-class _Local(_View):
-    """An experiment of the dashboard: SwanLab's database names its charts, text files hold their points.
+class _Local(_Writer):
+    """Writes an experiment of the local dashboard: its database names the charts, text files hold their points.
 
-    All points of a row are written when ``write`` returns, and what the mark does not know of is cut off when the
-    view is opened, so the mark can be trusted.
+    All points of a row are written when ``write`` returns, and opening cuts off what the backend process's mark does
+    not count, so the mark can be trusted.
     """
 
     @staticmethod
     def reached(run: RunInfo) -> int | None:
-        """0 if the dashboard does not hold the run, or a user deleted it there; else what the mark says."""
+        """0 if the dashboard does not hold the run, or a user deleted it there; otherwise None, so the mark counts."""
         folder = _folder(run)
         if not (folder / "runs.swanlab").is_file() or not (folder / _name(run) / "logs").is_dir():
             return 0
@@ -139,7 +139,7 @@ class _Local(_View):
         return None if Experiment.select().where(Experiment.run_id == _name(run)).exists() else 0
 
     def __init__(self, run: RunInfo) -> None:
-        """Finds or adds the experiment and cuts its curves before the run's first iteration to come."""
+        """Finds or adds the experiment, and cuts its curves off at the run's next iteration."""
         from swanboard.db import connect
         from swanboard.db.models import Experiment, Project, Tag
         from swanboard.utils import generate_color
@@ -164,7 +164,7 @@ class _Local(_View):
         self._curves = {tag.name: _Curve(self._logs / tag.folder, run.first_iteration) for tag in tags}
         known = {curve.folder for curve in self._curves.values()}
         for path in self._logs.iterdir():
-            if path not in known:  # of a row that was not finished
+            if path not in known:  # left by a row that was not finished
                 shutil.rmtree(path)
 
     def write(self, row: Row) -> None:
@@ -178,7 +178,7 @@ class _Local(_View):
                 self._add_charts(new)
 
     def _add_charts(self, names: list[str]) -> None:
-        """A chart for each, and one that compares it between experiments. At once, because one by one takes seconds."""
+        """Adds for each metric a chart, and one that compares experiments; all at once, as one by one takes seconds."""
         from swanboard.db.models import Chart, Display, Namespace, Project, Source, Tag
 
         experiment, project = self._experiment.id, Project.DEFAULT_PROJECT_ID
@@ -225,10 +225,10 @@ class _Local(_View):
 
 
 class _Curve:
-    """The points of one metric: a line each."""
+    """Points of one metric, one line each."""
 
     def __init__(self, folder: Path, first_iteration: int) -> None:
-        """Keeps the points before an iteration."""
+        """Keeps the points before ``first_iteration``."""
         self.folder = folder
         held = False
         for file in folder.glob("*.log"):
@@ -242,13 +242,13 @@ class _Curve:
                 partial.write_text("".join(kept), encoding="utf-8")
                 partial.replace(file)
         if not held:
-            shutil.rmtree(folder, ignore_errors=True)  # the table of last values cannot stand an empty one
+            shutil.rmtree(folder, ignore_errors=True)  # the table of last values fails on an empty folder
 
     def add(self, iteration: int, value: float, seconds: float) -> None:
-        """One more point."""
+        """Adds a point."""
         if not self.folder.is_dir():
             self.folder.mkdir()
-            (self.folder / "_summary.json").write_text("{}", encoding="utf-8")  # the page does not read it, but asks
+            (self.folder / "_summary.json").write_text("{}", encoding="utf-8")  # requested by the page, but not used
         point = {"index": iteration, "data": value, "create_time": datetime.fromtimestamp(seconds, UTC).isoformat()}
         with (self.folder / f"{iteration // _POINTS_A_FILE:06d}.log").open("a", encoding="utf-8") as file:
             file.write(json.dumps(point) + "\n")
@@ -265,8 +265,8 @@ def _ids(table: Any, where: Any) -> dict[str, int]:
     return dict(table.select(table.name, table.id).where(where).tuples())
 
 
-class _Offline(_View):
-    """A file of SwanLab's records. It cannot be continued, so it is written anew from the first iteration on."""
+class _Offline(_Writer):
+    """Writes a file of SwanLab's records. It cannot be continued, so each opening writes it again from the start."""
 
     def __init__(self, run: RunInfo) -> None:
         from swanlab.proto.swanlab.run.v1.run_pb2 import StartRecord
@@ -341,8 +341,8 @@ class _Offline(_View):
         self._file.write(record.SerializeToString())
 
 
-class _Cloud(_View):
-    """A run in the cloud, or goes on with it. SwanLab itself leaves out, number by number, what its server holds."""
+class _Cloud(_Writer):
+    """Begins or continues a run in the cloud. SwanLab itself skips every number that its server already holds."""
 
     def __init__(self, run: RunInfo) -> None:
         import swanlab
@@ -368,7 +368,7 @@ class _Cloud(_View):
                 settings=settings,
             )
         )
-        atexit.register(self.close, Status.INTERRUPTED)  # before SwanLab's own, which would call it a success
+        atexit.register(self.close, Status.INTERRUPTED)  # before SwanLab's handler, which reports a success
 
     def write(self, row: Row) -> None:
         self._run.log({escaped(name, _ALLOWED): value for name, value in row.series.items()}, step=row.iteration)
@@ -384,11 +384,15 @@ class _Cloud(_View):
         _bounded(lambda: self._run.finish(state=state, error=error))
 
 
-_VIEWS: dict[Mode, type[_View]] = {Mode.local: _Local, Mode.offline: _Offline, Mode.cloud: _Cloud}
+_WRITERS: dict[Mode, type[_Writer]] = {Mode.local: _Local, Mode.offline: _Offline, Mode.cloud: _Cloud}
 
 
 def _bounded(work: Callable[[], _T]) -> _T:
-    """What SwanLab does with its server, with an end, and in a thread, where it does not take Ctrl-C over."""
+    """Waits for SwanLab's server at most ``_PATIENCE_SECONDS``; in a thread, so that SwanLab does not handle Ctrl-C.
+
+    Raises:
+        TimeoutError: the server took longer.
+    """
     done: Future[_T] = Future()
 
     def run() -> None:
@@ -402,7 +406,7 @@ def _bounded(work: Callable[[], _T]) -> _T:
         return done.result(_PATIENCE_SECONDS)
     except TimeoutError:
         raise TimeoutError(
-            f"SwanLab's server did not take everything within {_PATIENCE_SECONDS:g} s. Nothing is lost: rlpipe sync "
+            f"SwanLab's server did not accept everything within {_PATIENCE_SECONDS:g} s. Nothing is lost: rlpipe sync "
             "sends what is missing."
         ) from None
 
@@ -412,12 +416,12 @@ def _folder(run: RunInfo) -> Path:
 
 
 def _name(run: RunInfo) -> str:
-    """Of the run, unique in the store, as a folder and as SwanLab's id."""
+    """Name of the run as a folder and as SwanLab's id, unique in the store."""
     return escaped(f"{run.experiment}-{run.run_id}", r"\w.-")
 
 
 def _title(run: RunInfo) -> str:
-    return f"{run.run_id} {run.experiment}"  # the list of runs cuts the end off
+    return f"{run.run_id} {run.experiment}"  # the id first: the list of runs cuts off the end
 
 
 def _project(run: RunInfo) -> str:
@@ -434,15 +438,15 @@ def _sentence(event: Event) -> str:
 
 
 def _config(run: RunInfo) -> dict[str, Any]:
-    """The configuration without levels, because the dashboard shows none: ``learner.lr: 0.001``."""
+    """Flattens the configuration, because the dashboard shows no nesting: ``learner.lr: 0.001``."""
     return {key: "{}" if value == {} else value for key, value in leaves(run.config)}
 
 
 def _config_yaml(run: RunInfo) -> str:
-    """The configuration as SwanLab's files hold it."""
+    """The configuration in the format of SwanLab's files."""
     entries = enumerate(_config(run).items())
-    shown = {key: {"value": value, "desc": "", "sort": place} for place, (key, value) in entries}
-    return OmegaConf.to_yaml(OmegaConf.create(shown))
+    described = {key: {"value": value, "desc": "", "sort": place} for place, (key, value) in entries}
+    return OmegaConf.to_yaml(OmegaConf.create(described))
 
 
 def _stamp(seconds: float) -> dict[str, int]:

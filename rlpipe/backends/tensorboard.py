@@ -1,4 +1,4 @@
-"""TensorBoard event files. Written with TensorBoard's own writer, so that nothing here needs torch."""
+"""TensorBoard event files, written with TensorBoard's own writer, which does not need torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["TensorBoard"]
 class TensorBoard(Backend):
     """One scalar per metric and iteration; distributions as histograms; alerts and other events as text.
 
-    The names of another system go to a run of their own, ``tensorboard/<system>``, because the same name can mean
-    another number there, and over that system's own axis: environment steps or updates.
+    Metrics under another system's names go to a TensorBoard run of their own, ``tensorboard/<system>``: the same name
+    can mean another number there, and the axis is that system's, environment steps or updates.
     """
 
     @classmethod
@@ -31,7 +31,7 @@ class TensorBoard(Backend):
         return f"tensorboard --logdir {run.parent}"
 
     def __init__(self, run: RunInfo) -> None:
-        """Opens new event files; a resumed run purges what earlier ones hold from its first iteration on."""
+        """Opens new event files; a resumed run purges earlier ones from its next iteration on."""
         self._folder = run.directory / "tensorboard"
         self._first = self._iteration = run.first_iteration
         self._files = {"": _File(self._folder, self._first)}
@@ -41,7 +41,7 @@ class TensorBoard(Backend):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._iteration = row.iteration
-        shown = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
+        histograms = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
         for system, metrics in {"": row.series, **row.dialects}.items():
             by_timesteps = system in BY_TIMESTEPS
             if system not in self._files:
@@ -51,11 +51,11 @@ class TensorBoard(Backend):
                 self._files[system] = _File(self._folder / system, first)
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             step = row.total_timesteps if by_timesteps else row.iteration
-            self._files[system].add(step, row.time, Summary(value=values + ([] if system else shown)))
+            self._files[system].add(step, row.time, Summary(value=values + ([] if system else histograms)))
 
     def event(self, event: Event) -> None:
         step = max(event.iteration, 0)
-        if event.kind == "alert":  # a card for each metric, because a card keeps only the last few texts
+        if event.kind == "alert":  # one card per metric, because a card keeps only the last few texts
             metric, standing = event.data["metric"], "cleared" if event.data["cleared"] else event.data["level"]
             self._text(f"alerts/{metric}", f"**{standing}**: {event.message}", step, event.time)
         else:
@@ -73,10 +73,10 @@ class TensorBoard(Backend):
 
 
 class _File:
-    """The event file of one TensorBoard run."""
+    """Event file of one TensorBoard run."""
 
     def __init__(self, folder: Path, purge_from: int) -> None:
-        """Opens it; TensorBoard forgets what earlier files of the folder hold from this step on."""
+        """Opens the file; from step ``purge_from`` on, TensorBoard forgets earlier files in the folder."""
         from tensorboard.compat.proto.event_pb2 import Event as Record
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -97,7 +97,7 @@ class _File:
 
 
 def _histogram(view: HistogramView) -> HistogramProto:
-    """The distribution in TensorBoard's form; its sums are those of the middles of the bins."""
+    """Converts a distribution to TensorBoard's form; its sums take each value as the middle of its bin."""
     from tensorboard.compat.proto.summary_pb2 import HistogramProto
 
     edges, counts = np.asarray(view.edges), np.asarray(view.counts, dtype=np.float64)

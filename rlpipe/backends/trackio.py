@@ -1,4 +1,4 @@
-"""Trackio: a local dashboard on one SQLite file a project."""
+"""Trackio: a local dashboard on one SQLite file per project."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Options:
 
 
 class Trackio(Backend):
-    """Numbers and distributions over iterations; alerts and other events as Trackio's alerts.
+    """Logs numbers and distributions over iterations; alerts and other events become Trackio's alerts.
 
-    Written through Trackio's storage instead of ``trackio.log``, whose thread writes later, stamps that time, and
-    only warns when it fails. So a row is on the disk when ``write`` returns, and nothing else is started.
+    Writes through Trackio's storage, because the thread behind ``trackio.log`` writes later, stamps that later time,
+    and only warns when it fails. This way a row is on the disk when ``write`` returns, and no thread is started.
     """
 
     Config = Options
@@ -55,7 +55,7 @@ class Trackio(Backend):
             return database.execute("SELECT MAX(step) FROM metrics WHERE run_id = ?", (run.run_id,)).fetchone()[0] or 0
 
     def __init__(self, run: RunInfo) -> None:
-        """Deletes what the run holds from its first iteration on."""
+        """Deletes the run's rows from its next iteration on."""
         self._storage = _storage(run)
         self._run = {"project": run.project, "run": run.run_id, "run_id": run.run_id}
         self._config: dict[Any, Any] | None = {**run.config, "_Group": run.experiment}
@@ -63,16 +63,16 @@ class Trackio(Backend):
             database.execute("DELETE FROM metrics WHERE run_id = ? AND step >= ?", (run.run_id, run.first_iteration))
 
     def write(self, row: Row) -> None:
-        shown = {
-            name: {"_type": "trackio.histogram", "bins": view.edges, "values": view.counts}
-            for name, view in row.histograms.items()
+        histograms = {
+            name: {"_type": "trackio.histogram", "bins": histogram.edges, "values": histogram.counts}
+            for name, histogram in row.histograms.items()
         }
         self._storage.bulk_log(
             **self._run,
-            metrics_list=[{_name(name): value for name, value in {**shown, **row.series}.items()}],
+            metrics_list=[{_name(name): value for name, value in {**histograms, **row.series}.items()}],
             steps=[row.iteration],
             timestamps=[_time(row.time)],
-            log_ids=[f"{self._run['run_id']}/{row.iteration}"],  # unique in the database, and by it in a Space
+            log_ids=[f"{self._run['run_id']}/{row.iteration}"],  # unique in the database and in a Space
             config=self._config,
         )
         self._config = None
@@ -91,13 +91,13 @@ class Trackio(Backend):
         )
 
     def close(self, status: Status) -> None:
-        """Everything is written already; Trackio has no word for how a run ended."""
+        """Does nothing: every row is written already, and Trackio does not record how a run ended."""
 
 
 def _storage(run: RunInfo) -> Any:
     if run.options.folder:
         os.environ["TRACKIO_DIR"] = str(run.log_path / run.options.folder)
-    from trackio.sqlite_storage import SQLiteStorage  # it reads the variable now, and only now
+    from trackio.sqlite_storage import SQLiteStorage  # the import reads the variable
 
     return SQLiteStorage
 
@@ -110,7 +110,7 @@ def _database(run: RunInfo) -> Iterator[sqlite3.Connection]:
 
 
 def _name(metric: str) -> str:
-    """As Trackio renames one that it reserves; taking two underscores from the front undoes it."""
+    """Name of a metric as Trackio stores it: reserved names get two leading underscores."""
     return f"__{metric}" if metric in RESERVED or metric.startswith("__") else metric
 
 

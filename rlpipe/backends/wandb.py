@@ -1,4 +1,4 @@
-"""Weights & Biases: online, or offline into files in the run directory that can be uploaded later."""
+"""Weights & Biases: online, or offline in files of the run directory that can be uploaded later."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["WandB"]
 
 NAMES = "A-Za-z0-9_/ -"
-"""What a metric's name may hold: W&B takes a full stop for a level of nesting."""
-FLUSH_SECONDS, PATIENCE_SECONDS = 1.0, 10.0
-"""Between writes to the disk, offline; and how long none may come although there are rows."""
-CONNECT_SECONDS, UPLOAD_SECONDS = 15.0, 600.0
-"""How long the server may take to answer at the start, and to take everything at the end."""
+"""Characters of a metric's name; W&B would read a full stop as a level of nesting."""
+FLUSH_SECONDS = 1.0
+"""Offline, time between writes to the disk."""
+PATIENCE_SECONDS = 10.0
+"""Offline, time without a write after which the backend fails although it was given rows."""
+CONNECT_SECONDS = 15.0
+"""Time the server may take to answer at the start."""
+UPLOAD_SECONDS = 600.0
+"""Time the server may take to receive everything at the end."""
 ALERT_SECONDS = 3600.0
-"""Age from which an alert is history, and nobody is called."""
+"""Age from which an alert is not sent to anyone."""
 _MODES = ("online", "offline")
 _EXIT_CODES = {Status.COMPLETED: 0, Status.FAILED: 1}
 _KILLED = 255
@@ -63,8 +67,8 @@ class Options:
 class WandB(Backend):
     """One W&B run for the run, however often it is resumed; W&B's step is the iteration.
 
-    W&B takes nothing back, so it is given only what a checkpoint covers, and is asked what it holds: online the server,
-    offline its files, where a row stands some time after W&B took it.
+    W&B cannot delete rows, so it receives only rows that a checkpoint covers, and is asked what it holds. Online, the
+    server answers; offline, its files do, in which a row appears some time after W&B accepted it.
     """
 
     Config = Options
@@ -87,7 +91,7 @@ class WandB(Backend):
             return max(map(_repaired, _logs(run)), default=0)
 
     def __init__(self, run: RunInfo) -> None:
-        """Opens the run, or goes on with it."""
+        """Begins the W&B run, or continues it."""
         self._info, self._run = run, _opened(run)
         self._run.define_metric("*", step_metric="iteration")
         self._last, self._size, self._grown = run.first_iteration - 1, 0, time.monotonic()
@@ -95,24 +99,28 @@ class WandB(Backend):
     def write(self, row: Row) -> None:
         import wandb
 
-        pictures = {
-            f"histograms/{escaped(name, NAMES)}": wandb.Histogram(np_histogram=(view.counts, view.edges))
-            for name, view in row.histograms.items()
+        histograms = {
+            f"histograms/{escaped(name, NAMES)}": wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
+            for name, histogram in row.histograms.items()
         }
         numbers = {escaped(name, NAMES): value for name, value in row.series.items()}
         axes = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "_timestamp": row.time}
-        self._run.log({**numbers, **pictures, **axes}, step=row.iteration, commit=True)
+        self._run.log({**numbers, **histograms, **axes}, step=row.iteration, commit=True)
         self._last = row.iteration
         if self._info.options.mode == "offline":
             self._watch()
 
     def _watch(self) -> None:
-        """Notices that W&B cannot write, which it does not say."""
+        """Notices when W&B cannot write, because W&B itself does not report it.
+
+        Raises:
+            OSError: its files have not grown for some time.
+        """
         size = sum(log.stat().st_size for log in _logs(self._info))
         if size != self._size:
             self._size, self._grown = size, time.monotonic()
         elif time.monotonic() - self._grown > PATIENCE_SECONDS:
-            raise OSError(f"W&B took rows, but {_folder(self._info)} does not grow: is the disk full?")
+            raise OSError(f"W&B accepted rows, but {_folder(self._info)} does not grow: is the disk full?")
 
     def event(self, event: Event) -> None:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.time))
@@ -128,21 +136,23 @@ class WandB(Backend):
         self._run.finish(exit_code=_EXIT_CODES.get(status, _KILLED))
         wandb.teardown()  # ends its process
         if self._info.options.mode == "offline" and (held := self.reached(self._info)) < self._last:
-            raise OSError(f"W&B took rows up to iteration {self._last}, but {_folder(self._info)} ends with {held}.")
+            raise OSError(
+                f"W&B accepted rows up to iteration {self._last}, but {_folder(self._info)} ends with iteration {held}."
+            )
 
 
 def _opened(run: RunInfo) -> wandb.Run:
-    """The run; the one that this process has open already, if it has."""
-    os.environ["WANDB_ERROR_REPORTING"] = "false"  # W&B reads it when it is imported
+    """Opens the W&B run, unless this process has it open already."""
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read when W&B is imported
     import wandb
 
     if wandb.run is not None:
         return wandb.run
-    os.environ.pop("WANDB_SERVICE", None)  # of whoever started us: its wandb-core would outlive us
+    os.environ.pop("WANDB_SERVICE", None)  # a parent process's wandb-core would outlive this one
     options = run.options
     name = _id(run)
     with _alone(run):
-        for copy in _folder(run).glob(f"run-*-{name}"):  # of what was sent to the server, and is here anyway
+        for copy in _folder(run).glob(f"run-*-{name}"):  # local copies of what the server already has
             shutil.rmtree(copy)
         return wandb.init(
             id=name,
@@ -176,7 +186,7 @@ def _opened(run: RunInfo) -> wandb.Run:
 
 
 def _id(run: RunInfo) -> str:
-    """Of W&B's run: the same at each resume, on any machine; another for each run, whatever names they share."""
+    """Id of W&B's run: the same at each resume and on any machine; unique even among runs that share their names."""
     digest = hashlib.sha256(f"{run.experiment}/{run.run_id} {run.created}".encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', run.run_id)[:64]}-{digest[:8]}"
 
@@ -186,16 +196,17 @@ def _folder(run: RunInfo) -> Path:
 
 
 def _logs(run: RunInfo) -> list[Path]:
-    """What W&B wrote offline: a file for each time the run was opened."""
+    """Files that W&B wrote offline: one for each time the run was opened."""
     return list(_folder(run).glob(f"offline-run-*/run-{_id(run)}.wandb"))
 
 
 @contextmanager
 def _alone(run: RunInfo) -> Iterator[None]:
-    """Waits until nobody else writes here. Processes started inside keep others out for as long as they live.
+    """Waits until no other process writes here. Processes started inside hold the lock for as long as they live.
 
-    W&B writes and uploads in a process of its own, wandb-core, which lives for a moment after this one was killed. It
-    inherits its standard input, so that is a locked file. As it is no terminal, nothing can ask for an API key there.
+    W&B writes and uploads in a process of its own, wandb-core, which lives on for a moment after this process is
+    killed. It inherits standard input, so standard input is a locked file here. Because that is not a terminal, nothing
+    can ask for an API key there either.
     """
     _folder(run).mkdir(exist_ok=True)
     with (_folder(run) / ".lock").open("a") as lock:
@@ -217,7 +228,7 @@ _WHOLE, _LAST = 1, 4
 
 
 def _repaired(file: Path) -> int:
-    """Last iteration of a log. What a killed process left torn is cut off: `wandb sync` would stop there for ever."""
+    """Last iteration of a log. Cuts off a record torn by a killed process, which `wandb sync` never gets past."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     last = whole = 0
@@ -225,31 +236,31 @@ def _repaired(file: Path) -> int:
     with file.open("r+b") as log:
         header = log.read(len(_HEADER))
         if not _HEADER.startswith(header):
-            raise OSError(f"{file} is in a format of W&B that is not known here.")
+            raise OSError(f"{file} does not begin as W&B's logs do: it may be of a newer version of W&B.")
         for end, data in _records(log):
             record, whole = Record.FromString(data), end
             named |= record.HasField("run")
             if record.HasField("history"):
                 last = record.history.step.num
         log.truncate(whole)
-    if not named:  # `wandb sync` refuses to begin
+    if not named:  # `wandb sync` refuses a log that does not name its run
         shutil.rmtree(file.parent)
     return last
 
 
 def _records(log: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Whole records, and where each ends."""
+    """Yields the whole records and the offset at which each ends."""
     log.seek(0)
-    start, at, parts = 0, len(_HEADER), []
+    start, at, chunks = 0, len(_HEADER), []
     while block := log.read(_BLOCK):
         while at + _CHUNK.size <= len(block):
             checksum, length, kind = _CHUNK.unpack_from(block, at)
             chunk = block[at + _CHUNK.size - 1 : at + _CHUNK.size + length]
             if len(chunk) <= length or zlib.crc32(chunk) != checksum:
                 return
-            parts.append(chunk[1:])
+            chunks.append(chunk[1:])
             at += _CHUNK.size + length
             if kind in (_WHOLE, _LAST):
-                yield start + at, b"".join(parts)
-                parts = []
+                yield start + at, b"".join(chunks)
+                chunks = []
         start, at = start + len(block), 0

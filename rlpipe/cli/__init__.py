@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 from rlpipe.cli import (
     compare,
+    configs,
     demos,
     diagnose,
     doctor,
@@ -40,6 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 train.add_to(app)
+configs.add_to(app)
 pretrain.add_to(app)
 submit.add_to(app)
 demos.add_to(app)

@@ -19,26 +19,27 @@ def add_to(app: typer.Typer) -> None:
 
 def demos(
     task: Annotated[str, typer.Argument(help="ManiSkill task, such as PickCube-v1.")],
-    count: Annotated[int, typer.Option("-n", "--count", help="Successful demonstrations.")] = 200,
-    control_mode: Annotated[str, typer.Option(help="What an action of them means.")] = "pd_ee_delta_pos",
+    count: Annotated[int, typer.Option("-n", "--count", help="Number of successful demonstrations.")] = 200,
+    control_mode: Annotated[str, typer.Option(help="Control mode of the recorded actions.")] = "pd_ee_delta_pos",
     out: Annotated[Path, typer.Option(help="Folder for TASK.h5 and TASK.json.")] = Path("demonstrations"),
     seed_from: Annotated[int, typer.Option(help="Seed of the first episode tried; the others follow by one.")] = 0,
     python: Annotated[
         str | None, typer.Option(help="Python that has the planner.", show_default="this one", metavar="PATH")
     ] = None,
 ) -> None:
-    """Make demonstrations with ManiSkill's motion planner, where it can run.
+    """Make demonstrations with ManiSkill's motion planner.
 
-    It runs in a process of its own, and with --python in another environment: it needs numpy before 2.
+    The planner runs in a process of its own and needs numpy below 2; --python names another environment for it.
     """
-    from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, PlannerError, make
+    from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, make_demonstrations
+    from rlpipe.demonstrations.planner_process import PlannerError
 
     stderr = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True) as progress:
         bar = progress.add_task("starting", total=count)
         try:
-            made = make(
+            made = make_demonstrations(
                 task, count, control_mode, out,
                 python=python or sys.executable,
                 first_seed=seed_from,

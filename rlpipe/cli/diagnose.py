@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rlpipe.analysis.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
 from rlpipe.metrics import CATALOGUE
-from rlpipe.metrics.wording import SYSTEM_TITLES
+from rlpipe.metrics.descriptions import SYSTEM_TITLES
 
 CRITICAL_STANDS = 3
 """Exit code when something critical stands at the end of the run."""

@@ -1,4 +1,4 @@
-"""``rlpipe metrics list`` and ``rlpipe metrics explain NAME``"""
+"""Commands ``rlpipe metrics list`` and ``rlpipe metrics explain NAME``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich.text import Text
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.declaration import Metric, Name
+from rlpipe.metrics.descriptions import SYSTEM_TITLES, describe_reduction, describe_relation, observed_metric
 from rlpipe.metrics.dialects import SYSTEMS, Use, find, left_out, uses, written
 from rlpipe.metrics.rules import LEVELS
-from rlpipe.metrics.wording import SYSTEM_TITLES, reduction, relation, source
 from rlpipe.plugins import nearest
 
 TIERS = ("core", "standard", "extension", "language_only")
@@ -29,18 +29,18 @@ RELATION_STYLES = {"exact": "green", "transform": "green", "approx": "yellow", "
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
-    metrics = typer.Typer(help="What is measured: list the metrics, or explain one.", no_args_is_help=True)
+    """Adds the commands to an application."""
+    metrics = typer.Typer(help="List the metrics, or explain one.", no_args_is_help=True)
     metrics.command(name="list")(list_metrics)
     metrics.command(name="explain")(explain)
     app.add_typer(metrics, name="metrics")
 
 
 def list_metrics(
-    namespace: Annotated[str | None, typer.Option(help="Only names below this, such as train/actor.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Only names in this namespace, such as train/actor.")] = None,
     tier: Annotated[str | None, typer.Option(help=f"Only {', '.join(TIERS)}.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Only what this algorithm has, such as ppo.")] = None,
-    dialect: Annotated[str | None, typer.Option(help=f"Only what this system has: {', '.join(SYSTEMS)}.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Only metrics of this algorithm, such as ppo.")] = None,
+    dialect: Annotated[str | None, typer.Option(help=f"Only metrics of this system: {', '.join(SYSTEMS)}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the metrics, in the order of a row."""
@@ -53,7 +53,7 @@ def list_metrics(
         ("--dialect", dialect, SYSTEMS),
     ):
         if asked is not None and asked not in known:
-            raise ConfigError(f"{option} is {asked!r}; legal are {', '.join(known)}{nearest(asked, known)}")
+            raise ConfigError(f"{option} is {asked!r}; known are {', '.join(known)}{nearest(asked, known)}")
     chosen = {
         name: metric
         for name, metric in CATALOGUE.items()
@@ -78,15 +78,15 @@ def list_metrics(
     _show(console, _table_of_names(f"{title}: its keys and our metrics", given, boxed=console.is_terminal))
     if absent:
         print()
-        caption = f"{title}: keys that are left out, because no metric of ours is that number"
+        caption = f"{title}: keys that are left out, because none of our metrics is that number"
         _show(console, _table_of_names(caption, absent, boxed=console.is_terminal))
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="Of a metric, in any system: env/return, objective/kl, losses/entropy.")],
+    name: Annotated[str, typer.Argument(help="Name in any system: env/return, objective/kl, losses/entropy.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Explain a metric by its name in any system: meaning, formula, health, and what others call it."""
+    """Explain a metric by its name in any system: meaning, formula, health, and its names elsewhere."""
     found = find(name)
     if not found:
         raise ConfigError(_unknown(name))
@@ -119,10 +119,12 @@ def explain(
 
 
 def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> RenderableType:
-    """All that is known of a metric, as one screen.
+    """Returns everything that is known of a metric, as one screen.
 
     Args:
-        metric: to explain.  asked: names by which it was asked for, in other systems.  boxed: draw a frame.
+        metric: metric to explain.
+        asked: names in other systems by which the user asked for it.
+        boxed: True to draw a frame.
     """
     tags = " · ".join(filter(None, (metric.tier.replace("_", " "), metric.unit, ", ".join(metric.algorithms))))
     body = Group(Text(metric.meaning, style="bold"), "", Text(metric.formula, style="cyan"))
@@ -140,10 +142,10 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
         head = Group(Text(f"{metric.name}  ({tags})"), Padding(body, (1, 3)))
     others = [_asked(metric, name) for name in asked if name.system != "rlpipe"]
     parts = [head, *(["", *others] if others and boxed else others)]
-    facts = [("unit", metric.unit), ("merged", reduction(metric))]
+    facts = [("unit", metric.unit), ("merged", describe_reduction(metric))]
     facts += [("healthy", f"{rule}  [{rule.name}]") for rule in metric.rules if rule.level == "ok"]
     if metric.needs:
-        facts.append(("needs", f"{metric.needs[0].upper()}{metric.needs[1:]}; absent without."))
+        facts.append(("needs", f"{metric.needs[0].upper()}{metric.needs[1:]}; absent otherwise."))
     if metric.hidden:
         facts.append(("plot", "None: it is an ingredient of other metrics."))
     if metric.is_histogram:
@@ -163,7 +165,7 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
 
 
 def _asked(metric: Metric, name: Name) -> RenderableType:
-    """How the name that was asked for relates to the metric that is explained."""
+    """Returns a sentence on how the name that the user asked for relates to the explained metric."""
     sentence = Text.assemble((name.key, "bold"), f" of {SYSTEM_TITLES[name.system]} is ", _relation(name, metric))
     if name.relation == "exact":
         sentence.append(f" as {metric.name}")
@@ -173,8 +175,8 @@ def _asked(metric: Metric, name: Name) -> RenderableType:
 
 
 def _relation(name: Name, metric: Metric) -> Text:
-    told = Text.assemble((relation(name, metric), RELATION_STYLES[name.relation]))
-    return told.append(f" ({name.note})", style="default") if name.note else told
+    described = Text.assemble((describe_relation(name, metric), RELATION_STYLES[name.relation]))
+    return described.append(f" ({name.note})", style="default") if name.note else described
 
 
 def _section(title: str, body: RenderableType) -> RenderableType:
@@ -201,7 +203,7 @@ def _grid(*widths: int) -> Table:
 
 def _signs(metric: Metric) -> RenderableType:
     grid = _grid(9)
-    for number, sign in enumerate(metric.signs):
+    for number, sign in enumerate(metric.signs.values()):
         if number:
             grid.add_row()
         grid.add_row(Text("seen", style="dim"), Text(sign.seen, style="yellow"))
@@ -258,13 +260,13 @@ def _table_of_names(title: str, chosen: list[Use], *, boxed: bool) -> Table:
 
 
 def _namespaces(name: str) -> list[str]:
-    """``train`` and ``train/actor`` of ``train/actor/lr``."""
+    """Returns all namespaces of a name: ``train`` and ``train/actor`` for ``train/actor/lr``."""
     parts = name.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _unknown(name: str) -> str:
-    """What to say of a name that no system has: the names nearest to it, over all dialects."""
+    """Returns the error for a name that no system has, with the nearest names of all systems."""
     known = list(dict.fromkeys([*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))]))
     last = name.rpartition("/")[2]
     by_last: dict[str, list[str]] = {}
@@ -277,7 +279,7 @@ def _unknown(name: str) -> str:
 
 
 def _as_json(metric: Metric) -> dict[str, Any]:
-    kind = source(metric).reduction
+    kind = observed_metric(metric).reduction
     return {
         "name": metric.name,
         "tier": metric.tier,
@@ -287,13 +289,13 @@ def _as_json(metric: Metric) -> dict[str, Any]:
         "reduction": kind.__name__ if kind and metric.compute is None else None,
         "reads": metric.reads or None,
         "inputs": [one.name for one in metric.inputs],
-        "merged": reduction(metric),
+        "merged": describe_reduction(metric),
         "algorithms": list(metric.algorithms),
         "needs": metric.needs or None,
         "tokens": metric.language or None,
         "healthy": None if metric.healthy is None else {"low": metric.healthy.low, "high": metric.healthy.high},
         "rules": [{"name": rule.name, "level": rule.level, "demanded": str(rule)} for rule in metric.rules],
-        "signs": [{"seen": sign.seen, "cause": sign.cause, "remedy": sign.remedy} for sign in metric.signs],
+        "signs": [{"seen": sign.seen, "cause": sign.cause, "remedy": sign.remedy} for sign in metric.signs.values()],
         "names": [_name_as_json(name) for name in metric.names],
     }
 
@@ -317,7 +319,7 @@ def _print_json(data: Any) -> None:
 
 
 def _show(console: Console, content: RenderableType) -> None:
-    """Prints; where a program reads, without spaces at the ends of lines."""
+    """Prints to a terminal as it is, to a program without spaces at the ends of lines."""
     with console.capture() as captured:
         console.print(content)
     lines = captured.get().splitlines()
@@ -325,7 +327,7 @@ def _show(console: Console, content: RenderableType) -> None:
 
 
 def _console(*, wide: bool = False) -> Console:
-    """At most 100 columns, so that lines stay readable; a list that goes to a program is not cut to a screen."""
+    """Returns a console of at most 100 columns, so that lines stay readable; a list for a program is not cut."""
     piped = not sys.stdout.isatty()
     width = (200 if wide else 100) if piped else min(100, Console().width)
     return Console(highlight=False, width=width)

@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def train(
-    config: Annotated[str | None, typer.Argument(help="YAML file, such as configs/ppo_push_cube.yaml.")] = None,
+    config: Annotated[str | None, typer.Argument(help="YAML file, or a name that rlpipe configs lists.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
@@ -54,7 +54,9 @@ def train(
     if resume is not None:
         config = str(RunDirectory.existing(resume).path / "config.yaml")
     elif config is None:
-        raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or --resume a run directory.")
+        raise ConfigError(
+            "name a configuration (a YAML file, or a name that rlpipe configs lists), or --resume a run directory."
+        )
     if seeds is not None:
         _run_seeds(config, changes, _seeds(seeds, changes, resume), local=local, ray_address=ray_address)
         return

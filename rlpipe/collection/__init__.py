@@ -1,1 +1,1 @@
-"""Collection: simulators and policies make trajectories and metrics."""
+"""Collection: a simulator and a policy produce trajectories, and the metrics that describe them."""

@@ -20,7 +20,7 @@ from rlpipe.trajectory import Episode, Float32, SpaceSpec, TrajectoryBatch
 
 
 class _Fragment:
-    """The arrays of a ``TrajectoryBatch`` while they fill."""
+    """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
     def __init__(self, steps: int, envs: int, spec: SpaceSpec) -> None:
         shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
@@ -32,11 +32,11 @@ class _Fragment:
         self._final_index = [np.empty(0, dtype=np.int64)]
 
     def decide(self, t: int, observations: Float32, actions: NDArray[Any], log_probs: Float32) -> None:
-        """Takes in what was seen and done at step t, before the simulator may write over it."""
+        """Stores observations and decisions of step t, before the simulator can overwrite them."""
         self._observations[t], self._actions[t], self._log_probs[t] = observations, actions, log_probs
 
     def add(self, t: int, step: Step) -> NDArray[np.int64]:
-        """Takes in what came of step t; returns the environments whose episode it ended."""
+        """Stores the outcome of step t; returns the environments whose episode it ended."""
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         self._valid[t] = step.valid
         ended = np.flatnonzero(step.terminated | step.truncated)
@@ -46,7 +46,12 @@ class _Fragment:
         return ended
 
     def batch(self, observations: Float32, policy_version: int) -> TrajectoryBatch:
-        """All of it, with what is observed after the last step."""
+        """Returns the finished batch.
+
+        Args:
+            observations: [N, D] observations after the last step
+            policy_version: version of the weights that acted
+        """
         self._observations[-1] = observations
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
@@ -55,7 +60,7 @@ class _Fragment:
 
 
 class Collector:
-    """One simulator and one policy, advanced together a fragment at a time."""
+    """Advances one simulator and one policy together, a fragment at a time."""
 
     def __init__(
         self,
@@ -71,15 +76,19 @@ class Collector:
         whole_episodes: bool = False,
         acting_time: Metric = m.PREDICT_TIME,
     ) -> None:
-        """Resets the simulator, unless each collection does.
+        """Resets the simulator, unless every collection begins with a reset.
 
         Args:
-            simulator, policy: that fit each other.  horizon: T.  worker: rank.
-            first_slot: number of this worker's first environment, over all workers.
-            noise_seed: origin of the action noise, which each slot draws for itself.
-            incarnation: how often the run was resumed.  first_step: steps each environment has taken since then.
-            whole_episodes: begin new episodes in each collection; the simulator leaves an environment idle after it.
-            acting_time: what the time until the policy has answered counts as.
+            simulator: environments to step
+            policy: policy with the simulator's spaces
+            horizon: steps per collection, T
+            worker: rank of the rollout worker
+            first_slot: number of this worker's first environment among those of all workers
+            noise_seed: origin of the action noise, which each slot draws for itself
+            incarnation: number of times the run was resumed
+            first_step: steps each environment has taken since the last resume
+            whole_episodes: begin new episodes in each collection; an environment is idle after its episode
+            acting_time: metric that the time spent choosing actions counts as
         """
         self._simulator = simulator
         self._policy = policy
@@ -89,7 +98,7 @@ class Collector:
         self._tracker = EpisodeTracker(
             worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
         )
-        self._reset_seconds = simulator.reset_seconds or 0.0  # up to which they have been reported
+        self._reset_seconds = simulator.reset_seconds or 0.0  # reported so far
         self._whole_episodes = whole_episodes
         self._acting_time = acting_time
         self._ended: list[Episode] = []  # in the fragment that is being collected
@@ -105,24 +114,25 @@ class Collector:
 
     @property
     def unfinished(self) -> int:
-        """Episodes that would be lost if the simulator were closed now."""
+        """Number of episodes that would be lost if the simulator were closed now."""
         return self._tracker.unfinished + len(self._ended)
 
     @property
     def steps(self) -> int:
-        """Steps each environment has taken since the run began or was resumed."""
+        """Number of steps each environment has taken since the run began or was resumed."""
         return self._tracker.steps
 
     @torch.inference_mode()
     def collect(self, policy_version: int, first_step: int | None = None) -> tuple[TrajectoryBatch, MetricWindow]:
-        """Advances every environment by T steps; with whole episodes until all have ended, if that is earlier, and
-        the steps that are left are not valid.
+        """Advances every environment by T steps.
+
+        With whole episodes it stops once all of them have ended; the remaining steps of the batch are not valid.
 
         Args:
-            policy_version: of the weights the policy holds now.
-            first_step: steps each environment has been given before; None goes on counting.
+            policy_version: version of the weights that the policy holds
+            first_step: steps each environment has taken before; None continues the count
         Returns:
-            The fragment, and the window with its timings and with the episodes that ended in it.
+            The fragment, and a window with its timings and the episodes that ended in it.
         Raises:
             SimulatorError: the simulator raised; its episodes are lost.
         """
@@ -156,7 +166,7 @@ class Collector:
             running[ended] = False
             if self._whole_episodes and not running.any():
                 break
-        self._tracker.steps = first_step + self._horizon  # idle or not, so that workers keep step
+        self._tracker.steps = first_step + self._horizon  # idle or not, so that all workers count alike
         batch = fragment.batch(self._observations, policy_version)
         episodes, self._ended = self._ended, []
         window = self._describe(episodes, batch.valid)
@@ -168,7 +178,12 @@ class Collector:
         return batch, window
 
     def _describe(self, episodes: list[Episode], valid: np.ndarray) -> MetricWindow:
-        """The window of a fragment, but for what its steps themselves observed: [T, N] bool ``valid``."""
+        """Returns the window of a fragment, without timings and without metrics of the simulator.
+
+        Args:
+            episodes: episodes that ended in the fragment
+            valid: [T, N] bool, steps that were decided on
+        """
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
         if episodes:

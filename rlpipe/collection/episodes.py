@@ -1,4 +1,4 @@
-"""From steps to finished episodes: the one place where return, length and success of an episode are counted."""
+"""Turns steps into finished episodes: the one place that counts the return, length and success of an episode."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from rlpipe.trajectory import Episode
 
 
 class EpisodeTracker:
-    """Follows the running episode of each slot and writes its row when it ends. Episodes may span iterations."""
+    """Follows the running episode of each slot and records it when it ends. Episodes may span iterations."""
 
     def __init__(self, worker: int, first_slot: int, num_envs: int, has_success: bool, *, first_step: int = 0) -> None:
-        """Starts with no episode running, after so many steps of each environment."""
+        """Starts with no episode running.
+
+        Args:
+            worker: rank of the rollout worker
+            first_slot: number of its first environment among those of all workers
+            num_envs: number of its environments, N
+            has_success: True if the simulator reports success
+            first_step: steps each environment has taken before
+        """
         self._worker = worker
         self._first_slot = first_slot
         self._has_success = has_success
@@ -33,19 +41,20 @@ class EpisodeTracker:
 
     @property
     def unfinished(self) -> int:
-        """Episodes that have taken a step and not ended."""
+        """Number of episodes that have begun and not ended."""
         return int(np.count_nonzero(self._lengths))
 
     def begin(self, beginnings: dict[int, Beginning]) -> None:
-        """Notes the episodes that start with the next step."""
+        """Registers the episodes that begin with the next step."""
         self._beginnings |= beginnings
 
     def step(self, step: Step, policy_version: int, log_probs: NDArray[Any] | None = None) -> list[Episode]:
-        """Takes a step in, and returns the episodes it ended.
+        """Adds a step to every running episode, and returns the episodes it ended.
 
         Args:
-            step: what the simulator answered.  policy_version: of the weights that acted.
-            log_probs: [N] of the actions, in nats; None where they were not sampled.
+            step: answer of the simulator
+            policy_version: version of the weights that acted
+            log_probs: [N] log-probabilities of the actions, in nats; None if the actions were not sampled
         """
         self.steps += 1
         self._returns += step.rewards
@@ -60,9 +69,9 @@ class EpisodeTracker:
             self._fail_once |= known & (step.failure > 0)
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
-        for said, values in step.reward_terms.items():
-            name = re.sub(r"[^\w.-]+", "_", said)  # it becomes part of a metric's name
-            # NaN where a term has not applied in this episode: such an episode says nothing about it
+        for reported, values in step.reward_terms.items():
+            name = re.sub(r"[^\w.-]+", "_", reported)  # it becomes part of a metric's name
+            # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             known = ~np.isnan(values)
             total[known] = np.where(np.isnan(total[known]), 0.0, total[known]) + values[known]

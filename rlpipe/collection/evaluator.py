@@ -1,7 +1,7 @@
 """Evaluation: a fixed quota of whole episodes on held-out seeds.
 
-Which episode runs where is settled beforehand. Stopping at the first n episodes to finish would favour quick ones,
-which under a task that ends at success are the successful ones.
+Each slot's episodes are fixed in advance. Stopping after the first n episodes to finish would favour short ones, and
+where success ends an episode those are the successful ones.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ from rlpipe.trajectory import Float32, SpaceSpec
 
 
 def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
-    """Slots of one worker; shares differ by at most one."""
+    """Returns the slots of one worker; shares differ by at most one slot."""
     bounds = [index * slots // num_workers for index in (rank, rank + 1)]
     return range(*bounds)
 
 
 def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
-    """Checks that a simulator fits the policy.
+    """Checks that a simulator has the spaces the policy was made for.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it has others.
     """
     if not found.same_as(wanted):
         raise ConfigError(f"{key} has other observations or actions, {found}, than the policy was made for, {wanted}.")
 
 
 class Evaluator:
-    """One worker's evaluation simulator, made once and reset for each evaluation."""
+    """Evaluates on one worker. Its simulator is made once and reset for each evaluation."""
 
     def __init__(self, config: Config, rank: int, num_workers: int, spec: SpaceSpec) -> None:
-        """Makes the simulator, if any slot falls to this worker.
+        """Makes the simulator, if this worker has any slot.
 
         Args:
-            config: of the run.  rank, num_workers: which share of the slots.  spec: what the policy was made for.
+            config: configuration of the run
+            rank: rank of the worker
+            num_workers: number of workers that share the slots
+            spec: spaces the policy was made for
         Raises:
             ConfigError: the simulator cannot be made, or has other spaces.
         """
@@ -59,7 +62,7 @@ class Evaluator:
         self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots)[share.start : share.stop]
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
-        self._generators: dict[int, np.random.Generator] = {}  # of the episodes being played, by slot
+        self._generators: dict[int, np.random.Generator] = {}  # action noise of the running episodes, by slot
         self._simulator: Any = None
         if len(share):
             self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
@@ -76,20 +79,20 @@ class Evaluator:
         return seed
 
     def _actions(self, policy: Acting, observations: Float32) -> NDArray[Any]:
-        """One action for each slot that has an episode to play.
+        """Returns an action for every slot that has an episode to run.
 
-        Each is computed by itself, from noise of its episode: what one episode does may not depend on how many others
-        are played beside it.
+        Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
+        beside it.
         """
         spec = self._simulator.spec
         shape = () if spec.num_actions else (spec.action_dim,)
         actions = np.zeros((len(observations), *shape), dtype=np.int64 if spec.num_actions else np.float32)
-        playing = list(self._generators)
+        running = list(self._generators)
         noise = None
         if not self._protocol.deterministic:
             drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
-        actions[playing] = policy.act_each(torch.from_numpy(observations[playing]), noise)[0].numpy()
+        actions[running] = policy.act_each(torch.from_numpy(observations[running]), noise)[0].numpy()
         return actions if spec.num_actions else spec.clip(actions)
 
     @torch.inference_mode()
@@ -99,7 +102,7 @@ class Evaluator:
         Returns:
             A window with the ``eval/`` metrics and the episodes.
         Raises:
-            SimulatorError: the simulator raised; what was played says nothing.
+            SimulatorError: the simulator raised; the episodes so far do not count.
         """
         window = MetricWindow()
         if self._simulator is not None:

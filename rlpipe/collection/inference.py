@@ -1,7 +1,7 @@
-"""One policy that acts for many rollout workers: their requests are gathered, and one forward pass answers them all.
+"""A policy that acts for many rollout workers: their requests are gathered, and one forward pass answers them all.
 
-The other end of ``rollout.ServedPolicy``. Knows nothing of Ray or of simulators. Its methods may be called from many
-threads; the policy runs on one thread of its own.
+The counterpart of ``collection.served_policy.ServedPolicy``. It knows nothing of Ray or of simulators. Its
+methods may be called from many threads; the policy runs on a thread of its own.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.trajectory import Float32, SpaceSpec
 
 Answer = tuple[NDArray[Any], Float32]
-"""Actions and log-probabilities, a row for each of the request."""
+"""Actions and log-probabilities, one row for each row of the request."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What one worker asks for, and where the answer will be."""
+    """Request of one worker, and the future that will hold its answer."""
 
     rank: int
     version: int
@@ -45,7 +45,7 @@ class _Request:
 
 @dataclass
 class _Passes:
-    """The forward passes of one collection."""
+    """Statistics of the forward passes of one collection."""
 
     load_began: float = 0.0
     loaded: float = 0.0
@@ -61,11 +61,11 @@ class _Passes:
         self.sizes.append(sum(len(r.observations) for r in requests))
         self.waits += [began - r.arrived for r in requests]
 
-    def window(self, part: str) -> MetricWindow:
-        window = MetricWindow(spans=spans(part, [self.load_began, self.loaded], ["load weights"]))
+    def window(self, actor: str) -> MetricWindow:
+        window = MetricWindow(spans=spans(actor, [self.load_began, self.loaded], ["load weights"]))
         window.observe(m.LOAD_WEIGHTS_TIME, self.loaded - self.load_began)
         if self.sizes:
-            window.spans += spans(part, [self.began, self.ended], ["answer"])
+            window.spans += spans(actor, [self.began, self.ended], ["answer"])
             window.observe(m.INFERENCE_BATCH_SIZE, self.sizes)
             window.observe(m.INFERENCE_WAIT, self.waits)
             window.observe(m.PREDICT_TIME, self.busy)
@@ -74,18 +74,21 @@ class _Passes:
 
 
 class InferenceServer:
-    """Implements ``rollout.PolicyServer``.
+    """Answers the requests of many workers with one policy; implements ``PolicyServer``.
 
-    A pass begins when every worker that collects has asked, when there are ``rollout.max_inference_batch`` rows, or
-    ``rollout.inference_wait`` milliseconds after the first request. Its rows are in the order of the workers' ranks, so
-    that passes which wait for all are the same in every run.
+    A forward pass starts as soon as every collecting worker has sent a request, ``rollout.max_inference_batch`` rows
+    are pending, or ``rollout.inference_wait`` milliseconds have passed since the first request. Its rows are in the
+    order of the workers' ranks, so passes that wait for all workers are the same in every run.
     """
 
     def __init__(self, config: Config, spec: SpaceSpec, index: int, ranks: Iterable[int]) -> None:
         """Makes the policy with its first weights, on a GPU if there is one.
 
         Args:
-            config: of the run.  spec: of the simulator.  index: of this server.  ranks: of the workers that ask here.
+            config: configuration of the run
+            spec: spaces of the simulator
+            index: number of this server
+            ranks: ranks of the workers that it serves
         """
         rollout, threads = config.rollout, max(1, int(config.cluster.cpus_per_inference_server))
         torch.set_num_threads(threads)
@@ -96,18 +99,18 @@ class InferenceServer:
         self._version = -1
         self._name = f"inference-{index}"
         self._ranks = frozenset(ranks)
-        self._acting = threading.Lock()  # whoever reads the weights or replaces them
-        self._changed = threading.Condition()  # of all below
+        self._acting = threading.Lock()  # guards the weights
+        self._changed = threading.Condition()  # guards everything below
         self._waiting: list[_Request] = []
         self._collecting: set[int] = set()
         self._passes = _Passes()
         threading.Thread(target=self._serve, args=(threads,), daemon=True).start()
 
     def load(self, snapshot: Snapshot) -> Snapshot:
-        """Acts with these weights from now on, and expects requests of all its workers.
+        """Takes new weights and expects requests from all its workers.
 
         Returns:
-            The same without its weights, which is all that the workers need.
+            The snapshot without its weights, which the workers do not need.
         """
         began = time.perf_counter()
         with self._acting:
@@ -119,12 +122,14 @@ class InferenceServer:
         return Snapshot(snapshot.version, NoWeights.ON_SERVER)
 
     def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Answer:
-        """Actions and log-probabilities for the rows of one worker.
+        """Returns actions and log-probabilities for the rows of one worker.
 
         Args:
-            rank: who asks.  version: of the weights that must answer.
-            observations: [N, D].  noise: [N, noise width], or None for the deterministic actions.
-            each: compute every row by itself, at once, whoever else may ask.
+            rank: rank of the worker
+            version: version of the weights that must answer
+            observations: [N, D] raw observations
+            noise: [N, noise width] random numbers; None for deterministic actions
+            each: compute every row by itself, without waiting for other workers
         Raises:
             RuntimeError: the server holds other weights.
         """
@@ -135,35 +140,35 @@ class InferenceServer:
         return request.answer.result()
 
     def release(self, rank: int) -> None:
-        """Says that a worker asks nothing more in this collection."""
+        """Announces that a worker sends no more requests in this collection."""
         with self._changed:
             self._collecting.discard(rank)
             self._changed.notify_all()
 
     def window(self, _: Snapshot) -> MetricWindow:
-        """Sizes and times of the passes of a collection, once all workers have left it.
+        """Returns sizes and times of the passes of a collection, once all workers are done with it.
 
-        It takes what ``load`` returned, so that nobody can call it before the collection has begun.
+        It takes what ``load`` returned, so it cannot be called before the collection has begun.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._collecting)
             return self._passes.window(self._name)
 
     def _serve(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # each thread has its own number
+        torch.set_num_threads(threads)  # the setting is per thread
         while True:
             requests = self._gather()
             try:
                 answers = self._answers(requests)
             except Exception as error:
                 for request in requests:
-                    request.answer.set_exception(error)  # whoever waits must hear of it
+                    request.answer.set_exception(error)  # the caller waits for it
                 continue
             for request, answer in zip(requests, answers, strict=True):
                 request.answer.set_result(answer)
 
     def _gather(self) -> list[_Request]:
-        """The requests of the next pass, once it may begin."""
+        """Waits until the next pass may start; returns its requests."""
         with self._changed:
             while (left := self._time_left()) > 0:
                 self._changed.wait(None if math.isinf(left) else left)
@@ -177,7 +182,7 @@ class InferenceServer:
         return sorted(taken, key=lambda request: request.rank)
 
     def _time_left(self) -> float:
-        """Seconds for which the next pass may wait for more requests."""
+        """Returns the seconds that the next pass may still wait for more requests."""
         if not self._waiting:
             return math.inf
         asked = {request.rank for request in self._waiting}
@@ -187,7 +192,7 @@ class InferenceServer:
         return self._waiting[0].arrived + self._patience - time.perf_counter()
 
     def _answers(self, requests: list[_Request]) -> list[Answer]:
-        """One forward pass, and what each request gets of it."""
+        """Runs one forward pass; returns the answer to each request."""
         began = time.perf_counter()
         each = requests[0].each
         observations = self._joined([request.observations for request in requests])
@@ -208,5 +213,5 @@ class InferenceServer:
         bounds = np.cumsum([len(request.observations) for request in requests])[:-1]
         return list(zip(np.split(actions, bounds), np.split(log_probs, bounds), strict=True))
 
-    def _joined(self, parts: list[Float32]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(self._device)
+    def _joined(self, arrays: list[Float32]) -> Tensor:
+        return torch.from_numpy(np.concatenate(arrays)).to(self._device)

@@ -14,26 +14,34 @@ from rlpipe.trajectory import Float32
 
 
 class PolicyServer(Protocol):
-    """Where a policy lives that several workers act with; see ``inference.InferenceServer``."""
+    """Server of a policy that several workers act with; see ``collection.inference.InferenceServer``."""
 
     def act(
         self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool
     ) -> tuple[NDArray[Any], Float32]:
-        """Actions and log-probabilities for the rows of one worker."""
+        """Returns actions and log-probabilities for the rows of one worker."""
 
     def release(self, rank: int) -> None:
-        """Says that a worker asks nothing more in this collection."""
+        """Announces that a worker sends no more requests in this collection."""
 
 
 class ServedPolicy:
-    """Implements ``Acting`` with a policy that lives on a server.
+    """Chooses actions by asking an inference server; implements ``Acting``.
 
     Attributes:
-        version: of the weights that must answer.  server: that answers.  rank: of the worker that asks.
+        version: version of the weights that must answer
+        server: server that answers
+        rank: rank of the worker that asks
     """
 
     def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
-        """Takes the policy without its weights, for the noise; and who asks whom."""
+        """Takes the addressee and the sender of all requests.
+
+        Args:
+            policy: policy without weights, which draws the noise
+            server: server that answers
+            rank: rank of the worker that asks
+        """
         self._policy = policy
         self.server = server
         self.rank = rank
@@ -54,4 +62,4 @@ class ServedPolicy:
     def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
         drawn = None if noise is None else noise.numpy()
         actions, log_probs = self.server.act(self.rank, self.version, observations.numpy(), drawn, each)
-        return torch.tensor(actions), torch.tensor(log_probs)  # copies: what Ray hands over may not be written to
+        return torch.tensor(actions), torch.tensor(log_probs)  # copies, because arrays from Ray are read-only

@@ -1,5 +1,6 @@
-"""Collection: simulator and policy make a ``TrajectoryBatch`` and the ``MetricWindow`` that describes it (stop 2 on the
-data's way). Knows nothing of Ray, of learning or of backends.
+"""Rollout workers: each advances its share of the environments with a policy (stop 2 of the data path).
+
+A worker knows nothing of Ray, of learning or of backends.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 @dataclass(frozen=True)
 class Ready:
-    """What a rollout worker says once its simulator stands.
+    """Report of a rollout worker whose simulator is ready.
 
     Attributes:
-        spec: of the simulator.  has_success: whether it knows success.  notes: sentences for the user.
+        spec: spaces of the simulator
+        has_success: True if the simulator reports success
+        notes: sentences for the user
     """
 
     spec: SpaceSpec
@@ -42,7 +45,10 @@ class Ready:
 
 
 class RolloutWorker:
-    """One rank of collection and evaluation: its share of the environments, and the policy, here or on a server."""
+    """Collects and evaluates with one worker's share of the environments.
+
+    The policy is a copy in this worker, or lives on an inference server.
+    """
 
     def __init__(
         self,
@@ -56,10 +62,12 @@ class RolloutWorker:
         """Makes the simulator of the first stage.
 
         Args:
-            stages: of the run.  rank: of this worker.  num_workers: of all.
-            incarnation: how often the run was resumed.
-            server: that acts; None for a copy of the policy in this worker.
-            life: how many workers of this rank were there before.
+            stages: stages of the run
+            rank: rank of this worker
+            num_workers: number of all workers
+            incarnation: number of times the run was resumed
+            server: server that acts; None for a copy of the policy in this worker
+            life: number of workers that had this rank before
         Raises:
             ConfigError: the simulator cannot be made as configured.
         """
@@ -70,8 +78,8 @@ class RolloutWorker:
         self._incarnation = incarnation
         self._stage = 0
         self._life = life
-        self._simulators = 0  # that failed and were made again
-        self._discarded = 0  # episodes, since the last window
+        self._simulators = 0  # simulators that failed and were replaced
+        self._discarded = 0  # episodes dropped since the last window
         self._evaluator: Evaluator | None = None
         self._simulator = self._make_simulator()
         self._broken = False
@@ -91,7 +99,7 @@ class RolloutWorker:
 
     @property
     def _group_size(self) -> int | None:
-        """Environments that share their initial states and play whole episodes; None where each is for itself."""
+        """Environments that share an initial state and run whole episodes; None if each is independent."""
         return getattr(self._config.algorithm, "group_size", None)
 
     def _make_simulator(self) -> Simulator:
@@ -103,7 +111,7 @@ class RolloutWorker:
             asked, counts[n] = counts[n], counts[n] + 1
             slot, episode = self._rank * share + n, asked
             if group_size is not None:
-                if asked % 2:  # asked when a collection begins and when its one episode ends
+                if asked % 2:  # called when a collection begins, and again when its one episode ends
                     return None
                 slot, episode = slot // group_size, asked // 2
             return training_seed(config.runner.seed, self._incarnation, stage, slot, episode, self._lives)
@@ -115,14 +123,15 @@ class RolloutWorker:
 
     @property
     def _lives(self) -> list[int]:
-        """What tells the random numbers of this worker and simulator from those before; nothing at first."""
+        """Part of the seed that sets this worker and simulator apart from those they replaced; empty at first."""
         return [self._life, self._simulators] if self._life or self._simulators else []
 
     def begin_anew(self, incarnation: int, server: PolicyServer | None = None) -> None:
-        """Drops the episodes under way and begins others, as a worker of a resumed run would; keeps its simulator.
+        """Drops the running episodes and begins others, as a worker of a resumed run would; keeps its simulator.
 
         Args:
-            incarnation: how often the run was resumed.  server: that acts from now on, where one does.
+            incarnation: number of times the run was resumed
+            server: server that acts from now on, if one does
         """
         self._incarnation = incarnation
         self._drop_episodes()
@@ -131,11 +140,13 @@ class RolloutWorker:
             self._server = self._policy.server = server
 
     def take_over(self, rank: int, life: int, incarnation: int, server: PolicyServer | None = None) -> None:
-        """Does from now on what the worker of a rank did; for one that has collected nothing so far.
+        """Takes the place of another worker; only for a worker that has not collected anything.
 
         Args:
-            rank: of that worker.  life: how many of that rank there were before.
-            incarnation, server: as in ``begin_anew``.
+            rank: rank of the other worker
+            life: number of workers that had this rank before
+            incarnation: as in ``begin_anew``
+            server: as in ``begin_anew``
         """
         self._rank, self._life = rank, life
         if isinstance(self._policy, ServedPolicy):
@@ -147,52 +158,53 @@ class RolloutWorker:
         self._collector = None
 
     def ready(self) -> Ready:
-        """What the driver must know before it begins."""
+        """Reports the simulator's spaces and notes to the driver."""
         return Ready(self._simulator.spec, self._simulator.has_success, self._simulator.notes)
 
     def collect(
         self, snapshot: Snapshot, stage: int, first_step: int | None = None
     ) -> tuple[TrajectoryBatch, MetricWindow]:
-        """One fragment with the given weights, under the settings of the given stage.
+        """Collects one fragment.
 
-        A simulator that raises is made again, up to ``rollout.simulator_retries`` times, and the fragment begun anew:
+        A simulator that raises is replaced, up to ``rollout.simulator_retries`` times, and the fragment starts again;
         its episodes are dropped and counted.
 
         Args:
-            snapshot: weights, and their version.  stage: whose settings apply.
-            first_step: steps each environment has been given before, by this worker and by those before it.
+            snapshot: weights to act with
+            stage: index of the stage whose settings apply
+            first_step: steps each environment has taken before, with this worker and those it replaced
         Raises:
-            SimulatorError: the simulator goes on raising.
+            SimulatorError: the simulator keeps raising.
         """
-        told: list[str] = []
+        reports: list[str] = []
         try:
             while True:
                 try:
                     batch, window = self._collect(snapshot, stage, first_step)
                     break
                 except SimulatorError as error:
-                    if not self._retries(error, told, "collecting"):
+                    if not self._retries(error, reports, "collecting"):
                         raise
                     self._drop_episodes()
                     self._broken = True
         finally:
             if self._server is not None:
-                self._server.release(self._rank)  # however it ended: the others need not wait for this one
-        window.faults += told
+                self._server.release(self._rank)  # in any case: the others must not wait for this worker
+        window.faults += reports
         return batch, window
 
-    def _retries(self, error: SimulatorError, told: list[str], doing: str) -> bool:
-        """Whether a simulator that raised is tried once more, which is noted."""
+    def _retries(self, error: SimulatorError, reports: list[str], doing: str) -> bool:
+        """True if a simulator that raised may be replaced once more; adds a sentence to the reports."""
         limit = self._config.rollout.simulator_retries
-        if len(told) >= limit:
+        if len(reports) >= limit:
             return False
         self._simulators += 1
-        said = redacted(str(error), os.environ)
-        told.append(f"rollout-{self._rank}: {said}, {doing}. It is made again ({len(told) + 1} of {limit}).")
+        message = redacted(str(error), os.environ)
+        reports.append(f"rollout-{self._rank}: {message}, {doing}. It is replaced ({len(reports) + 1} of {limit}).")
         return True
 
     def _load(self, snapshot: Snapshot) -> None:
-        """Acts with these weights from now on."""
+        """Acts with these weights from now on, here or on the server."""
         if isinstance(self._policy, ServedPolicy):
             self._policy.version = snapshot.version
         else:
@@ -224,7 +236,7 @@ class RolloutWorker:
         if self._discarded:
             window.observe(m.DISCARDED_TRAJECTORIES, self._discarded)
             self._discarded = 0
-        self._sign(
+        self._stamp(
             window,
             [began, entered, loaded, collecting, time.perf_counter()],
             ["enter stage", "load weights", "first reset", "collect"],
@@ -232,7 +244,7 @@ class RolloutWorker:
         return replace(batch, seconds=time.perf_counter() - began), window
 
     def _enter(self, stage: int) -> None:
-        """Rebuilds the simulator if a new stage wants another."""
+        """Switches to a stage; makes a new simulator if the stage needs another one."""
         if stage == self._stage:
             return
         before = (self._config.env.train, self._group_size)
@@ -251,22 +263,24 @@ class RolloutWorker:
         try:
             self._simulator = self._make_simulator()
         except Exception as error:
-            raise SimulatorError.of(error, "being made again") from error
+            raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
     def evaluate(self, snapshot: Snapshot) -> MetricWindow:
-        """This worker's share of an evaluation with the given weights. A simulator that raises is made again, and the
-        share begun anew; what it played before says nothing."""
-        told: list[str] = []
+        """Runs this worker's share of an evaluation.
+
+        A simulator that raises is replaced, and the share starts again without the episodes so far.
+        """
+        reports: list[str] = []
         while True:
             try:
                 window = self._evaluate(snapshot)
                 break
             except SimulatorError as error:
-                if not self._retries(error, told, "evaluating"):
+                if not self._retries(error, reports, "evaluating"):
                     raise
                 self._evaluator = None
-        window.faults += told
+        window.faults += reports
         return window
 
     def _evaluate(self, snapshot: Snapshot) -> MetricWindow:
@@ -279,10 +293,10 @@ class RolloutWorker:
         self._load(snapshot)
         loaded = time.perf_counter()
         window = self._evaluator.evaluate(self._policy, snapshot.version)
-        self._sign(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
+        self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
 
-    def _sign(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
-        """Notes whose window it is, and what was done when."""
+    def _stamp(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
+        """Adds the worker's rank to a window, and the spans between some moments."""
         window.worker = self._rank
         window.spans = spans(f"rollout-{self._rank}", moments, names)

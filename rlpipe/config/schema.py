@@ -218,7 +218,9 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     stages: tuple[StageConfig, ...] = ()
     demos: str | None = None
-    """Demonstrations: ManiSkill's trajectory file (HDF5, with its JSON beside it)."""
+    """Demonstrations: ManiSkill's trajectory file (HDF5, with its JSON beside it).
+
+    A path below ``configs/`` that is missing in the working directory is looked up among the shipped files."""
 
     @property
     def steps_per_iteration(self) -> int:

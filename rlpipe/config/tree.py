@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from rlpipe import files
+from rlpipe.config import shipped
 from rlpipe.config.schema import (
     PLUGIN_KINDS,
     ClusterConfig,
@@ -107,7 +108,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Reads a configuration file or mapping and applies overrides.
+    """Reads a configuration (a file, the name of a shipped one, or a mapping) and applies overrides.
 
     Raises:
         ConfigError: the file is missing or unreadable, or an override is malformed.
@@ -115,17 +116,7 @@ def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) 
     if isinstance(source, Mapping):
         tree = OmegaConf.create(dict(source))
     else:
-        path = Path(source)
-        if (kind := files.kind_of(path)) != "file":
-            folder = path if kind else path.parent if path.parent.is_dir() else Path("configs")
-            names = sorted(file.name for file in folder.glob("*.yaml"))
-            if kind:
-                raise ConfigError(
-                    f"{source} is a directory; name a configuration file"
-                    + (f", such as {path / names[0]}." if names else ", or, of a run, --resume.")
-                )
-            raise ConfigError(f"there is no configuration file {source}{nearest(path.name, names)}")
-        tree = _parsed(files.text(path), str(source))
+        tree = _parsed(files.text(shipped.configuration_file(source)), str(source))
     return overridden(tree, overrides)
 
 
@@ -213,7 +204,7 @@ def build(tree: DictConfig) -> Config:
 
 def _absolute(path: str, key: str) -> str:
     try:
-        return str(Path(path).expanduser().resolve())
+        return str(shipped.located(Path(path).expanduser()).resolve())
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"{key} is {path!r}, which names no file: {error}.") from error
 

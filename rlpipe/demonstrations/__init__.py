@@ -1,1 +1,1 @@
-"""Demonstrations: files, checks, the planner."""
+"""Demonstrations: their files, their checks, and the motion planner that makes them."""

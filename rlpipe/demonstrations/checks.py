@@ -10,29 +10,33 @@ from rlpipe.errors import ConfigError
 
 
 def check_demonstrations(config: Config) -> None:
-    """Checks that demonstrations are given where they are learnt from and only there, fit the task, and do not show
-    what evaluation asks. A policy that has been trained is evaluated without them.
+    """Checks that demonstrations are given if and only if the run learns from them, that they fit the task, and that
+    none has a seed of the evaluation. A trained policy is evaluated without them.
 
     Raises:
-        ConfigError: one of these is not so.
+        ConfigError: one of these checks fails.
     """
     algorithm = algorithm_class(config)
     cloned = max(getattr(stage.config.algorithm, "cloning_coef", 0.0) for stage in stages(config))
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
-            why = "algorithm.name is" if algorithm.needs_demonstrations else "algorithm.cloning_coef is"
-            what = config.algorithm.name if algorithm.needs_demonstrations else cloned
-            raise ConfigError(f"{why} {what}, which needs demonstrations: demos=FILE.h5")
+            key, value = (
+                ("algorithm.name", config.algorithm.name)
+                if algorithm.needs_demonstrations
+                else ("algorithm.cloning_coef", cloned)
+            )
+            raise ConfigError(f"{key} is {value}, which needs demonstrations: demos=FILE.h5")
         return
     if not (algorithm.needs_demonstrations or cloned):
+        can_clone = hasattr(config.algorithm, "cloning_coef")
         raise ConfigError(
-            f"demos is {config.demos}, but algorithm.name={config.algorithm.name} learns nothing from it: leave it out"
-            + (", or give algorithm.cloning_coef." if hasattr(config.algorithm, "cloning_coef") else ".")
+            f"demos is {config.demos}, but algorithm.name={config.algorithm.name} does not learn from demonstrations: "
+            + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
     dataset.check(config.demos, config.env.train)
     seeds = config.evaluation.seeds
-    if shown := sorted(seed for seed in dataset.seeds(config.demos) if seed in seeds):
+    if demonstrated := sorted(seed for seed in dataset.seeds(config.demos) if seed in seeds):
         raise ConfigError(
-            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, of which {config.demos} shows {len(shown)}, such as "
-            f"{shown[0]}: choose another evaluation.first_seed."
+            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, but {config.demos} demonstrates {len(demonstrated)} "
+            f"of them, such as {demonstrated[0]}: choose another evaluation.first_seed."
         )

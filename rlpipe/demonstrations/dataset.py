@@ -1,7 +1,7 @@
-"""Demonstrations: ManiSkill's trajectory files (HDF5 with a JSON beside it), checked against the task they are for.
+"""Reads demonstrations from ManiSkill's trajectory files (HDF5 with a JSON beside it), and checks that they fit a task.
 
-The format is that of ``mani_skill.trajectory``: a group for each trajectory with ``obs`` [L + 1, D], ``actions``
-[L, A], ``success`` [L] and perhaps ``rewards`` [L]; the JSON names the task and how it was made.
+The format is that of ``mani_skill.trajectory``: one group per trajectory with ``obs`` [L + 1, D], ``actions`` [L, A],
+``success`` [L] and perhaps ``rewards`` [L]. The JSON names the task and how its simulator was made.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 ACTION_TOLERANCE = 1e-4
-"""How far outside its bounds a recorded action may lie, in the simulator's unit, for rounding."""
+"""Distance by which rounding may put a recorded action outside its bounds, in the simulator's unit."""
 
 
 @whole_file
 class RecordedOptions(TypedDict):
-    """How a simulator was made that demonstrations were recorded in."""
+    """Options of the simulator that recorded the demonstrations."""
 
     control_mode: NotRequired[str | None]
     reward_mode: NotRequired[str | None]
@@ -34,7 +34,7 @@ class RecordedOptions(TypedDict):
 
 @whole_file
 class RecordedSimulator(TypedDict):
-    """The simulator that demonstrations were recorded in."""
+    """Simulator that recorded the demonstrations."""
 
     env_id: str
     env_kwargs: RecordedOptions
@@ -42,7 +42,7 @@ class RecordedSimulator(TypedDict):
 
 @whole_file
 class Recording(TypedDict):
-    """The JSON that ManiSkill writes beside a file of demonstrations."""
+    """JSON that ManiSkill writes beside a file of demonstrations."""
 
     env_info: RecordedSimulator
     episodes: NotRequired[list[dict[str, Any]]]
@@ -50,12 +50,16 @@ class Recording(TypedDict):
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Transitions of successful trajectories, one after the other.
+    """Transitions of successful trajectories, one trajectory after the other.
 
     Attributes:
-        observations, next_observations: [B, D] float32.  actions: [B, A] float32.  rewards: [B] float32.
-        terminated, truncated: [B] bool; each trajectory ends with one of them.
-        trajectory: [B] int64, from 0.
+        observations: [B, D] float32.
+        actions: [B, A] float32.
+        rewards: [B] float32.
+        terminated: [B] bool. Each trajectory ends with this or with ``truncated``.
+        truncated: [B] bool.
+        next_observations: [B, D] float32.
+        trajectory: [B] int64, number of the transition's trajectory, from 0.
         left_out: trajectories of the file that never succeed.
     """
 
@@ -81,83 +85,86 @@ def check(path: str, task: Any) -> None:
     """Checks, without reading the trajectories, that a file of demonstrations is for a task.
 
     Args:
-        path: of the HDF5 file.  task: configuration of the simulator.
+        path: of the HDF5 file.
+        task: configuration of the simulator.
     Raises:
-        ConfigError: it is not.
+        ConfigError: the file does not exist, or is for another task or control mode.
     """
     require("h5py", "maniskill", "demos")
     file = Path(path)
     if (kind := files.kind_of(file)) != "file":
-        what = "that is a directory" if kind else "there is no such file"
-        raise ConfigError(f"demos is {path}, but {what}: name an HDF5 file of ManiSkill's.")
+        found = "that is a directory" if kind else "there is no such file"
+        raise ConfigError(f"demos is {path}, but {found}: name one of ManiSkill's HDF5 files.")
     sidecar = file.with_suffix(".json")
     if files.kind_of(sidecar) != "file":
         raise ConfigError(f"demos is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
     if sidecar == file:
-        raise ConfigError(f"demos is {path}; name the HDF5 file, and not the JSON beside it.")
-    made = _made(path)["env_info"]
-    found = {"id": made["env_id"], "control_mode": made["env_kwargs"].get("control_mode")}
-    for key, value in found.items():
+        raise ConfigError(f"demos is {path}; name the HDF5 file instead of the JSON beside it.")
+    simulator = _recording(path)["env_info"]
+    recorded = {"id": simulator["env_id"], "control_mode": simulator["env_kwargs"].get("control_mode")}
+    for key, value in recorded.items():
         wanted = getattr(task, key, value)
         if value is not None and value != wanted:
             raise ConfigError(f"demos: {path} was made with {key} {value}, but env.train.{key} is {wanted}.")
 
 
 def seeds(path: str) -> set[int]:
-    """Seeds of the episodes in a file that ``check`` has passed, where they are known."""
-    found = (episode.get("episode_seed") for episode in _made(path).get("episodes", []))
+    """Seeds of the episodes in a file that has passed ``check``, where they are known."""
+    found = (episode.get("episode_seed") for episode in _recording(path).get("episodes", []))
     return {seed for seed in found if isinstance(seed, int)}
 
 
-def _made(path: str) -> Recording:
-    """What the JSON beside a file says of how it was made."""
+def _recording(path: str) -> Recording:
+    """Reads the JSON beside a file of demonstrations."""
     return files.read(Path(path).with_suffix(".json"), Recording)
 
 
 def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
-    """Reads the trajectories that succeed, each up to where the task ends it.
+    """Reads the successful trajectories, each up to where the task ends it.
 
-    Under sparse reward the reward is success; under another it is the one that was recorded.
+    With sparse reward, the reward is the success; otherwise it is the recorded reward.
 
     Args:
-        path: of the HDF5 file.  task: configuration of the simulator.  spec: of the simulator.
+        path: of the HDF5 file.
+        task: configuration of the simulator.
+        spec: of the simulator.
     Raises:
         ConfigError: the file is damaged, is not for this task, or holds no success.
     """
     check(path, task)
     import h5py
 
-    made = _made(path)["env_info"]["env_kwargs"]
+    recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")
     wanted = getattr(task, "reward_mode", "sparse")
-    if wanted not in ("sparse", made.get("reward_mode")):
+    if wanted not in ("sparse", recorded):
         raise ConfigError(
-            f"demos: {path} was recorded with reward_mode {made.get('reward_mode')}, but env.train.reward_mode is "
-            f"{wanted}. Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
+            f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
+            f"Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
         )
-    parts: list[tuple[NDArray[Any], ...]] = []
+    trajectories: list[tuple[NDArray[Any], ...]] = []
     left_out = 0
     try:
         with h5py.File(path) as file:
             for name in sorted(file, key=lambda key: int(key.rpartition("_")[2])):
-                part = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
-                left_out += part is None
-                parts += [] if part is None else [part]
+                trajectory = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
+                left_out += trajectory is None
+                trajectories += [] if trajectory is None else [trajectory]
     except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
-        # h5py raises any of these, by which part of a damaged file it meets
+        # h5py raises any of these, depending on which bytes of a file are damaged
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
-    if not parts:
+    if not trajectories:
         raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    numbers = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+    columns = [np.concatenate(column) for column in zip(*trajectories, strict=True)]
+    numbers = np.repeat(np.arange(len(trajectories)), [len(trajectory[0]) for trajectory in trajectories])
     return Demonstrations(*columns, numbers, left_out)  # type: ignore[call-arg, arg-type]
 
 
 def _trajectory(
     group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
 ) -> tuple[NDArray[Any], ...] | None:
-    """One trajectory up to its end; None if it never succeeds."""
+    """Reads one trajectory up to its end; None if it never succeeds."""
     if "obs" not in group or not hasattr(group["obs"], "shape"):
         raise ConfigError(
             f"demos: {where} holds no state observations. Add them with: python -m "
@@ -170,7 +177,7 @@ def _trajectory(
     if observations.ndim != 2 or observations.shape != (len(actions) + 1, spec.observation_dim):
         raise ConfigError(
             f"demos: {where} has observations of shape {observations.shape}, but {len(actions)} actions and the "
-            f"simulator's width ask for ({len(actions) + 1}, {spec.observation_dim})."
+            f"simulator's observations require ({len(actions) + 1}, {spec.observation_dim})."
         )
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
@@ -181,7 +188,7 @@ def _trajectory(
     if not np.isfinite(observations).all() or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
         raise ConfigError(
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
-            "Was it recorded with another control mode, or without its actions being cut?"
+            "Was it recorded with another control mode, or without clipping its actions?"
         )
     if "terminated" in group:
         failure = group["fail"][:].astype(bool) if "fail" in group else None
@@ -204,11 +211,13 @@ def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -
     """First step of the last attempt in a trajectory.
 
     When ``replay_trajectory`` fails to convert a trajectory, ManiSkill 3.0.1 leaves its steps in front of the next one.
-    Where the two meet, it writes ``terminated`` without a success or a failure, which no task does.
+    At the seam it writes ``terminated`` without a success or a failure, which no task does.
 
     Args:
-        success, terminated, failure: [L] bool of each step.
+        success: [L] bool of each step.
+        terminated: [L] bool of each step.
+        failure: [L] bool of each step; None for a task without a notion of failure.
     """
-    met = terminated & ~success if failure is None else terminated & ~success & ~failure
-    (places,) = np.nonzero(met[:-1])
-    return int(places[-1]) + 1 if len(places) else 0
+    seams = terminated & ~success if failure is None else terminated & ~success & ~failure
+    (steps,) = np.nonzero(seams[:-1])
+    return int(steps[-1]) + 1 if len(steps) else 0

@@ -27,7 +27,7 @@ from rlpipe.distributed.placement import LEARNER, SERVER, WORKER, RunPlacement, 
 from rlpipe.distributed.worker_pool import Task, WorkerPool
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.learning.process_group import open_rendezvous
-from rlpipe.learning.shares import portion
+from rlpipe.learning.shares import share_of_learner
 from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import NoWeights, Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
@@ -307,7 +307,7 @@ class RayEngine:
         group_size = getattr(config.algorithm, "group_size", 1)
         pairs = []
         for rank, learner in enumerate(self._learners):
-            taken = portion(rank, size, count, environments, group_size).workers
+            taken = share_of_learner(rank, size, count, environments, group_size).workers
             own = batches[taken.start : taken.stop]
             pairs.append(learner.call("update", stage, iteration, *own, num_returns=2, fragments=count))
         return pairs[0][0], [window for _, window in pairs]

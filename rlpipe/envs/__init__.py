@@ -1,1 +1,1 @@
-"""Simulators. One file each; the file's name is its name in a configuration."""
+"""Simulators, one file each. The file's name is the simulator's name in a configuration."""

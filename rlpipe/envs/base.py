@@ -1,7 +1,7 @@
-"""The step contract: what every simulator says after a step, whatever its own conventions (stop 1 on the data's way).
+"""The step contract: what every simulator returns after a step, whatever its own conventions.
 
-Auto-reset, the true successor observation, termination against truncation, and success are settled here, once, so that
-collection and evaluation need not know which simulator they drive.
+Autoreset, the true successor observation, termination as opposed to truncation, and success are settled here, once.
+Collection and evaluation therefore do not need to know which simulator they drive. This is stop 1 of the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 NextSeed = Callable[[int], int | None]
-"""Seed of the next episode of a slot; None when the slot has run all its episodes and must stay idle."""
+"""Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Beginning:
     """Start of an episode.
 
     Attributes:
-        seed: it was reset with; None where the simulator drew its own.
-        success: whether it was solved before the first step; None where the simulator does not say.
+        seed: seed of the reset; None where the simulator drew its own.
+        success: True if the task was solved before the first step; None where the simulator does not report it.
     """
 
     seed: int | None
@@ -50,19 +50,20 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Step:
-    """What N environments answered to one action each. No array is written to afterwards.
+    """Answer of N environments to one action each. No array is written to afterwards.
 
     Attributes:
-        observations: [N, D] float32, what to act on next; after a reset where the episode ended.
+        observations: [N, D] float32, to act on next; where an episode ended, from after the reset.
         successors: [N, D] float32, the true successor of this step, before any reset.
         rewards: [N] float64.
-        terminated, truncated: [N] bool, the task ended; a time limit cut it off. Both can hold.
-        success: [N] bool after this step, or None for a simulator without a notion of success.
-        valid: [N] bool; False where the environment took no step: it only reset, or is idle.
+        terminated: [N] bool, the task ended. Can hold together with ``truncated``.
+        truncated: [N] bool, a time limit cut the episode off.
+        success: [N] bool after this step; None for a simulator without a notion of success.
+        valid: [N] bool; False where the environment took no step, because it only reset or is idle.
         beginnings: episodes that start with the next valid step, by environment.
-        failure: [N] 1 where the task is in a failed state, 0 where not, NaN where that is unknown; None: nowhere known.
-        reward_terms: [N] each, named parts of this step's reward; NaN where a term does not apply.
-        observed: [N] each, for metrics of the simulator's own.
+        failure: [N] 1 where the task is in a failed state, 0 where not, NaN where unknown; None if unknown everywhere.
+        reward_terms: by name, [N] terms of this step's reward; NaN where a term does not apply.
+        observed: [N] values of the simulator's own metrics.
     """
 
     observations: Float32
@@ -81,15 +82,15 @@ class Step:
 class Simulator(ABC):
     """N environments that step together and reset themselves.
 
-    A plug-in offers ``Config``, a ``SimulatorConfig``, and is made by ``make``.
+    A plug-in has a ``Config``, which is a ``SimulatorConfig``, and is made by ``make``.
 
     Attributes:
-        spec: what a policy must know.
+        spec: shapes and bounds that a policy must know.
         num_envs: N.
-        has_success: whether steps say anything about success.
+        has_success: True if steps report success.
         notes: sentences a user should read once, such as that rendering is off.
-        reset_seconds: time spent in resets since it was made, where they can be told apart from steps.
-        metrics: declarations of its own, beside its code.
+        reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
+        metrics: metrics that the simulator itself declares.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -105,25 +106,28 @@ class Simulator(ABC):
         """Checks, without starting anything, that the simulator can be made.
 
         Args:
-            config: an instance of ``Config``.  key: where it stands in the configuration, for the error.
+            config: an instance of ``Config``.
+            key: its key in the configuration, for the error.
         Raises:
-            ConfigError: it cannot.
+            ConfigError: the simulator cannot be made.
         """
 
     @classmethod
     @abstractmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
-        """The simulator of one worker.
+        """Makes the simulator of one worker.
 
         Args:
-            config: an instance of ``Config``.  num_envs: N.  next_seed: asked before each reset of a slot.
+            config: an instance of ``Config``.
+            num_envs: N.
+            next_seed: called before each reset of a slot.
         Raises:
-            ConfigError: it cannot be made as configured.
+            ConfigError: the simulator cannot be made as configured.
         """
 
     @abstractmethod
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:
-        """Begins an episode everywhere: observations [N, D], and the beginnings."""
+        """Begins an episode in every environment. Returns observations [N, D] and the beginnings."""
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
@@ -135,7 +139,7 @@ class Simulator(ABC):
 
 
 class SingleStep(NamedTuple):
-    """What one environment answered: ``Step`` without the first axis; None where it says nothing."""
+    """Answer of one environment: ``Step`` without the first axis; None where the environment does not report it."""
 
     observation: Float32
     reward: float
@@ -147,14 +151,14 @@ class SingleStep(NamedTuple):
 
 
 class SingleEnv(ABC):
-    """One environment, for ``OneByOne``. It never resets itself."""
+    """One environment of ``OneByOne``. It never resets itself."""
 
     spec: SpaceSpec
     has_success: bool
 
     @abstractmethod
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
-        """First observation [D], and whether it is already solved."""
+        """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
 
     @abstractmethod
     def step(self, action: Any) -> SingleStep:
@@ -166,13 +170,17 @@ class SingleEnv(ABC):
 
 
 class OneByOne(Simulator):
-    """N separate environments in one process, stepped in turn and reset at their end with the seeds we choose."""
+    """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
     def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over environments that share a spec.
 
+        Args:
+            envs: one for each slot.
+            next_seed: called before each reset of a slot.
+            ignore_terminations: True if episodes end only by their time limit.
         Raises:
-            ConfigError: they do not.
+            ConfigError: the environments differ in their specs.
         """
         self._envs = envs
         self._next_seed = next_seed
@@ -183,7 +191,9 @@ class OneByOne(Simulator):
         self._idle = np.zeros(self.num_envs, dtype=bool)
         self.reset_seconds: float = 0.0
         if not all(env.spec.same_as(self.spec) for env in envs):
-            raise ConfigError(f"the environments of one worker differ in their spaces: {[env.spec for env in envs]}.")
+            raise ConfigError(
+                f"the environments of one worker must share their spaces, but have {[env.spec for env in envs]}."
+            )
 
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:
         observations = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)

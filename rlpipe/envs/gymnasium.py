@@ -1,4 +1,4 @@
-"""Any registered Gymnasium environment, one by one or natively vectorised, with Box observations and Box or Discrete
+"""Registered Gymnasium environments, one by one or natively vectorised, with Box observations and Box or Discrete
 actions.
 
 Importing this file imports no Gymnasium.
@@ -7,9 +7,11 @@ Importing this file imports no Gymnasium.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +42,20 @@ class GymnasiumConfig(SimulatorConfig):
 
 
 def space_spec(observation_space: Any, action_space: Any, name: str) -> SpaceSpec:
-    """What a policy must know of two Gymnasium spaces.
+    """Translates Gymnasium's observation and action spaces.
 
+    Args:
+        observation_space: must be a Box.
+        action_space: must be Discrete or a Box with one axis.
+        name: the environment's, for the error.
     Raises:
-        ConfigError: a kind of space that no policy here can use.
+        ConfigError: no policy here can use these spaces.
     """
     from gymnasium.spaces import Box, Discrete
 
     if not isinstance(observation_space, Box):
         raise ConfigError(
-            f"{name} has observations {observation_space}; only Box works. Wrap it with "
+            f"{name} has observations {observation_space}; only Box works. Wrap the environment with "
             "gymnasium.wrappers.FlattenObservation and register the result."
         )
     width = int(np.prod(observation_space.shape))
@@ -69,7 +75,10 @@ def space_spec(observation_space: Any, action_space: Any, name: str) -> SpaceSpe
 
 
 def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
-    """Named parts of a reward: the info's ``reward_terms``, else its ``reward_*``, as in Gymnasium's MuJoCo."""
+    """Named terms of a reward: the info's ``reward_terms``, or else its ``reward_*``, as in Gymnasium's MuJoCo tasks.
+
+    None if the info holds neither.
+    """
     if "reward_terms" in info:
         return {str(name): float(value) for name, value in info["reward_terms"].items()}
     return {
@@ -83,7 +92,12 @@ class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
     def __init__(self, env: Any, success_key: str | None = None) -> None:
-        """Takes over an environment."""
+        """Takes over an environment.
+
+        Args:
+            env: a ``gymnasium.Env``.
+            success_key: entry of its info that holds the success; None for a task without one.
+        """
         self._env = env
         self._success_key = success_key
         self.spec = space_spec(env.observation_space, env.action_space, str(env))
@@ -109,8 +123,154 @@ class GymnasiumEnv(SingleEnv):
         self._env.close()
 
 
+class VectorSlots:
+    """N slots of a vectorised environment: their seeds and what the infos say about them.
+
+    Attributes:
+        env: the ``gymnasium.vector.VectorEnv``.
+        num_envs: N.
+        seed_each: True if a reset takes a seed for each environment; otherwise one generator serves all.
+        idle: [N] bool, slots that have run all their episodes.
+    """
+
+    def __init__(self, env: Any, next_seed: NextSeed, success_key: str | None) -> None:
+        """Takes over the environment; no slot is idle yet."""
+        from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+        self.env = env
+        self.num_envs: int = env.num_envs
+        # Vectors made of single environments take a seed for each; others have one generator for all.
+        self.seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self.idle = np.zeros(self.num_envs, dtype=bool)
+        self._next_seed = next_seed
+        self._success_key = success_key
+
+    def next_seed(self, n: int) -> int | None:
+        """Asks for the seed of a slot's next episode. Without one the slot is idle from now on."""
+        seed = self._next_seed(n)
+        self.idle[n] = seed is None
+        return seed
+
+    def flat(self, observations: Any) -> Float32:
+        """[N, D] copy of the environments' observations."""
+        return np.array(observations, dtype=np.float32).reshape(self.num_envs, -1)
+
+    def success(self, info: Mapping[str, Any], n: int) -> bool | None:
+        """Success of one environment in a vectorised info; None where the info says nothing about it."""
+        if self._success_key is None or self._success_key not in info:
+            return None
+        known = info.get(f"_{self._success_key}")
+        return bool(info[self._success_key][n]) if known is None or known[n] else None
+
+
+class Answer(NamedTuple):
+    """What a vectorised environment returned for a step.
+
+    Attributes:
+        observations: [N, D].
+        info: the vectorised info.
+        ended: [N] bool, episodes that ended with this step.
+        over: [N] bool, the same and also episodes of idle slots.
+    """
+
+    observations: Float32
+    info: Mapping[str, Any]
+    ended: Bool
+    over: Bool
+
+
+class Continuation(NamedTuple):
+    """How a step leads on.
+
+    Attributes:
+        observations: [N, D] to act on next.
+        successors: [N, D] true successors of the step, before any reset.
+        beginnings: episodes that start with the next valid step, by environment.
+    """
+
+    observations: Float32
+    successors: Float32
+    beginnings: dict[int, Beginning]
+
+
+class ResetAdapter(ABC):
+    """Meets the step contract under one of Gymnasium's autoreset modes.
+
+    Attributes:
+        resetting: [N] bool, environments whose next step does nothing but reset them.
+    """
+
+    def __init__(self, slots: VectorSlots) -> None:
+        """Starts with no environment about to reset."""
+        self.slots = slots
+        self.resetting = np.zeros(slots.num_envs, dtype=bool)
+
+    def step_info(self, answer: Answer, n: int) -> Mapping[str, Any]:  # noqa: ARG002 - for modes where it depends on n
+        """Info of environment n about the step itself, before any reset."""
+        return answer.info
+
+    @abstractmethod
+    def continue_after(self, answer: Answer) -> Continuation:
+        """Continues with the next episode where one ended."""
+
+
+class NextStepReset(ResetAdapter):
+    """``AutoresetMode.NEXT_STEP``: the step after an episode's last one resets, whatever its action."""
+
+    def continue_after(self, answer: Answer) -> Continuation:
+        slots = self.slots
+        beginnings: dict[int, Beginning] = {}
+        for n in map(int, np.flatnonzero(self.resetting & ~slots.idle)):
+            beginnings[n] = Beginning(None, slots.success(answer.info, n))
+        self.resetting = answer.ended.copy()
+        for n in map(int, np.flatnonzero(answer.ended)):
+            slots.next_seed(n)
+        return Continuation(answer.observations, answer.observations, beginnings)
+
+
+class SameStepReset(ResetAdapter):
+    """``AutoresetMode.SAME_STEP``: the last step of an episode also resets; the info holds its true outcome."""
+
+    def step_info(self, answer: Answer, n: int) -> Mapping[str, Any]:
+        own: Mapping[str, Any] = answer.info.get("final_info", {}) if answer.ended[n] else answer.info
+        return own
+
+    def continue_after(self, answer: Answer) -> Continuation:
+        slots, info = self.slots, answer.info
+        successors = answer.observations
+        if answer.ended.any():
+            finals = info["final_obs"] if "final_obs" in info else info["final_observation"]
+            successors = successors.copy()
+            for n in map(int, np.flatnonzero(answer.ended)):
+                successors[n] = np.asarray(finals[n], dtype=np.float32).ravel()
+        beginnings: dict[int, Beginning] = {}
+        for n in map(int, np.flatnonzero(answer.ended)):
+            if slots.next_seed(n) is not None:
+                beginnings[n] = Beginning(None, slots.success(info, n))
+        return Continuation(answer.observations, successors, beginnings)
+
+
+class MaskedReset(ResetAdapter):
+    """``AutoresetMode.DISABLED``: nothing resets by itself, so environments that are over are reset here, by a mask."""
+
+    def continue_after(self, answer: Answer) -> Continuation:
+        if not answer.over.any():
+            return Continuation(answer.observations, answer.observations, {})
+        slots = self.slots
+        seeds = [slots.next_seed(n) if answer.ended[n] else None for n in range(slots.num_envs)]
+        first, info = slots.env.reset(seed=seeds if slots.seed_each else None, options={"reset_mask": answer.over})
+        beginnings = {
+            n: Beginning(seed if slots.seed_each else None, slots.success(info, n))
+            for n, seed in enumerate(seeds)
+            if seed is not None
+        }
+        return Continuation(slots.flat(first), answer.observations, beginnings)
+
+
 class GymnasiumVector(Simulator):
-    """A ``gymnasium.vector.VectorEnv`` in any of the three auto-reset modes."""
+    """A ``gymnasium.vector.VectorEnv`` in any of the three autoreset modes."""
+
+    Config = GymnasiumConfig
 
     def __init__(
         self, env: Any, next_seed: NextSeed, *, success_key: str | None = None, ignore_terminations: bool = False
@@ -120,7 +280,7 @@ class GymnasiumVector(Simulator):
         Raises:
             ConfigError: it does not say how it resets, or cannot do what is asked.
         """
-        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+        from gymnasium.vector import AutoresetMode
 
         mode = env.metadata.get("autoreset_mode")
         if mode is None:
@@ -128,126 +288,103 @@ class GymnasiumVector(Simulator):
                 f"{env} does not say how it resets: metadata['autoreset_mode'] is missing. Set it in the environment, "
                 "or use env.train.vectorized=false."
             )
-        self._mode = AutoresetMode(mode).name
+        adapters: dict[AutoresetMode, type[ResetAdapter]] = {
+            AutoresetMode.NEXT_STEP: NextStepReset,
+            AutoresetMode.SAME_STEP: SameStepReset,
+            AutoresetMode.DISABLED: MaskedReset,
+        }
+        adapter = adapters[AutoresetMode(mode)]
         if ignore_terminations:
             raise ConfigError("a natively vectorised environment ends its own episodes: set ignore_terminations=false.")
-        self._env = env
-        # Vectors made of single environments take a seed for each; others have one generator for all.
-        self._seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        self._next_seed = next_seed
-        self._success_key = success_key
+        self._slots = VectorSlots(env, next_seed, success_key)
+        self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
         self.spec = space_spec(env.single_observation_space, env.single_action_space, str(env))
         self.has_success = success_key is not None
-        self._resetting = np.zeros(self.num_envs, dtype=bool)
-        self._idle = np.zeros(self.num_envs, dtype=bool)
 
     @classmethod
-    def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
-        return Gymnasium.make(config, num_envs, next_seed)
+    def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> GymnasiumVector:
+        import gymnasium
+
+        kwargs = make_kwargs(config)
+        with config_errors(config.id, kwargs):
+            env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+            return cls(env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations)
 
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:
-        seeds = [self._next_seed(n) for n in range(self.num_envs)]
-        self._idle = np.array([seed is None for seed in seeds])
-        self._resetting[:] = False
-        observations, info = self._env.reset(seed=seeds if self._seed_each else seeds[0])
-        return self._flat(observations), {
-            n: Beginning(seeds[n] if self._seed_each else None, self._solved(info, n))
+        slots = self._slots
+        seeds = [slots.next_seed(n) for n in range(self.num_envs)]
+        self._resets.resetting[:] = False
+        observations, info = slots.env.reset(seed=seeds if slots.seed_each else seeds[0])
+        return slots.flat(observations), {
+            n: Beginning(seeds[n] if slots.seed_each else None, slots.success(info, n))
             for n in range(self.num_envs)
-            if not self._idle[n]
+            if not slots.idle[n]
         }
 
-    def _flat(self, observations: Any) -> Float32:
-        return np.array(observations, dtype=np.float32).reshape(self.num_envs, -1)
-
-    def _solved(self, info: Mapping[str, Any], n: int) -> bool | None:
-        """Success of one environment in a vectorised info; None where it says nothing."""
-        if self._success_key is None or self._success_key not in info:
-            return None
-        known = info.get(f"_{self._success_key}")
-        return bool(info[self._success_key][n]) if known is None or known[n] else None
-
     def step(self, actions: NDArray[Any]) -> Step:
-        observations, rewards, terminated, truncated, info = self._env.step(actions)
-        successors = self._flat(observations)
-        valid = ~(self._resetting | self._idle)
-        over = np.array(terminated | truncated, dtype=bool)  # also where a slot is idle and plays on unwatched
+        slots = self._slots
+        observations, rewards, terminated, truncated, info = slots.env.step(actions)
+        valid = ~(self._resets.resetting | slots.idle)
+        over = np.array(terminated | truncated, dtype=bool)  # an idle slot still steps; nobody uses its episodes
         terminated = np.array(terminated, dtype=bool) & valid
         truncated = np.array(truncated, dtype=bool) & valid
-        ended = over & valid
-        final_info: Mapping[str, Any] = info.get("final_info", {})
+        answer = Answer(slots.flat(observations), info, over & valid, over)
+        infos = {n: self._resets.step_info(answer, n) for n in map(int, np.flatnonzero(valid))}
         success = np.zeros(self.num_envs, dtype=bool)
-        for n in np.flatnonzero(valid):
-            at_end = self._mode == "SAME_STEP" and ended[n]  # there `info` already speaks of the next episode
-            success[n] = bool(self._solved(final_info if at_end else info, int(n)))
-        terms = self._reward_terms(info, final_info, ended, valid)
-        begun = self._begin(ended, over, info)
-        observations = successors if self._mode != "DISABLED" else self._flat(begun.pop(-1, observations))
-        if self._mode == "SAME_STEP" and ended.any():
-            finals = info["final_obs"] if "final_obs" in info else info["final_observation"]
-            successors = successors.copy()
-            for n in np.flatnonzero(ended):
-                successors[n] = np.asarray(finals[n], dtype=np.float32).ravel()
+        for n, own in infos.items():
+            success[n] = bool(slots.success(own, n))
+        terms = self._reward_terms(infos)
+        after = self._resets.continue_after(answer)
         return Step(
-            observations,
-            successors,
+            after.observations,
+            after.successors,
             np.where(valid, rewards, 0.0),
             terminated,
             truncated,
             success if self.has_success else None,
             valid,
-            begun,
+            after.beginnings,
             reward_terms=terms,
         )
 
-    def _reward_terms(
-        self, info: Mapping[str, Any], final_info: Mapping[str, Any], ended: Bool, valid: Bool
-    ) -> dict[str, NDArray[np.float64]]:
-        """Named parts of the rewards, of the episode that took the step."""
+    def _reward_terms(self, infos: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
+        """Named terms of the rewards, from the info of each environment that took a step."""
         terms: dict[str, NDArray[np.float64]] = {}
-        for name in [name for name in {*info, *final_info} if name.startswith("reward_")]:
+        for name in sorted({name for info in infos.values() for name in info if name.startswith("reward_")}):
             values = np.full(self.num_envs, np.nan)
-            for n in np.flatnonzero(valid):
-                source = final_info if self._mode == "SAME_STEP" and ended[n] else info
-                known = source.get(f"_{name}")
-                numbers = np.asarray(source.get(name))
+            for n, info in infos.items():
+                known = info.get(f"_{name}")
+                numbers = np.asarray(info.get(name))
                 if numbers.ndim == 1 and numbers.dtype.kind in "fiu" and (known is None or known[n]):
                     values[n] = numbers[n]
             if not np.isnan(values).all():
                 terms[name.removeprefix("reward_")] = values
         return terms
 
-    def _begin(self, ended: Bool, over: Bool, info: Mapping[str, Any]) -> dict[int, Any]:
-        """Beginnings after a step, by environment; under DISABLED also does the reset, whose observations are at -1."""
-        begun: dict[int, Any] = {}
-        if self._mode == "NEXT_STEP":
-            for n in np.flatnonzero(self._resetting & ~self._idle):
-                begun[int(n)] = Beginning(None, self._solved(info, int(n)))
-            self._resetting = ended.copy()
-            for n in np.flatnonzero(ended):
-                self._idle[n] = self._next_seed(int(n)) is None
-        elif self._mode == "SAME_STEP":
-            for n in np.flatnonzero(ended):
-                self._idle[n] = self._next_seed(int(n)) is None
-                if not self._idle[n]:
-                    begun[int(n)] = Beginning(None, self._solved(info, int(n)))
-        elif over.any():
-            seeds = [self._next_seed(int(n)) if ended[n] else None for n in range(self.num_envs)]
-            given = seeds if self._seed_each else None
-            begun[-1], reset_info = self._env.reset(seed=given, options={"reset_mask": over})
-            for n in np.flatnonzero(ended):
-                self._idle[n] = seeds[n] is None
-                if seeds[n] is not None:
-                    seed = seeds[n] if self._seed_each else None
-                    begun[int(n)] = Beginning(seed, self._solved(reset_info, int(n)))
-        return begun
-
     def close(self) -> None:
-        self._env.close()
+        self._slots.env.close()
+
+
+def make_kwargs(config: GymnasiumConfig) -> dict[str, Any]:
+    """Keyword arguments of ``gymnasium.make`` and ``make_vec``."""
+    limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+    return {**config.kwargs, **limit}
+
+
+@contextmanager
+def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Turns Gymnasium's errors while it makes an environment into errors of the configuration."""
+    import gymnasium
+
+    try:
+        yield
+    except (TypeError, gymnasium.error.Error) as error:
+        raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
 class Gymnasium(OneByOne):
-    """Registered Gymnasium environments, one by one; or, when vectorised, a ``GymnasiumVector`` in their place."""
+    """Registered Gymnasium environments, one by one; with ``vectorized``, a ``GymnasiumVector`` instead."""
 
     Config = GymnasiumConfig
 
@@ -255,18 +392,11 @@ class Gymnasium(OneByOne):
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         import gymnasium
 
-        kwargs = dict(config.kwargs)
-        if config.max_episode_steps is not None:
-            kwargs["max_episode_steps"] = config.max_episode_steps
-        try:
-            if config.vectorized:
-                env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-                return GymnasiumVector(
-                    env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations
-                )
+        if config.vectorized:
+            return GymnasiumVector.make(config, num_envs, next_seed)
+        kwargs = make_kwargs(config)
+        with config_errors(config.id, kwargs):
             made = [gymnasium.make(config.id, **kwargs) for _ in range(num_envs)]
-        except (TypeError, gymnasium.error.Error) as error:
-            raise ConfigError(f"Gymnasium cannot make {config.id} with {kwargs}: {error}") from error
         envs: list[SingleEnv] = [GymnasiumEnv(env, config.success_key) for env in made]
         return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
 
@@ -285,7 +415,7 @@ class Gymnasium(OneByOne):
         if config.vectorized and key == "env.eval":
             raise ConfigError(
                 "env.eval.vectorized is true, but such a simulator draws its own seeds after the first episode of each "
-                "slot, and an evaluation plays held-out ones: set env.eval.vectorized=false."
+                "slot, and an evaluation runs episodes with held-out seeds: set env.eval.vectorized=false."
             )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")

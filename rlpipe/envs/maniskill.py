@@ -1,4 +1,4 @@
-"""ManiSkill tasks on CPU physics, with state observations. K environments live in one process; none needs Vulkan.
+"""ManiSkill tasks on CPU physics, with state observations. One process holds many environments; none needs Vulkan.
 
 Importing this file imports no simulator.
 """
@@ -44,11 +44,14 @@ class ManiSkillConfig(SimulatorConfig):
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
 
 
-class _InertMaterial:
-    """Stands in for ``sapien.render.RenderMaterial`` where no rendering device exists: task code colours things it will
-    never draw. Attributes can be set; setters do nothing."""
+class UnrenderedMaterial:
+    """Replaces ``sapien.render.RenderMaterial`` where no rendering device exists.
+
+    Tasks colour objects even if nothing draws them. Attributes can be set; setters do nothing.
+    """
 
     def __init__(self, *_: Any, **__: Any) -> None:
+        """Accepts the arguments of a real material, and ignores them."""
         self.base_color = [1.0, 1.0, 1.0, 1.0]
 
     def __getattr__(self, name: str) -> Any:
@@ -58,10 +61,10 @@ class _InertMaterial:
 
 
 def load_maniskill() -> bool:
-    """Imports ManiSkill's tasks, and first puts the stand-in in place where rendering cannot work.
+    """Imports ManiSkill's tasks; where rendering cannot work, first replaces SAPIEN's material.
 
     Returns:
-        Whether rendering works.
+        True if rendering works.
     """
     import warnings
 
@@ -71,24 +74,24 @@ def load_maniskill() -> bool:
         import sapien.render
 
         rendering = True
-        if sapien.render.RenderMaterial is _InertMaterial:
+        if sapien.render.RenderMaterial is UnrenderedMaterial:
             rendering = False
         else:
             try:
                 sapien.render.RenderMaterial()
             except RuntimeError:
                 rendering = False
-                sapien.render.RenderMaterial = _InertMaterial
-                sapien.pysapien.render.RenderMaterial = _InertMaterial
+                sapien.render.RenderMaterial = UnrenderedMaterial
+                sapien.pysapien.render.RenderMaterial = UnrenderedMaterial
         import mani_skill.envs  # noqa: F401
     return rendering
 
 
 def quicken_poses() -> None:
-    """Lets ManiSkill convert SAPIEN's poses by one copy instead of ten tensor operations; every number stays the same.
+    """Makes ManiSkill convert SAPIEN's poses by one copy instead of ten tensor operations; every number stays the same.
 
-    A task asks for poses some ten times a step, so this takes about 12 % off a step of PushCube. What the short way
-    does not cover goes ManiSkill's own, which stays reachable as ``Pose.create.__wrapped__``.
+    A task asks for poses about ten times a step, so this takes about 12 % off a step of PushCube. Poses that the short
+    conversion does not cover take ManiSkill's own, which stays available as ``Pose.create.__wrapped__``.
     """
     import sapien
     import torch
@@ -110,7 +113,7 @@ def quicken_poses() -> None:
 
 
 def _known_tasks() -> set[str]:
-    """Task ids that ManiSkill's source registers, read without importing it, which takes seconds."""
+    """Task ids that ManiSkill's source registers. Reads the source, because importing it takes seconds."""
     spec = importlib.util.find_spec("mani_skill")
     folders = spec.submodule_search_locations if spec else None
     source = Path(next(iter(folders or [])), "envs")
@@ -119,7 +122,7 @@ def _known_tasks() -> set[str]:
 
 
 def _missing_assets(task: str) -> list[str]:
-    """Assets that a registered task needs and that are not on this machine. ManiSkill itself would ask on stdin."""
+    """Assets that a registered task needs and this machine does not have. ManiSkill itself would ask on stdin."""
     from mani_skill.utils import assets
     from mani_skill.utils.registration import REGISTERED_ENVS
 
@@ -133,10 +136,14 @@ def _missing_assets(task: str) -> list[str]:
 
 
 class ManiSkillEnv(SingleEnv):
-    """One task instance. Steps the task itself: the wrappers around it would only count steps, which we do."""
+    """One task instance, without Gymnasium's wrappers: they would only count steps, which happens here."""
 
     def __init__(self, config: ManiSkillConfig) -> None:
-        """Makes the task; ``load_maniskill`` has run."""
+        """Makes the task; call ``load_maniskill`` first.
+
+        Raises:
+            ConfigError: the task has no time limit.
+        """
         import gymnasium
 
         made = gymnasium.make(
@@ -155,7 +162,7 @@ class ManiSkillEnv(SingleEnv):
             else config.max_episode_steps
         )
         if limit is None:
-            raise ConfigError(f"{config.id} has no time limit of its own: set env.train.max_episode_steps.")
+            raise ConfigError(f"{config.id} registers no time limit: set env.train.max_episode_steps.")
         self._limit = limit
         self._steps = 0
         self._env: Any = made.unwrapped
@@ -172,15 +179,15 @@ class ManiSkillEnv(SingleEnv):
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         self._steps = 0
         self._env.reset(seed=seed)
-        observation, info = self._settled()
+        observation, info = self._first_observation()
         solved = info.get("success")
         return observation.numpy()[0], None if solved is None else solved.item()
 
-    def _settled(self) -> tuple[Any, dict[str, Any]]:
-        """What the simulator shows after a reset, once it has forgotten the episode before.
+    def _first_observation(self) -> tuple[Any, dict[str, Any]]:
+        """Observation and info after a reset, free of the previous episode.
 
-        PhysX keeps the contacts of its last step, so that a task whose episode ended in a grasp would begin the next
-        one with ``is_grasped``. One physics step makes the contacts those of the new episode; its state is put back.
+        PhysX keeps the contacts of its last step, so after an episode that ended in a grasp the next one would begin
+        with ``is_grasped``. One physics step updates the contacts; then the state of the reset is restored.
         """
         task = self._env
         state = task.get_state_dict()
@@ -208,7 +215,7 @@ class ManiSkillEnv(SingleEnv):
 
 
 class ManiSkill(OneByOne):
-    """K task instances in this process, each with its own physics."""
+    """Task instances in this process, each with its own physics."""
 
     Config = ManiSkillConfig
 
@@ -218,12 +225,12 @@ class ManiSkill(OneByOne):
         quicken_poses()
         if missing := _missing_assets(config.id):
             raise ConfigError(
-                f"{config.id} needs assets that are not on this machine: {', '.join(missing)}. Download them with: "
+                f"{config.id} needs assets that this machine does not have: {', '.join(missing)}. Download them with: "
                 f"python -m mani_skill.utils.download_asset {config.id}"
             )
         try:
             envs: list[SingleEnv] = [ManiSkillEnv(config) for _ in range(num_envs)]
-        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:  # ManiSkill's, for unknown modes
+        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:  # raised for unknown modes
             raise ConfigError(
                 f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
                 f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
@@ -235,7 +242,7 @@ class ManiSkill(OneByOne):
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:
         import torch
 
-        with torch.inference_mode():  # ManiSkill tracks gradients by default; without, a step is about 15 % faster
+        with torch.inference_mode():  # ManiSkill tracks gradients by default; without them a step is about 15 % faster
             return super().reset()
 
     def step(self, actions: NDArray[Any]) -> Step:
@@ -255,7 +262,7 @@ class ManiSkill(OneByOne):
             )
         if config.id in _known_tasks():
             return
-        load_maniskill()  # slow, so only where the id may come from a module of the user's
+        load_maniskill()  # slow, so only if the user's own module may have registered the id
         from mani_skill.utils.registration import REGISTERED_ENVS
 
         if config.id not in REGISTERED_ENVS:

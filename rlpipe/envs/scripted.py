@@ -1,8 +1,8 @@
-"""A simulator with known outcomes, for tests: every reward, end and success is written down beforehand.
+"""A simulator with known outcomes, for tests: a script fixes every reward, end and success.
 
-A script says, for each slot, which episodes follow one another; after the last the slot starts over. Observations are
-``[slot, episode, step, bias]``, so that every transition can be told from every other. Actions change nothing, unless
-``match_actions`` is set: then each step pays 1 for the action with the sign of the bias, a task learnt in seconds.
+A script lists the episodes of each slot; after the last one the slot starts over. Observations are
+``[slot, episode, step, bias]``, so no two transitions are alike. Actions change nothing, unless ``match_actions`` is
+set: then each step pays 1 for the action with the sign of the bias, which PPO learns in seconds.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["Scripted"]
 
 @dataclass(frozen=True)
 class ScriptedEpisode:
-    """One episode whose course is known.
+    """One episode with a known course.
 
     Attributes:
         length: steps, at least 1.
-        end: how the last step ends it: ``terminated``, ``truncated`` or ``both``.
-        success_at: steps after which success holds, counted from 1; 0 says that it is solved at reset.
-        reward: of the last step; every other step pays 0.
-        fail_at: steps after which the task is failed; None for a simulator that knows no failure.
-        reward_terms: named parts of the reward, paid in every step.
+        end: how the last step ends the episode: ``terminated``, ``truncated`` or ``both``.
+        success_at: steps after which success holds, counted from 1; 0 means solved at reset.
+        reward: reward of the last step; every other step pays 0.
+        fail_at: steps after which the task has failed; None for a simulator without a notion of failure.
+        reward_terms: by name, terms of the reward, paid in every step.
     """
 
     length: int
@@ -63,7 +63,14 @@ class ScriptedEnv(SingleEnv):
     def __init__(
         self, slot: int, episodes: list[ScriptedEpisode], *, match_actions: bool = False, discrete: bool = False
     ) -> None:
-        """Plays the episodes in turn; ``slot`` is the first entry of every observation."""
+        """Runs the episodes in turn.
+
+        Args:
+            slot: first entry of every observation.
+            episodes: the script of this slot.
+            match_actions: True if each step pays 1 for an action with the sign of the bias.
+            discrete: True for two discrete actions instead of one continuous action.
+        """
         bound = None if discrete else np.ones(1, dtype=np.float32)
         self.spec = SpaceSpec(4, 1, 2 if discrete else None, None if bound is None else -bound, bound)
         self.has_success = True
@@ -111,7 +118,7 @@ class ScriptedEnv(SingleEnv):
 
 
 class Scripted(OneByOne):
-    """The scripted simulator."""
+    """Slots that follow a script."""
 
     Config = ScriptedConfig
     _step_seconds = 0.0
@@ -138,10 +145,10 @@ class Scripted(OneByOne):
 
 
 def _script(config: ScriptedConfig, key: str) -> list[list[ScriptedEpisode]]:
-    """The episodes of each slot.
+    """Episodes of each slot.
 
     Raises:
-        ConfigError: there are none, or one is impossible.
+        ConfigError: a slot has no episodes, or one is impossible.
     """
     if not config.script or not all(config.script):
         raise ConfigError(f"{key}.script is {config.script!r}; each slot needs at least one episode.")
@@ -152,7 +159,7 @@ def _episode(given: dict[str, Any], key: str) -> ScriptedEpisode:
     try:
         ScriptedEpisode(**given)
     except TypeError as error:
-        raise ConfigError(f"{key} holds {given!r}, which is no episode: {error}.") from error
+        raise ConfigError(f"{key} holds {given!r}, which is not an episode: {error}.") from error
     made = files.checked(given, ScriptedEpisode, key)
     if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
         raise ConfigError(

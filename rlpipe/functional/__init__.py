@@ -1,1 +1,1 @@
-"""Pure functions of tensors: no configuration, no state."""
+"""Pure functions of tensors, without configuration or state."""

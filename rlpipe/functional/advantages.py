@@ -21,15 +21,18 @@ def gae(
     """Generalised advantage estimates, ``A_t = d_t + discount * gae_lambda * A_{t+1}`` with
     ``d_t = r_t + discount * V(s_{t+1}) - V(s_t)``.  Schulman et al. 2016, arXiv:1506.02438, section 3.
 
-    Termination removes V(s_{t+1}): the task has no future. A time limit keeps it, because the future exists and was
-    only not observed (Pardo et al. 2018, arXiv:1712.00378). Both stop the sum, because step t+1 belongs to another
-    episode. Where both hold, termination wins.
+    Termination removes V(s_{t+1}): the task has no future. A time limit keeps it: the future exists, but was not
+    observed (Pardo et al. 2018, arXiv:1712.00378). Both stop the sum, because step t+1 belongs to another episode.
+    Where both hold, termination wins.
 
     Args:
         rewards: [T, N] reward.
         values: [T, N] V(s_t).
         next_values: [T, N] V(s_{t+1}) of the true successor, before any reset.
-        terminated, truncated: [T, N] bool.
+        terminated: [T, N] bool, the task ended.
+        truncated: [T, N] bool, a time limit cut the episode off.
+        discount: weight of a reward one step later.
+        gae_lambda: between one-step (0) and whole-return (1) advantages.
     Returns:
         [T, N], in the unit of the reward, not normalised.
     """
@@ -47,11 +50,13 @@ def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: To
     """Advantages with mean 0 and standard deviation 1 over the valid decisions, ``(A - mean) / (std + eps)``, where the
     standard deviation divides by n - 1.
 
-    The statistics are those of the whole batch: taken per minibatch or per rank they would make the update depend on
-    how the batch is cut. Fewer than two valid decisions are left as they are.
+    The statistics are those of the whole batch. Those of a minibatch or of one learner's share would make the update
+    depend on how the batch is divided. Fewer than two valid decisions are returned unchanged.
 
     Args:
-        advantages: any shape.  valid: bool of the same shape; the other positions do not influence the result.
+        advantages: any shape.
+        valid: bool of the same shape; other positions do not influence the result.
+        eps: added to the standard deviation.
         total: sums over all learners.
     """
     exact = advantages.double()  # in float32, the mean of equal numbers need not be that number

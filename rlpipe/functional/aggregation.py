@@ -1,4 +1,4 @@
-"""From decisions to trajectories, and from decisions to one loss."""
+"""Sums over the decisions of a trajectory, and weights of decisions in the loss."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 from torch import Tensor
 
 Total = Callable[[Tensor], Tensor]
-"""From a tensor of this learner to the sum over all learners."""
+"""Maps a tensor of this learner to its sum over all learners."""
 AGGREGATIONS = ("decision", "trajectory")
 
 
 def alone(values: Tensor) -> Tensor:
-    """The sum over all learners where there is one."""
+    """Sum over all learners, where there is only one."""
     return values
 
 
 def trajectory_sums(values: Tensor, trajectory: Tensor) -> Tensor:
-    """[J] sum over the decisions of each trajectory, by its number, in float64.
+    """[J] sums over the decisions of each trajectory, ordered by its number, in float64.
 
     Args:
-        values: [B].  trajectory: [B] integer, number of the trajectory that a decision belongs to.
+        values: [B].
+        trajectory: [B] integer, number of each decision's trajectory.
     """
     _, index, counts = torch.unique(trajectory, return_inverse=True, return_counts=True)
     return torch.zeros(len(counts), dtype=torch.float64, device=values.device).index_add_(0, index, values.double())
@@ -34,18 +35,18 @@ def loss_weights(trajectory: Tensor, aggregation: str, *, total: Total = alone) 
     trajectories alike, ``w_i = B / (J n_j)``, which is the mean over trajectories of the mean over their n_j decisions
     (Shao et al. 2024, arXiv:2402.03300, equation 3).
 
-    They are those of the whole batch. So however it is cut into minibatches, the means of ``w_i l_i`` over these, each
-    times its share of the decisions, sum to the formula of the whole batch.
+    The weights are those of the whole batch. However the batch is divided, the means of ``w_i l_i`` over its
+    minibatches, each times its share of the decisions, therefore sum to the formula of the whole batch.
 
     Args:
-        trajectory: [B] integer, number of the trajectory that a decision belongs to.
+        trajectory: [B] integer, number of each decision's trajectory.
         aggregation: one of ``AGGREGATIONS``.
-        total: sums over all learners; a trajectory is whole on one of them.
+        total: sums over all learners; every trajectory is whole on one of them.
     Returns:
         [B] float64.
     """
     if aggregation not in AGGREGATIONS:
-        raise ValueError(f"aggregation is {aggregation!r}, which is none of {', '.join(AGGREGATIONS)}.")
+        raise ValueError(f"aggregation is {aggregation!r}; it must be one of {', '.join(AGGREGATIONS)}.")
     if aggregation == "decision":
         return torch.ones(len(trajectory), dtype=torch.float64, device=trajectory.device)
     _, index, counts = torch.unique(trajectory, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Numbers that say whether learning is healthy. They describe; nothing is optimised through them."""
+"""Diagnostics of an update. They only describe it; nothing is optimised through them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def approx_kl(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     "Approximating KL Divergence" (http://joschu.net/blog/kl-approx.html).
 
     Args:
-        log_probs, old_log_probs: [B], nats.
+        log_probs: [B] under the new policy, nats.
+        old_log_probs: [B] under the old policy, nats.
     """
     log_ratio = (log_probs - old_log_probs).double()  # in float32, r - 1 - ln r cancels to noise near r = 1
     return torch.expm1(log_ratio) - log_ratio
@@ -38,11 +39,12 @@ def clip_fraction(clipped_low: Tensor, clipped_high: Tensor) -> Tensor:
 def explained_variance(values: Tensor, returns: Tensor) -> float | None:
     """``1 - Var(R - V) / Var(R)`` over all elements; None where the returns do not vary or there are fewer than two.
 
-    1 says that V follows R up to a constant offset, 0 that V is no better than a constant. The metric of the same name
-    is the same formula over merged moments, so that it is exact over workers.
+    1 means that V follows R up to a constant offset, 0 that V is no better than a constant. The metric of the same name
+    applies the same formula to merged moments, so it is exact over all workers.
 
     Args:
-        values, returns: same shape.
+        values: V, any shape.
+        returns: R, of the same shape.
     """
     returns = returns.double()
     if returns.numel() < 2 or bool((returns == returns.flatten()[0]).all()):

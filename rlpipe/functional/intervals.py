@@ -1,5 +1,4 @@
-"""Intervals around measured rates and means, and comparisons of two. Needs no torch, so that whoever only reads metrics
-does not load it."""
+"""Intervals of measured rates and means, and of the difference of two. Needs no torch, which takes seconds to load."""
 
 from __future__ import annotations
 
@@ -14,10 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 def wilson_interval(successes: int, episodes: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
     """Bounds of a success rate, 95 % by default.  Wilson 1927, JASA 22:209-212.
 
-    Unlike ``p +- z sqrt(p (1 - p) / n)`` it stays inside [0, 1] and says something at 0 and n successes.
+    Unlike ``p +- z sqrt(p (1 - p) / n)``, they stay inside [0, 1] and do not coincide at 0 and n successes.
 
+    Args:
+        successes: number of successful episodes.
+        episodes: number of episodes, n.
+        z: quantile of the normal distribution.
     Raises:
-        ValueError: no episodes, or more successes than episodes.
+        ValueError: there are no episodes, or more successes than episodes.
     """
     if not 0 <= successes <= episodes or episodes == 0:
         raise ValueError(f"a success rate needs 0 <= successes <= episodes, episodes > 0; got {successes}/{episodes}.")
@@ -25,7 +28,7 @@ def wilson_interval(successes: int, episodes: int, *, z: float = 1.9599639845400
     center = rate + z * z / (2 * episodes)
     spread = z * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes * episodes))
     scale = 1 + z * z / episodes
-    low = (center - spread) / scale if successes else 0.0  # exact there, where rounding would miss the rate itself
+    low = (center - spread) / scale if successes else 0.0  # exact: rounding would miss the rate itself
     high = (center + spread) / scale if successes < episodes else 1.0
     return low, high
 
@@ -38,7 +41,9 @@ def newcombe_interval(
     Newcombe 1998, Statistics in Medicine 17:873-890, method 10.
 
     Args:
-        first, second: successes and episodes of each.
+        first: successes and episodes of the first rate.
+        second: successes and episodes of the second rate.
+        z: quantile of the normal distribution.
     """
     (low_1, high_1), (low_2, high_2) = wilson_interval(*first, z=z), wilson_interval(*second, z=z)
     rate_1, rate_2 = first[0] / first[1], second[0] / second[1]
@@ -50,8 +55,9 @@ def newcombe_interval(
 
 
 RESAMPLES = 9_999
-"""Of a bootstrap. Its generator always begins alike, so that the same values give the same interval."""
+"""Resamples of a bootstrap. Its generator always has the same seed, so the same values give the same interval."""
 _AT_ONCE = 2_000_000
+"""Values drawn at a time, to bound the memory."""
 
 
 def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float, float]:
@@ -61,6 +67,7 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
 
     Args:
         values: [n] independent observations, n at least 2.
+        level: of confidence.
     Raises:
         ValueError: fewer than 2 values, or one that is not finite.
     """
@@ -71,9 +78,9 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
         return float(sample[0]), float(sample[0])
     mean = sample.mean()
     scale = np.abs(sample - mean).max()
-    offsets = (sample - mean) / scale  # whose squares and cubes neither vanish nor overflow
+    offsets = (sample - mean) / scale  # scaled, so that squares and cubes neither vanish nor overflow
     means = np.sort(_resampled_means(offsets, RESAMPLES, np.random.default_rng(0)))
-    tie = 1e-9  # rounding decides nothing
+    tie = 1e-9  # differences this small are rounding
     below = (np.count_nonzero(means < -tie) + np.count_nonzero(means <= tie)) / (2 * RESAMPLES)
     normal = NormalDist()
     bias = normal.inv_cdf(min(max(below, 1 / RESAMPLES), 1 - 1 / RESAMPLES))
@@ -88,10 +95,11 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
 
 def bootstrap_over_runs(runs: Sequence[ArrayLike], *, level: float = 0.95) -> tuple[float, float]:
     """Bounds of the mean over the episodes of several runs: percentile bootstrap that draws runs with replacement, and
-    in each drawn run its episodes.  Davison and Hinkley 1997, section 3.8.
+    episodes within each drawn run.  Davison and Hinkley 1997, section 3.8.
 
     Args:
-        runs: for each its [n] values, one an episode.
+        runs: for each run its [n] values, one per episode.
+        level: of confidence.
     """
     return _percentiles(_pooled_means(runs, np.random.default_rng(0)), level)
 
@@ -102,7 +110,9 @@ def bootstrap_difference(
     """Bounds of the difference of two such means, by the same bootstrap.
 
     Args:
-        first, second: for each run its [n] values, one an episode.
+        first: for each run its [n] values, one per episode.
+        second: likewise, of the runs to subtract.
+        level: of confidence.
     """
     generator = np.random.default_rng(0)
     return _percentiles(_pooled_means(first, generator) - _pooled_means(second, generator), level)
@@ -116,7 +126,9 @@ def probability_of_improvement(
     ``P(X > Y) = mean_ij S(x_i, y_j)`` with S 1 where x_i > y_j, 1/2 where they are equal, else 0.
 
     Args:
-        first, second: one score a run.
+        first: one score per run.
+        second: one score per run, of the other kind.
+        level: of confidence.
     """
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     beats = (x[:, None] > y) + 0.5 * (x[:, None] == y)
@@ -127,13 +139,13 @@ def probability_of_improvement(
 
 
 def _percentiles(drawn: NDArray[np.float64], level: float) -> tuple[float, float]:
-    """Bounds that hold the middle share of what was drawn."""
+    """Bounds between which the middle share ``level`` of the drawn values lies."""
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def _resampled_means(sample: NDArray[np.float64], count: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """[count] means of as many values as there are, drawn with replacement."""
+    """[count] means of resamples, each as large as the sample and drawn with replacement."""
     means = [
         sample[generator.integers(sample.size, size=(min(step, count - begin), sample.size))].mean(1)
         for step in [max(1, _AT_ONCE // sample.size)]
@@ -143,7 +155,7 @@ def _resampled_means(sample: NDArray[np.float64], count: int, generator: np.rand
 
 
 def _pooled_means(runs: Sequence[ArrayLike], generator: np.random.Generator) -> NDArray[np.float64]:
-    """[RESAMPLES] means over all episodes of drawn runs; runs weigh by their episodes."""
+    """[RESAMPLES] means over all episodes of drawn runs; each run weighs by its number of episodes."""
     samples = [np.sort(np.asarray(run, dtype=np.float64)) for run in runs]
     drawn = generator.integers(len(samples), size=(RESAMPLES, len(samples)))
     means, sizes = np.empty(drawn.shape), np.array([sample.size for sample in samples])[drawn]

@@ -1,4 +1,4 @@
-"""Losses, one value per decision; the caller averages over the valid ones."""
+"""Losses, one value per decision; the caller averages over valid decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class PolicyLoss(NamedTuple):
         loss: to be minimised.
         ratio: pi_new / pi_old.
         clipped_ratio: the ratio clamped to the clip range; its mean is a mean of ratios, not a share.
-        clipped_low, clipped_high: 1.0 where the lower / upper clip is the active branch and cuts the gradient.
+        clipped_low: 1.0 where the lower clip is the active branch and cuts the gradient.
+        clipped_high: 1.0 where the upper clip is the active branch and cuts the gradient.
         dual_clipped: 1.0 where the dual clip is active.
         ratio_outside: 1.0 where the ratio is outside the clip range, whatever the sign of the advantage.
         log_ratio: ln ratio, nats.
@@ -37,7 +38,7 @@ class ValueLoss(NamedTuple):
     Attributes:
         loss: to be minimised.
         clipped: 1.0 where the value moved further than the clip range.
-        clip_active: 1.0 where the clipped value is the one the loss takes.
+        clip_active: 1.0 where the loss uses the clipped value.
     """
 
     loss: Tensor
@@ -57,22 +58,25 @@ def ppo_policy_loss(
     """Clipped surrogate ``max(-A r, -A clamp(r, 1 - low, 1 + high))`` with ``r = exp(log_prob - old_log_prob)``.
     Schulman et al. 2017, arXiv:1707.06347, equation 7.
 
-    The dual clip bounds the loss of a negative advantage by ``-dual_clip * A``, so that one huge ratio cannot own the
-    batch. Ye et al. 2020, arXiv:1912.09729, equation 5.
+    The dual clip bounds the loss of a negative advantage by ``-dual_clip * A``, so that one huge ratio cannot dominate
+    the batch.  Ye et al. 2020, arXiv:1912.09729, equation 5.
 
-    A ratio exactly on a bound is not clipped, and a zero advantage never is: comparisons are strict.
+    Comparisons are strict: a ratio exactly on a bound is not clipped, nor is a decision with advantage 0.
 
     Args:
-        log_probs, old_log_probs, advantages: [B], nats, nats and reward units (or standard deviations).
-        clip_ratio_low, clip_ratio_high: how far the ratio may fall below and rise above 1.
+        log_probs: [B] nats.
+        old_log_probs: [B] nats.
+        advantages: [B] reward units, or standard deviations.
+        clip_ratio_low: distance by which the ratio may fall below 1.
+        clip_ratio_high: distance by which the ratio may rise above 1.
         dual_clip: greater than 1, or None for no dual clip.
     Raises:
-        ValueError: the three do not share a shape.
+        ValueError: the three tensors differ in shape.
     """
     if not log_probs.shape == old_log_probs.shape == advantages.shape:
         raise ValueError(
-            "ppo_policy_loss compares the same decisions one by one, so its inputs must share a shape, but got "
-            f"log_probs {tuple(log_probs.shape)}, old_log_probs {tuple(old_log_probs.shape)} and "
+            "ppo_policy_loss compares the same decisions one by one, so its inputs must share a shape, but log_probs "
+            f"has {tuple(log_probs.shape)}, old_log_probs {tuple(old_log_probs.shape)} and "
             f"advantages {tuple(advantages.shape)}."
         )
     log_ratio = log_probs - old_log_probs
@@ -107,7 +111,10 @@ def clipped_value_loss(
     clip ``0.5 * (V - R)^2``.  Schulman et al. 2017's code; Huang et al. 2022, "The 37 implementation details of PPO".
 
     Args:
-        values: [B] V now.  old_values: [B] V at collection.  returns: [B] targets.  value_clip: c, or None.
+        values: [B] V now.
+        old_values: [B] V at collection.
+        returns: [B] targets.
+        value_clip: c, or None for no clip.
     """
     plain = 0.5 * (values - returns).square()
     if value_clip is None:
@@ -115,16 +122,17 @@ def clipped_value_loss(
     clipped_values = old_values + torch.clamp(values - old_values, -value_clip, value_clip)
     clipped = 0.5 * (clipped_values - returns).square()
     moved = ((values - old_values).abs() > value_clip).float()
-    # Inside the clip both are the same but for the last bit, which says nothing.
+    # Inside the clip range both losses are equal up to the last bit, which means nothing.
     return ValueLoss(torch.maximum(plain, clipped), moved, (clipped > plain).float() * moved)
 
 
 def cloning_weight(cloning_coef: float, cloning_decay: float, iteration: int) -> float:
-    """Weight of an auxiliary cloning loss, ``cloning_coef * cloning_decay^(iteration - 1)``: demonstrations lead at
-    first and experience later.  Rajeswaran et al. 2018, arXiv:1709.10087, equation 5.
+    """Weight of an auxiliary cloning loss, ``cloning_coef * cloning_decay^(iteration - 1)``: demonstrations dominate at
+    first, experience later.  Rajeswaran et al. 2018, arXiv:1709.10087, equation 5.
 
     Args:
-        cloning_coef: weight in the first iteration.  cloning_decay: share of it that each iteration keeps.
+        cloning_coef: weight in the first iteration.
+        cloning_decay: share of the weight that each iteration keeps.
         iteration: from 1.
     """
     return cloning_coef * cloning_decay ** (iteration - 1)

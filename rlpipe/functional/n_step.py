@@ -1,4 +1,4 @@
-"""Returns over several steps, for values learnt from remembered transitions."""
+"""Returns over several steps, for values learnt from a replay buffer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 
 class NStep(NamedTuple):
-    """What each of [T, N] steps leads to.
+    """Returns over k steps from each of [T, N] steps.
 
     Attributes:
-        returns: [T, N] float32, discounted sum of the rewards of the next k steps.
+        returns: [T, N] float32, discounted sum of the rewards of the k steps.
         discounts: [T, N] float32, discount^k.
-        last: [T, N] int64, the row of the last of these steps: its successor is what the value of is added.
+        last: [T, N] int64, row of the last of the k steps; the value of its successor completes the return.
     """
 
     returns: NDArray[np.float32]
@@ -32,13 +32,15 @@ def n_step(
 ) -> NStep:
     """Returns over up to n steps, ``sum_{i<k} discount^i r_{t+i}``, and the weight ``discount^k`` of what follows.
 
-    k is n, or less where the episode or the fragment ends before. Watkins 1989, ch. 7; with replay, without correction
-    for the policy that acted: Hessel et al. 2018 (Rainbow), arXiv:1710.02298, "Multi-step learning".
+    k is n, or less where the episode or the fragment ends earlier. Watkins 1989, ch. 7; with replay and without
+    correction for the policy that acted: Hessel et al. 2018 (Rainbow), arXiv:1710.02298, "Multi-step learning".
 
     Args:
-        rewards: [T, N].  ended: [T, N]; the episode ended after the step.
-        valid: [T, N]; False where no decision was made.
-        discount: of one step.  steps: n, at least 1.
+        rewards: [T, N].
+        ended: [T, N] True where the episode ended with the step.
+        valid: [T, N] False where no decision was made.
+        discount: weight of a reward one step later.
+        steps: n, at least 1.
     """
     length = len(rewards)
     returns, reach = rewards.astype(np.float64), np.zeros(rewards.shape, dtype=np.int64)

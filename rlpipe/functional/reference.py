@@ -1,7 +1,7 @@
-"""Staying near a frozen reference policy: how far away the acting policy is, and what that costs.
+"""Divergence of a policy from a frozen reference, and penalties for it.
 
-A penalty in the loss takes ``reference_kl`` (Shao et al. 2024, arXiv:2402.03300, equation 4); one in the reward takes
-``kl_rewards`` (Ziegler et al. 2019, arXiv:1909.08593, equation 2), whose coefficient ``adaptive_kl_coef`` may adapt.
+A penalty in the loss uses ``reference_kl`` (Shao et al. 2024, arXiv:2402.03300, equation 4). A penalty in the reward
+uses ``kl_rewards`` (Ziegler et al. 2019, arXiv:1909.08593, equation 2); ``adaptive_kl_coef`` may adapt its coefficient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def reference_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     2020, "Approximating KL Divergence" (http://joschu.net/blog/kl-approx.html). Never negative.
 
     Args:
-        log_probs, ref_log_probs: same shape, nats, of actions that the policy drew.
+        log_probs: nats, any shape, of actions that the policy drew.
+        ref_log_probs: nats, of the same actions under the reference.
     """
     return approx_kl(ref_log_probs, log_probs)
 
@@ -27,19 +28,23 @@ def reference_kl_k1(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     unbiased for the divergence of whole episodes.
 
     Args:
-        log_probs, ref_log_probs: same shape, nats, of actions that the policy drew.
+        log_probs: nats, any shape, of actions that the policy drew.
+        ref_log_probs: nats, of the same actions under the reference.
     """
     return approx_kl_k1(ref_log_probs, log_probs)
 
 
 def kl_rewards(log_probs: Tensor, ref_log_probs: Tensor, valid: Tensor, *, kl_coef: float) -> Tensor:
-    """What each decision costs, ``-kl_coef * (ln pi - ln pi_ref)``; 0 where no decision was made.
+    """Reward for each decision, ``-kl_coef * (ln pi - ln pi_ref)``; 0 where no decision was made.
     Ziegler et al. 2019, arXiv:1909.08593, equation 2.
 
-    Added to the score of the episode, their sum over its decisions gives the return that is really made larger.
+    The score of the episode plus their sum over its decisions is the return that is maximised.
 
     Args:
-        log_probs, ref_log_probs: same shape, nats.  valid: bool of that shape.  kl_coef: reward per nat.
+        log_probs: nats, any shape.
+        ref_log_probs: nats, of the same actions under the reference.
+        valid: bool of that shape; False where no decision was made.
+        kl_coef: reward per nat.
     Returns:
         The same shape, in the unit of the reward.
     """
@@ -47,7 +52,7 @@ def kl_rewards(log_probs: Tensor, ref_log_probs: Tensor, valid: Tensor, *, kl_co
 
 
 LARGEST_KL_ERROR = 0.2
-"""Relative distance from its target beyond which a divergence moves the coefficient no faster."""
+"""Largest relative distance from the target that counts in the change of the coefficient."""
 
 
 def adaptive_kl_coef(kl_coef: float, kl: float, *, kl_target: float, kl_horizon: float, trajectories: int) -> float:
@@ -55,11 +60,14 @@ def adaptive_kl_coef(kl_coef: float, kl: float, *, kl_target: float, kl_horizon:
     rises while the policy is further from the reference than wanted.
     Ziegler et al. 2019, arXiv:1909.08593, section 2.2; with the horizon of their code, in samples.
 
-    An iteration with more trajectories than the horizon counts as that many: a step is at most 20 %.
+    n counts at most as the horizon, so one iteration changes the coefficient by at most 20 %.
 
     Args:
-        kl_coef: of this iteration.  kl: divergence of a trajectory, mean, in nats.  kl_target: what it should be.
-        kl_horizon: trajectories in which the coefficient follows.  trajectories: n, of this iteration.
+        kl_coef: coefficient of this iteration.
+        kl: mean divergence of a trajectory, in nats.
+        kl_target: divergence to aim at, in nats.
+        kl_horizon: trajectories in which the coefficient follows.
+        trajectories: n, number of trajectories of this iteration.
     """
     error = min(max(kl / kl_target - 1.0, -LARGEST_KL_ERROR), LARGEST_KL_ERROR)
     return kl_coef * (1.0 + error * min(trajectories / kl_horizon, 1.0))

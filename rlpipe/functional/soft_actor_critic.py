@@ -1,4 +1,4 @@
-"""Soft actor-critic, and its use of demonstrations: pure functions of tensors.
+"""Soft actor-critic, and its use of demonstrations.
 
 E critics, B transitions. Haarnoja et al. 2018, arXiv:1812.05905; Ball et al. 2023 (RLPD), arXiv:2302.02948.
 """
@@ -23,12 +23,16 @@ def soft_target(
 ) -> Tensor:
     """Targets of the critics, ``y = r + discount (1 - terminated) (min_e Q_e(s', a') - temperature log pi(a' | s'))``.
 
-    arXiv:1812.05905, eq. 5. A time limit is no end of the task, so a truncated transition bootstraps like any other.
+    arXiv:1812.05905, eq. 5. A time limit does not end the task, so a truncated transition bootstraps like any other.
 
     Args:
-        rewards, terminated, next_log_probs: [B].  next_values: [E', B] of the critics the minimum is taken over.
-        discount: of what follows; [B] where transitions go over different numbers of steps.
-        entropy_backup: whether the last term is part of it; RLPD leaves it out where rewards are sparse (section 4.3).
+        rewards: [B].
+        terminated: [B].
+        next_values: [E', B] of the critics that the minimum is taken over.
+        next_log_probs: [B] nats.
+        discount: weight of the value that follows; [B] where transitions differ in their number of steps.
+        temperature: weight of the entropy.
+        entropy_backup: True to include the last term; RLPD leaves it out where rewards are sparse (section 4.3).
     Returns:
         [B], without gradients.
     """
@@ -44,20 +48,20 @@ def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def actor_loss(values: Tensor, log_probs: Tensor, temperature: Tensor | float) -> Tensor:
-    """[B] ``temperature log pi(a | s) - mean_e Q_e(s, a)``, of arXiv:1812.05905, eq. 7, over the whole ensemble."""
+    """[B] ``temperature log pi(a | s) - mean_e Q_e(s, a)`` over the whole ensemble; arXiv:1812.05905, eq. 7."""
     return temperature * log_probs - values.mean(0)
 
 
 def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
-    """[B] ``-log_temperature (log pi(a | s) + target_entropy)``: rises while the entropy is under its target.
+    """[B] ``-log_temperature (log pi(a | s) + target_entropy)``: raises the temperature while the entropy is too low.
 
-    In the logarithm, as the authors' code has it, instead of the temperature itself (arXiv:1812.05905, eq. 18).
+    Uses the logarithm, as the authors' code does, instead of the temperature itself (arXiv:1812.05905, eq. 18).
     """
     return -log_temperature * (log_probs + target_entropy).detach()
 
 
 def cloning_loss(actions: Tensor, demonstrated: Tensor) -> Tensor:
-    """[B] mean over the action's parts of the squared difference between [B, A] actions and demonstrated ones."""
+    """[B] squared difference between [B, A] actions and demonstrated ones, averaged over A."""
     return (actions - demonstrated).square().mean(-1)
 
 

@@ -1,1 +1,1 @@
-"""Learning: trajectories in, weights out."""
+"""Learning: trajectories or demonstrations become new weights, and metrics of the update."""

@@ -30,15 +30,17 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class LearnerBase(ABC):
-    """What every learner has: the policy, its weights' version, the device, and the settings of the stage."""
+    """Common part of all learners: policy, version of its weights, device, and settings of the stage."""
 
     _learns_critic = True
 
-    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, learners: int = 1) -> None:
-        """Makes the policy with its first weights, which follow from the seed or from ``policy.warm_start``.
+    def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, num_learners: int = 1) -> None:
+        """Makes the policy with first weights that follow from the seed.
 
         Args:
-            stages: of the run.  spec: of the simulator.  learners: of the run; they may share a machine.
+            stages: stages of the run
+            spec: spaces of the simulator
+            num_learners: number of learners, which may share a machine
         """
         config = stages[0].config
         self._stages = stages
@@ -49,7 +51,7 @@ class LearnerBase(ABC):
             threads = len(os.sched_getaffinity(0))
             if algorithm_class(config).ahead:
                 threads //= 2  # workers collect meanwhile
-            threads = max(1, threads // learners)
+            threads = max(1, threads // num_learners)
         self._threads = threads
         torch.set_num_threads(self._threads)
         device = config.learner.device
@@ -62,7 +64,7 @@ class LearnerBase(ABC):
         self._config = config
 
     def _enter(self, stage: int) -> bool:
-        """Takes over the settings of a stage; returns whether it is another than before."""
+        """Switches to the settings of a stage; returns True if the stage has changed."""
         changed, self._stage = stage != self._stage, stage
         self._config = self._stages[stage].config
         return changed
@@ -71,7 +73,7 @@ class LearnerBase(ABC):
         return algorithm_class(self._config)(self._config.algorithm)
 
     def snapshot(self) -> Snapshot:
-        """The weights that act, as they are now."""
+        """Returns the present weights, as far as acting needs them."""
         return Snapshot(self._version, self._policy.acting_weights())
 
     @abstractmethod
@@ -79,8 +81,9 @@ class LearnerBase(ABC):
         """Learns from the fragments of one iteration.
 
         Args:
-            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
-            batches: of all workers, in the order of their learners.
+            stage: index of the stage whose settings apply
+            iteration: number of the iteration, counted from 1; the learning rate may depend on it
+            batches: fragments of all workers, in the order of their ranks
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
@@ -90,7 +93,7 @@ class LearnerBase(ABC):
         return False
 
     def begin_with(self, weights: Weights) -> Snapshot:
-        """Takes over the weights of another policy, and returns what acts now.
+        """Takes the weights of another policy, and returns them as a snapshot.
 
         Raises:
             ConfigError: they belong to a policy of another shape.
@@ -100,17 +103,20 @@ class LearnerBase(ABC):
 
     @abstractmethod
     def state(self) -> Arrays:
-        """Everything a later process needs to go on as if nothing had happened, as arrays by name."""
+        """Returns everything that a later process needs to continue exactly, as arrays by name."""
 
     @abstractmethod
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Takes over what ``state`` gave, also on another device."""
+        """Restores what ``state`` returned, also on another device."""
 
     def resume(self, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Goes on from the arrays of a checkpoint.
+        """Continues from the arrays of a checkpoint.
 
+        Args:
+            arrays: arrays of the checkpoint
+            path: file that held them, for the error
         Raises:
-            ConfigError: they do not fit this policy, algorithm or optimiser; it names the file.
+            ConfigError: they do not fit this policy, algorithm or optimiser.
         """
         try:
             self.load_state(arrays)
@@ -118,8 +124,7 @@ class LearnerBase(ABC):
             raise ConfigError(f"{path}: {error}") from error
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"{path} does not fit what is to go on from it: {type(error).__name__}: {error}. It may be of another "
-                "algorithm."
+                f"{path} does not fit this run: {type(error).__name__}: {error}. It may come from another algorithm."
             ) from error
 
     def _common_state(self) -> Arrays:
@@ -135,16 +140,16 @@ class LearnerBase(ABC):
 
     @staticmethod
     def _arrays(prefix: str, state: Mapping[str, Tensor]) -> Arrays:
-        """Copies on the host."""
+        """Copies tensors to the host, with a prefix before each name."""
         return {f"{prefix}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     @staticmethod
     def _tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """Copies of those whose names begin so, without that; on the host."""
+        """Copies the arrays whose names have a prefix, without it; on the host."""
         return {name: torch.tensor(array) for name, array in subtree(prefix, arrays).items()}
 
     def _learning_rates(self, iteration: int, window: MetricWindow) -> tuple[float, float]:
-        """Of actor and critic in this iteration."""
+        """Returns and observes the learning rates of actor and critic in an iteration."""
         learner = self._config.learner
         scale = 1.0 - (iteration - 1) / self._total if learner.lr_schedule == "linear" else 1.0
         actor, critic = learner.lr, learner.lr if learner.critic_lr is None else learner.critic_lr
@@ -156,7 +161,7 @@ class LearnerBase(ABC):
     def _observe_versions(
         self, window: MetricWindow, batches: Sequence[TrajectoryBatch], own: Share | None = None
     ) -> None:
-        """Whose actions were learnt from, of the own environments or else of all."""
+        """Observes the policy versions that acted, in the learner's own environments or in all."""
         columns = slice(None) if own is None else slice(own.columns.start, own.columns.stop)
         decisions = np.concatenate([batch.valid.sum(0) for batch in batches])[columns]
         envs = [batch.valid.shape[1] for batch in batches]
@@ -167,7 +172,7 @@ class LearnerBase(ABC):
         window.observe(m.POLICY_LAG_MAX, lags)
 
     def _now(self) -> float:
-        """Seconds, once the device has done what it was given."""
+        """Returns a time in seconds, after the device has finished its work."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Learning from demonstrations alone: one pass over them an iteration, and an end when held-out ones get no better."""
+"""Learns from demonstrations alone: one epoch per iteration, until the loss on held-out ones stops falling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import subtree
@@ -27,30 +27,31 @@ from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 
 class CloningLearner(LearnerBase):
-    """Fits the policy's most likely action to the demonstrated one."""
+    """Fits the policy's most likely action to the demonstrated action."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
-        """Reads the demonstrations and sets some aside.
+        """Reads the demonstrations and holds some of them out.
 
         Args:
-            stages: of the run, one.  spec: of the simulator.
+            stages: the only stage of the run
+            spec: spaces of the simulator
         Raises:
-            ConfigError: they do not fit, or are too few to set any aside.
+            ConfigError: they do not fit, or are too few to hold any out.
         """
         super().__init__(stages, spec)
         config = self._config
         self._options: BehaviourCloningConfig = config.algorithm
-        shown = dataset.load(str(config.demos), config.env.train, spec)
-        count = shown.num_trajectories
-        aside = round(self._options.held_out * count)
-        if not 0 < aside < count:
+        loaded = dataset.load(str(config.demos), config.env.train, spec)
+        count = loaded.num_trajectories
+        count_held_out = round(self._options.held_out * count)
+        if not 0 < count_held_out < count:
             raise ConfigError(
-                f"algorithm.held_out is {self._options.held_out}, but there are {count} demonstrations: none would be "
-                "left to learn from, or to hold out."
+                f"algorithm.held_out is {self._options.held_out}, but there are {count} demonstrations: none "
+                "would be left to learn from, or to hold out."
             )
-        chosen = torch.randperm(count, generator=self._generator)[:aside].numpy()
-        held_out = torch.from_numpy(np.isin(shown.trajectory, chosen))
-        observations, actions = torch.from_numpy(shown.observations), torch.from_numpy(shown.actions)
+        chosen = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
+        held_out = torch.from_numpy(np.isin(loaded.trajectory, chosen))
+        observations, actions = torch.from_numpy(loaded.observations), torch.from_numpy(loaded.actions)
         self._train = (observations[~held_out].to(self._device), actions[~held_out].to(self._device))
         self._held_out = (observations[held_out].to(self._device), actions[held_out].to(self._device))
         self._demonstrations = count
@@ -67,7 +68,7 @@ class CloningLearner(LearnerBase):
     def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         torch.set_num_threads(self._threads)
         began = self._now()
-        window, observed = MetricWindow(), Observations(self._metrics)
+        window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.param_groups[0]["lr"], _ = self._learning_rates(iteration, window)
         order = torch.randperm(len(self._train[0]), generator=self._generator).to(self._device)
         for index in torch.split(order, self._options.batch_size):
@@ -77,11 +78,11 @@ class CloningLearner(LearnerBase):
             limit = self._config.learner.max_grad_norm
             norm = nn.utils.clip_grad_norm_(self._actor, float("inf") if limit is None else limit)
             self._optimizer.step()
-            observed.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm.detach()})
+            measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm.detach()})
         with torch.no_grad():
             left = self._loss(*self._held_out)
-            observed.add({m.CLONING_LOSS_HELD_OUT: left})
-            observed.reduce(window)
+            measured.add({m.CLONING_LOSS_HELD_OUT: left})
+            measured.reduce(window)
         self._version += 1
         if float(left.mean()) < self._best[0]:
             self._best, self._best_weights = (float(left.mean()), iteration), self._policy.weights()
@@ -102,13 +103,15 @@ class CloningLearner(LearnerBase):
         return self.snapshot(), window
 
     def _loss(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """[B] of each step."""
+        """Returns the [B] loss of each step."""
         return cloning_loss(self._policy.act(observations, None)[0], actions)
 
     def state(self) -> Arrays:
         arrays = self._common_state()
         arrays |= {f"current/{name}": array for name, array in self._policy.weights().items()}
-        arrays |= {f"policy/{name}": array for name, array in self._best_weights.items()}  # whoever goes on wants these
+        arrays |= {
+            f"policy/{name}": array for name, array in self._best_weights.items()
+        }  # the weights that a later run begins with
         arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
         arrays["best"] = np.array(self._best)
         return arrays

@@ -8,10 +8,10 @@ from rlpipe.errors import ConfigError
 
 
 def check_device(device: str) -> None:
-    """Checks that the device is there, in the process that is to learn on it: that may be on another node.
+    """Checks that torch finds the device; called in the learner's process, which may be on another node.
 
     Raises:
-        ConfigError: torch does not find it.
+        ConfigError: it does not.
     """
     if device.startswith("cuda"):
         import torch

@@ -1,6 +1,6 @@
-"""Learning from a replay buffer: fragments in, gradient steps on what is remembered, new weights out.
+"""Learns from a replay buffer: fragments are stored, and gradient steps are taken on stored transitions.
 
-The counterpart of ``learner`` for algorithms that learn from remembered transitions (``algorithms.base_off_policy``).
+The counterpart of ``learning.on_policy`` for the algorithms of ``algorithms.base_off_policy``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import Observations
+from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
 LEAST_STEPS = 1
-"""Gradient steps of an iteration in which there was no time for more."""
+"""Gradient steps of an iteration that leaves no time for more."""
 
 
 class OffPolicyLearner(LearnerBase):
-    """Policy, algorithm, replay buffer and demonstrations."""
+    """Learns from stored transitions and demonstrations."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
         """Makes the policy with its first weights, and reads the demonstrations.
 
         Args:
-            stages: of the run; all have the same algorithm.  spec: of the simulator.
+            stages: stages of the run, which all have the same algorithm
+            spec: spaces of the simulator
         Raises:
             ConfigError: the algorithm cannot learn this policy, or the demonstrations do not fit.
         """
@@ -48,30 +49,23 @@ class OffPolicyLearner(LearnerBase):
         self._algorithm.begin(self._policy, spec, self._device, self._generator)
         horizon = (self._options.discount, self._options.n_step)
         self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device, *horizon)
-        self._shown: ReplayBuffer | None = None
+        self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
-        self._unseen: Tensor | None = None  # by the policy, whose first weights follow from the seed alone
+        self._unseen: Tensor | None = None  # by the policy's normaliser: first weights must follow from the seed alone
         if config.demos:
-            shown = dataset.load(config.demos, config.env.train, spec)
-            self._shown = ReplayBuffer(len(shown), spec, self._device, *horizon)
-            self._shown.add_demonstrations(shown)
-            self._demonstrations = shown.num_trajectories
-            self._unseen = torch.from_numpy(shown.observations).to(self._device)
+            loaded = dataset.load(config.demos, config.env.train, spec)
+            self._demo_buffer = ReplayBuffer(len(loaded), spec, self._device, *horizon)
+            self._demo_buffer.add_demonstrations(loaded)
+            self._demonstrations = loaded.num_trajectories
+            self._unseen = torch.from_numpy(loaded.observations).to(self._device)
         self._debt = 0.0
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
-        """Remembers the fragments of one iteration and takes gradient steps.
-
-        Args:
-            stage: whose settings apply.  iteration: from 1; the learning rate may depend on it.
-            batches: of all workers, in the order of their learners.
-        Returns:
-            New weights, and the ``train/`` metrics.
-        """
+        """Stores the fragments of one iteration and takes gradient steps, as ``LearnerBase.update``."""
         torch.set_num_threads(self._threads)
         self._enter(stage)
         began = self._now()
-        window, observations = MetricWindow(), Observations(self._metrics)
+        window, measured = MetricWindow(), DeviceObservations(self._metrics)
         if self._unseen is not None:
             self._policy.update_normalizer(self._unseen)
             self._unseen = None
@@ -84,9 +78,9 @@ class OffPolicyLearner(LearnerBase):
         learner = self._config.learner
         self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
         skipped = self._algorithm.skipped
-        steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, observations)
+        steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, measured)
         with torch.no_grad():
-            observations.reduce(window)
+            measured.reduce(window)
         trained = self._now()
         self._version += 1
         snapshot = self.snapshot()
@@ -102,8 +96,8 @@ class OffPolicyLearner(LearnerBase):
         window.observe(m.REPLAY_SAMPLES, len(self._replay))
         window.observe(m.REPLAY_ADDED, self._replay.added)
         window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
-        if self._shown is not None:
-            window.observe(m.DEMO_SAMPLES, len(self._shown))
+        if self._demo_buffer is not None:
+            window.observe(m.DEMO_SAMPLES, len(self._demo_buffer))
             window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
@@ -114,8 +108,8 @@ class OffPolicyLearner(LearnerBase):
         window.observe(m.PUBLISH_WEIGHTS_TIME, published - trained)
         return snapshot, window
 
-    def _take_steps(self, collected: int, seconds: float, began: float, observations: Observations) -> int:
-        """Takes the gradient steps that are due; without a ratio, as many as fit into the time collection took."""
+    def _take_steps(self, collected: int, seconds: float, began: float, measured: DeviceObservations) -> int:
+        """Takes the gradient steps that are due, or, without a ratio, as many as fit into the time of a collection."""
         options = self._options
         if self._replay.added < options.learning_starts:
             return 0
@@ -124,23 +118,24 @@ class OffPolicyLearner(LearnerBase):
             due = int(self._debt)
             self._debt -= due
             for _ in range(due):
-                observations.add(self._step())
+                measured.add(self._step())
             return due
         steps = 0
-        while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, steps that are queued took no time yet
-            observations.add(self._step())
+        while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, queued steps have taken no time yet
+            measured.add(self._step())
             steps += 1
         return steps
 
     def _step(self) -> dict[Metric, Tensor | float]:
         count = self._options.batch_size
-        shown = round(count * self._algorithm.demo_share) if self._shown is not None else 0
-        rows = self._replay.draw(count - shown, self._generator)
+        demonstrated = round(count * self._algorithm.demo_share) if self._demo_buffer is not None else 0
+        rows = self._replay.draw(count - demonstrated, self._generator)
         staleness = self._version - self._replay.versions(rows)
         experience = self._replay.transitions(rows)
         batch: Transitions = experience
-        if self._shown is not None and shown:
-            batch = self._replay.transitions(torch.cat([rows, self._shown.draw(shown, self._generator)]), shown)
+        if self._demo_buffer is not None and demonstrated:
+            rows = torch.cat([rows, self._demo_buffer.draw(demonstrated, self._generator)])
+            batch = self._replay.transitions(rows, demonstrated)
         observed = dict(self._algorithm.step(batch))
         observed[m.STALENESS] = staleness
         observed[m.REPLAY_REWARD] = experience.rewards

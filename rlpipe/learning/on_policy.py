@@ -1,7 +1,7 @@
-"""Learning: trajectory batches in, new weights and a ``MetricWindow`` out (stop 4 on the data's way).
+"""Learns from fresh trajectories: batches become new weights and a ``MetricWindow`` (stop 4 of the data path).
 
-Knows nothing of Ray or of backends. The batch crosses to the device once; what is observed stays there until the update
-is over and comes back in one copy.
+A learner knows nothing of Ray or of backends. The batch is copied to the device once; observed values stay there until
+the update is over and come back in one copy.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.process_group import ProcessGroup, Rendezvous
-from rlpipe.learning.shares import Minibatches, Share, portion
+from rlpipe.learning.shares import Minibatches, Share, share_of_learner
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import MinibatchSizes, Observations
+from rlpipe.metrics.on_device import DeviceObservations, MinibatchSizes
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import NoWeights, Policy, Snapshot, Weights
 from rlpipe.run.checkpoint import subtree
@@ -49,11 +49,12 @@ _BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminate
 
 
 def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Share | None = None) -> Trajectories:
-    """Fragments of several workers as one, side by side along N, on the device.
+    """Joins the fragments of several workers along N, and copies them to the device.
 
     Args:
-        batches: in the order of their workers.  device: of the result.
-        own: which of their environments to take; None for all.
+        batches: fragments in the order of the workers' ranks
+        device: device of the result
+        own: share of the environments to take; None for all
     """
     envs = [batch.rewards.shape[1] for batch in batches]
     total, offset = sum(envs), 0
@@ -82,26 +83,28 @@ def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Share | 
 
 
 class Learner(LearnerBase):
-    """Policy, optimiser and algorithm; one update an iteration.
+    """Learns from fresh trajectories: one update per iteration.
 
-    Several share a batch: each holds the decisions of its own environments, draws the same minibatches, and sums its
-    gradients with those of the others, so that all have the same weights and none has seen all decisions.
+    Several learners can share a batch. Each holds the decisions of its own environments, draws the same minibatches,
+    and sums its gradients with those of the others, so all have the same weights although none has seen every decision.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], spec: SpaceSpec, rank: int = 0, meeting: Rendezvous | None = None
+        self, stages: Sequence[Stage], spec: SpaceSpec, rank: int = 0, rendezvous: Rendezvous | None = None
     ) -> None:
         """Makes the policy with its first weights, and reads the demonstrations if a stage clones them.
 
         Args:
-            stages: of the run.  spec: of the simulator.
-            rank: of this learner.  meeting: where it finds the others; None where there is none.
+            stages: stages of the run
+            spec: spaces of the simulator
+            rank: rank of this learner
+            rendezvous: address where the learners find each other; None for a single learner
         Raises:
             ConfigError: the demonstrations are missing, or do not fit.
         """
-        super().__init__(stages, spec, 1 if meeting is None else meeting.size)
-        self._learners = SINGLE_LEARNER if meeting is None else ProcessGroup(meeting, rank, self._device)
-        with torch.no_grad():  # a seed need not give the same bits on every kind of machine
+        super().__init__(stages, spec, 1 if rendezvous is None else rendezvous.size)
+        self._learners = SINGLE_LEARNER if rendezvous is None else ProcessGroup(rendezvous, rank, self._device)
+        with torch.no_grad():  # the same seed can give other bits on another kind of machine
             for tensor in self._policy.state_dict().values():
                 tensor.copy_(self._learners.from_first(tensor))
         self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
@@ -110,12 +113,12 @@ class Learner(LearnerBase):
         self._critic = list(self._policy.critic_parameters()) if self._learns_critic else []
         groups = [{"params": parameters} for parameters in (self._actor, self._critic) if parameters]
         self._optimizer = torch.optim.Adam(groups, lr=0.0, eps=self._config.learner.adam_eps, fused=True)
-        self._shown = self._demonstrated(spec)
+        self._demonstrations = self._load_demonstrations(spec)
         self._begin()
         self._compile()
 
     def _begin(self) -> None:
-        """Freezes the policy as it is now as the reference, if a stage compares with it."""
+        """Freezes a copy of the present policy as the reference, if any stage compares with one."""
         configs = [stage.config for stage in self._stages]
         self._reference: Policy | None = None
         if any(algorithm_class(config)(config.algorithm).keeps_reference for config in configs):
@@ -141,44 +144,47 @@ class Learner(LearnerBase):
         self._loss = torch.compile(loss, dynamic=True) if self._config.learner.compile else loss
 
     def _autocast(self) -> torch.autocast:
-        """Half the bits for matrix products, if so configured; weights and optimiser keep theirs."""
+        """Uses bfloat16 for matrix products, if configured; weights and optimiser stay float32."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
 
-    def _demonstrated(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
-        """Observations and actions to clone; None if no stage does."""
+    def _load_demonstrations(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
+        """Loads observations and actions to clone; None without demonstrations."""
         config = self._config
         if config.demos is None:
             return None
-        shown = dataset.load(config.demos, config.env.train, spec)
-        return torch.from_numpy(shown.observations).to(self._device), torch.from_numpy(shown.actions).to(self._device)
+        loaded = dataset.load(config.demos, config.env.train, spec)
+        return torch.from_numpy(loaded.observations).to(self._device), torch.from_numpy(loaded.actions).to(self._device)
 
     def update(
         self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
     ) -> tuple[Snapshot, MetricWindow]:
-        """As ``LearnerBase.update``; several learners are told of how many fragments theirs were taken, None for one of
-        each worker."""
+        """Learns from the fragments of one iteration, as ``LearnerBase.update``.
+
+        Args:
+            fragments: number of fragments that all learners share; None means one from each worker
+        """
         torch.set_num_threads(self._threads)
         self._enter(stage)
-        common, window = MetricWindow(), MetricWindow()  # what is the same on every learner, and its own
-        observations = Observations(self._metrics, self._learners)
+        common, window = MetricWindow(), MetricWindow()  # the same on every learner, and this learner's own
+        measured = DeviceObservations(self._metrics, self._learners)
         marks = [self._now()]
         with torch.no_grad():
-            own = self._portion(batches, fragments)
+            own = self._share(batches, fragments)
             trajectories = join(batches, self._device, own)
             marks.append(self._now())
-            with self._autocast():  # as in the loss, so that what is compared differs by the policy alone
+            with self._autocast():  # as in the loss, so that differences come from the policy alone
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)
-            observations.add(observed)
+            measured.add(observed)
         marks.append(self._now())
         rates = self._learning_rates(iteration, common)
         for group, rate in zip(self._optimizer.param_groups, rates, strict=self._learns_critic):
             group["lr"] = rate
-        spent = self._run_epochs(samples, iteration, observations, common)
+        spent = self._run_epochs(samples, iteration, measured, common)
         with torch.no_grad():
             self._policy.update_normalizer(samples.observations, self._learners)
             if (deviation := self._policy.action_std()) is not None:
-                observations.add_common({m.ACTION_STD: deviation})
-            observations.reduce(window)
+                measured.add_common({m.ACTION_STD: deviation})
+            measured.reduce(window)
             self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
@@ -196,27 +202,27 @@ class Learner(LearnerBase):
         window.observe(m.RUN_TRAINING_TIME, trained)
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
         for metric, seconds in spent.items() if self._device.type == "cpu" else ():
-            window.observe(metric, seconds)  # elsewhere a clock on the host only sees work being queued
+            window.observe(metric, seconds)  # on a GPU the host's clock only sees work being queued
         common.observe(m.CAL_ADVANTAGES, received + prepared)
         common.observe(m.SYNC_WEIGHTS, published)
         if self._learners.first:
             window.merge(common)
         return snapshot, window
 
-    def _portion(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
-        """What is this learner's of the fragments that it was given; None for all."""
+    def _share(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
+        """Returns this learner's share of the fragments it was given; None for all."""
         if self._learners.size == 1:
             return None
         each = batches[0].rewards.shape[1]
         fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
         environments = fragments * each
         group_size = getattr(self._config.algorithm, "group_size", 1)
-        return portion(self._learners.rank, self._learners.size, fragments, environments, group_size)
+        return share_of_learner(self._learners.rank, self._learners.size, fragments, environments, group_size)
 
     def _run_epochs(
-        self, samples: Samples, iteration: int, observations: Observations, common: MetricWindow
+        self, samples: Samples, iteration: int, measured: DeviceObservations, common: MetricWindow
     ) -> dict[Metric, float]:
-        """Learns from the samples; returns the seconds that its parts took, by metric."""
+        """Runs the epochs of an update; returns the seconds spent, by metric."""
         config = self._config.algorithm
         spent: defaultdict[Metric, float] = defaultdict(float)
         cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
@@ -236,11 +242,11 @@ class Learner(LearnerBase):
                     if config.cloning_coef:
                         distance = self._cloning_loss(config.cloning_batch_size)
                         total = total + cloning * distance.sum() / config.cloning_batch_size
-                        observations.add({m.CLONING_LOSS: distance.detach()})
+                        measured.add({m.CLONING_LOSS: distance.detach()})
                 self._optimizer.zero_grad(set_to_none=True)
                 total.backward()  # type: ignore[no-untyped-call]
                 spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
-                observations.add_common(self._descend(total.detach(), spent))
+                measured.add_common(self._descend(total.detach(), spent))
                 terms.append(loss.terms)
                 begin += length
             orders.append(order)
@@ -251,10 +257,10 @@ class Learner(LearnerBase):
         if terms:
             taken = torch.cat(orders)
             with torch.no_grad():
-                joined = {name: torch.cat([part[name] for part in terms]) for name in terms[0]}
+                joined = {name: torch.cat([minibatch[name] for minibatch in terms]) for name in terms[0]}
                 observed = self._algorithm.measure(samples, taken, joined)
-                cut = MinibatchSizes(own_sizes, sizes, minibatches.parts)
-                observations.add_update(observed, samples.trajectory[taken], cut)
+                split = MinibatchSizes(own_sizes, sizes, minibatches.per_epoch)
+                measured.add_update(observed, samples.trajectory[taken], split)
         else:
             common.observe(m.NUM_UPDATES, 0)
             common.observe(m.NONFINITE_STEPS, 0)
@@ -266,12 +272,13 @@ class Learner(LearnerBase):
         return spent
 
     def _descend(self, total: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
-        """One optimiser step with the gradients of all learners, unless they or the loss are not finite.
+        """Takes one optimiser step with the gradients of all learners, unless the loss or a gradient is not finite.
 
         Args:
-            total: the own part of the loss.  spent: seconds by metric, added to.
+            total: this learner's summand of the loss
+            spent: seconds by metric, which this method adds to
         Returns:
-            Norms before clipping, and whether the step was taken.
+            Norms before clipping, and 1 if the step was taken.
         """
         began = time.perf_counter()
         if self._learners.size > 1:
@@ -280,9 +287,9 @@ class Learner(LearnerBase):
             summed = self._learners.sum(
                 torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
             )
-            total, *parts = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
-            for gradient, part in zip(gradients, parts, strict=True):
-                gradient.copy_(part.view_as(gradient))
+            total, *pieces = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
+            for gradient, piece in zip(gradients, pieces, strict=True):
+                gradient.copy_(piece.view_as(gradient))
             spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
         synced = time.perf_counter()
         observed = self._clip_gradients()
@@ -293,10 +300,10 @@ class Learner(LearnerBase):
         return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
 
     def _compare_weights(self, iteration: int) -> None:
-        """Checks that this learner has the weights of the first, to the last bit, NaN included.
+        """Checks that this learner has the weights of the first one, to the last bit, NaN included.
 
         Raises:
-            RuntimeError: it has not.
+            RuntimeError: its weights differ.
         """
         if self._learners.size == 1:
             return
@@ -313,15 +320,15 @@ class Learner(LearnerBase):
             )
 
     def _divergence(self, terms: Sequence[Terms]) -> float:
-        """Nats that the policy moved on the decisions of these minibatches, of all learners."""
-        moved = torch.cat([self._algorithm.divergence(part) for part in terms]).double()
+        """Returns how far the policy has moved on the decisions of these minibatches, over all learners, in nats."""
+        moved = torch.cat([self._algorithm.divergence(minibatch) for minibatch in terms]).double()
         total, count = self._learners.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
         return float(total / count)
 
     def _cloning_loss(self, count: int) -> Tensor:
-        """Of this learner's part of as many demonstrated steps, drawn anew."""
-        assert self._shown is not None
-        observations, actions = self._shown
+        """Returns the cloning loss of this learner's share of freshly drawn demonstrated steps."""
+        assert self._demonstrations is not None
+        observations, actions = self._demonstrations
         drawn = torch.randint(len(actions), (count,), generator=self._generator)[
             self._learners.rank :: self._learners.size
         ]
@@ -329,7 +336,7 @@ class Learner(LearnerBase):
         return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
 
     def _clip_gradients(self) -> dict[Metric, Tensor]:
-        """Cuts the gradients to the largest norm; returns the norms before, and whether they were cut."""
+        """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""
         limit = self._config.learner.max_grad_norm
         limit = float("inf") if limit is None else limit
         actor = nn.utils.clip_grad_norm_(self._actor, limit)
@@ -349,7 +356,7 @@ class Learner(LearnerBase):
 
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
-        if self._reference is not None:  # a run that kept none until now begins to with the policy it goes on from
+        if self._reference is not None:  # a run without a reference so far takes the policy it resumes from
             self._reference.load_weights(subtree("reference/", arrays) or self._policy.weights())
         self._enter(int(arrays.get("stage", 0)))
         self._algorithm.load_state({name: float(value) for name, value in subtree("algorithm/", arrays).items()})

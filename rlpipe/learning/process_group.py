@@ -1,4 +1,4 @@
-"""Learners in several processes as one group, over torch.distributed."""
+"""A learner group over several processes, with torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from rlpipe.learner_group import LearnerGroup
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the learners of a run find each other.
+    """Address where the learners of a run find each other.
 
     Attributes:
-        host, port: of the store that ``open_rendezvous`` opened.  size: number of learners.
-        patience: seconds for which a learner waits for another. One that fails ends the run long before; this only
-            bounds a hang.
+        host: address of the store that ``open_rendezvous`` opened
+        port: port of that store
+        size: number of learners
+        patience: seconds that a learner waits for another; only bounds a hang, because a failure ends the run at once
     """
 
     host: str
@@ -33,39 +34,44 @@ class Rendezvous:
 
 
 def open_rendezvous(host: str, size: int, patience: float = Rendezvous.patience) -> tuple[TCPStore, Rendezvous]:
-    """Opens a store in this process. It must be kept as long as the learners work: NCCL goes on to ask it.
+    """Opens a store in this process, which must outlive the learners: NCCL keeps querying it.
 
     Args:
-        host: address of this machine that the learners can reach.  size: number of learners.
-        patience: as in ``Rendezvous``.
+        host: address of this machine that the learners can reach
+        size: number of learners
+        patience: as in ``Rendezvous``
     """
     store = TCPStore(host, 0, world_size=None, is_master=True, wait_for_workers=False)
     return store, Rendezvous(host, store.port, size, patience)
 
 
 class ProcessGroup(LearnerGroup):
-    """A learner among several, each in a process of its own."""
+    """Member of a group of learners, each in a process of its own."""
 
-    def __init__(self, meeting: Rendezvous, rank: int, device: torch.device) -> None:
-        """Joins the others, and waits until all are there.
+    def __init__(self, rendezvous: Rendezvous, rank: int, device: torch.device) -> None:
+        """Joins the group, and waits for all members.
 
         Args:
-            meeting: where.  rank: of this one.  device: cuda talks by NCCL, anything else by Gloo.
+            rendezvous: address where the learners find each other
+            rank: rank of this learner
+            device: device of the tensors; NCCL serves cuda, Gloo everything else
         """
-        patience = timedelta(seconds=meeting.patience)
-        store = TCPStore(meeting.host, meeting.port, world_size=None, is_master=False, timeout=patience)
-        if (interface := _interface_towards(meeting.host, meeting.port)) is not None:
-            # Left alone, Gloo takes what the host's name stands for: often 127.0.1.1.
+        patience = timedelta(seconds=rendezvous.patience)
+        store = TCPStore(rendezvous.host, rendezvous.port, world_size=None, is_master=False, timeout=patience)
+        if (interface := _interface_towards(rendezvous.host, rendezvous.port)) is not None:
+            # By default Gloo takes the address of the host name, which is often 127.0.1.1.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without =, any whose name begins so
+            os.environ.setdefault(
+                "NCCL_SOCKET_IFNAME", f"={interface}"
+            )  # without =, NCCL takes every interface with this prefix
         own = None  # with a device, NCCL joins here and not in its first sum
         if device.type == "cuda":
             own = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         dist.init_process_group(
             "gloo" if own is None else "nccl",
-            store=store, rank=rank, world_size=meeting.size, timeout=patience, device_id=own,
+            store=store, rank=rank, world_size=rendezvous.size, timeout=patience, device_id=own,
         )  # fmt: skip
-        self.rank, self.size = rank, meeting.size
+        self.rank, self.size = rank, rendezvous.size
 
     def sum(self, values: Tensor) -> Tensor:
         total = values.clone()
@@ -85,11 +91,11 @@ class ProcessGroup(LearnerGroup):
         padded[: len(values)] = values
         gathered = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(gathered, padded)
-        return [part[:count] for part, count in zip(gathered, counts, strict=True)]
+        return [tensor[:count] for tensor, count in zip(gathered, counts, strict=True)]
 
 
 def _interface_towards(host: str, port: int) -> str | None:
-    """Name of this machine's network interface from which another machine can be reached; None where none is known."""
+    """Returns the network interface of this machine that leads to another machine; None if it cannot be found."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

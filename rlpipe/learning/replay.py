@@ -1,4 +1,4 @@
-"""The replay buffer: remembered transitions, bounded, the oldest forgotten first."""
+"""The replay buffer: a bounded store of transitions that overwrites the oldest."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from rlpipe.trajectory import Bool, Float32, SpaceSpec, TrajectoryBatch
 
 
 class ReplayBuffer:
-    """Transitions in one array, so that a sample is one gather. Time limits and terminations stand apart."""
+    """Stores transitions in one array, so that drawing a batch is one gather.
+
+    Time limits and terminations are stored separately.
+    """
 
     def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, steps: int = 1) -> None:
-        """Empty; the operating system gives memory only as it fills.
+        """Allocates the array; the operating system provides memory only as it fills.
 
         Args:
-            capacity: in transitions.  discount: weight of a reward one step later.
-            steps: over which each transition goes, where its fragment and its episode last that long.
+            capacity: largest number of transitions
+            spec: spaces of the simulator
+            device: device that holds the array
+            discount: weight of a reward one step later
+            steps: length of a transition, where its fragment and its episode last that long
         """
         self._discount, self._steps = discount, steps
         self._widths = (spec.observation_dim, spec.observation_dim, spec.action_dim, 1, 1, 1, 1, 1)
@@ -32,13 +38,13 @@ class ReplayBuffer:
         self.capacity = capacity
         self._end = 0
         self.added = 0
-        """Transitions that were ever added."""
+        """Number of transitions ever added."""
 
     def __len__(self) -> int:
         return min(self._end, self.capacity)
 
     def _places(self, numbers: Tensor) -> Tensor:
-        """Rows of the array that hold the transitions of these numbers, from 0 for the oldest."""
+        """Returns the rows that hold transitions, given their numbers, 0 for the oldest."""
         return ((max(0, self._end - self.capacity) + numbers) % self.capacity).to(self._rows.device)
 
     def _add(self, columns: Sequence[NDArray[Any]]) -> None:
@@ -52,18 +58,18 @@ class ReplayBuffer:
         self._end += len(rows)
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Remembers the decisions of a fragment, in the order of time."""
+        """Stores the decisions of a fragment, in the order of time."""
         self._add_steps(
             batch.observations[:-1], batch.successors(), batch.actions, batch.rewards, batch.terminated,
             batch.truncated, batch.valid, batch.policy_version,
         )  # fmt: skip
 
-    def add_demonstrations(self, shown: Demonstrations) -> None:
-        """Remembers demonstrated transitions: as a fragment of one environment, whose episodes they are."""
+    def add_demonstrations(self, demonstrations: Demonstrations) -> None:
+        """Stores demonstrations as a fragment of one environment."""
         self._add_steps(
-            shown.observations[:, None], shown.next_observations[:, None], shown.actions[:, None],
-            shown.rewards[:, None], shown.terminated[:, None], shown.truncated[:, None],
-            np.ones((len(shown), 1), dtype=bool), 0,
+            demonstrations.observations[:, None], demonstrations.next_observations[:, None],
+            demonstrations.actions[:, None], demonstrations.rewards[:, None], demonstrations.terminated[:, None],
+            demonstrations.truncated[:, None], np.ones((len(demonstrations), 1), dtype=bool), 0,
         )  # fmt: skip
 
     def _add_steps(
@@ -77,7 +83,7 @@ class ReplayBuffer:
         valid: Bool,
         version: int,
     ) -> None:
-        """[T, N, ...] steps; those that are not valid are left out."""
+        """Stores [T, N, ...] steps, without those that are not valid."""
         ahead = n_step(rewards, terminated | truncated, valid, discount=self._discount, steps=self._steps)
         slots = np.arange(rewards.shape[1])
         self._add([
@@ -87,25 +93,30 @@ class ReplayBuffer:
         ])  # fmt: skip
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[count, ...] transitions, each with equal probability, with replacement; see ``transitions``."""
+        """Draws [count, width] rows uniformly, with replacement; see ``transitions``."""
         return self._rows.index_select(0, self._places(torch.randint(len(self), (count,), generator=generator)))
 
     def transitions(self, rows: Tensor, demonstrations: int = 0) -> Transitions:
-        """What rows mean, of which the last so many are demonstrated."""
+        """Unpacks rows.
+
+        Args:
+            rows: [B, width] rows from ``draw``
+            demonstrations: number of rows at the end that are demonstrated
+        """
         observations, following, actions, *numbers, _ = torch.split(rows, list(self._widths), 1)
         rewards, discounts, terminated, truncated = (column[:, 0] for column in numbers)
         return Transitions(observations, following, actions, rewards, discounts, terminated, truncated, demonstrations)
 
     def versions(self, rows: Tensor) -> Tensor:
-        """[B] version of the policy that acted in each row."""
+        """Returns the [B] version of the policy that acted in each row."""
         return rows[:, -1]
 
     def state(self) -> dict[str, Tensor]:
-        """What it holds, the oldest first."""
+        """Returns all transitions, the oldest first."""
         return {"rows": self._rows[self._places(torch.arange(len(self)))], "added": torch.tensor(self.added)}
 
     def load_state(self, rows: Tensor, added: int) -> None:
-        """Takes over what ``state`` gave, also with another capacity; then the newest are kept."""
+        """Restores what ``state`` returned; with a smaller capacity, only the newest transitions."""
         self._end = 0
         self._take(rows[-self.capacity :])
         self.added = added

@@ -13,11 +13,13 @@ from rlpipe.learner_group import LearnerGroup
 
 @dataclass(frozen=True)
 class Share:
-    """What one learner takes of a batch that several workers collected.
+    """Share of one learner in a batch that several workers collected.
 
     Attributes:
-        workers: those whose fragments it takes.  environments: of all learners.
-        columns: its own environments among those of these workers.  first: number of the first among all.
+        workers: ranks of the workers whose fragments it takes
+        columns: its environments, numbered among those of these workers
+        first: number of its first environment among those of all learners
+        environments: number of environments of all learners
     """
 
     workers: range
@@ -26,12 +28,15 @@ class Share:
     environments: int
 
 
-def portion(rank: int, size: int, workers: int, environments: int, group_size: int = 1) -> Share:
-    """Whole groups of environments, shared as evenly as they can be.
+def share_of_learner(rank: int, size: int, workers: int, environments: int, group_size: int = 1) -> Share:
+    """Returns a learner's share: whole groups of environments, divided as evenly as possible.
 
     Args:
-        rank: of the learner.  size: number of learners.  workers, environments: of the batch; the first divides the
-            second.  group_size: environments that stay together.
+        rank: rank of the learner
+        size: number of learners
+        workers: number of workers that collected the batch; divides the number of environments
+        environments: number of environments in the batch
+        group_size: number of environments that stay together
     """
     groups, each = environments // group_size, environments // workers
     begin, end = (groups * bound // size * group_size for bound in (rank, rank + 1))
@@ -41,21 +46,23 @@ def portion(rank: int, size: int, workers: int, environments: int, group_size: i
 
 
 class Minibatches:
-    """The decisions of all learners, drawn into minibatches alike on each, of which it takes its own.
+    """Divides the decisions of all learners into minibatches, alike on every learner, which then takes its own.
 
-    So a minibatch holds the same decisions, however many learners there are.
+    A minibatch therefore holds the same decisions, however many learners there are.
 
     Attributes:
-        total: number of decisions of all learners.
-        parts: minibatches of a pass; fewer than asked for where there are fewer decisions.
+        total: number of decisions of all learners
+        per_epoch: minibatches of an epoch; fewer than requested if there are fewer decisions
     """
 
-    def __init__(self, position: Tensor, parts: int, learners: LearnerGroup, generator: torch.Generator) -> None:
+    def __init__(self, position: Tensor, per_epoch: int, learners: LearnerGroup, generator: torch.Generator) -> None:
         """Numbers the decisions.
 
         Args:
-            position: [B] int64, rising: where each own decision stands among those of the iteration.
-            parts: minibatches of a pass.  generator: in the same state on every learner; on the host.
+            position: [B] int64, ascending: number of each own decision among all decisions of the iteration
+            per_epoch: minibatches of an epoch
+            learners: group of all learners
+            generator: generator on the host, in the same state on every learner
         """
         self._own: Tensor | None = None
         self.total = len(position)
@@ -64,26 +71,27 @@ class Minibatches:
             self.total = len(everyone)
             self._own = torch.full_like(everyone, -1)
             self._own[torch.searchsorted(everyone, position)] = torch.arange(len(position), device=position.device)
-        self.parts = min(parts, self.total)
+        self.per_epoch = min(per_epoch, self.total)
         self._generator = generator
         self._device = position.device
 
     def draw(self) -> tuple[Tensor, list[int], list[int]]:
-        """One pass in a new order.
+        """Draws the order of one epoch.
 
         Returns:
-            [B] own decisions as drawn; how many of them each minibatch has; how many all learners have in it.
+            [B] own decisions in that order, the number of own decisions in each minibatch, and its size over all
+            learners.
         """
-        # Drawn on the host: another kind of device would draw another order, and so learn from other minibatches.
+        # Drawn on the host, because another kind of device would draw another order.
         order = torch.randperm(self.total, generator=self._generator).to(self._device)
-        ends = [self.total * part // self.parts for part in range(1, self.parts + 1)]
-        sizes = _steps(ends)
+        ends = [self.total * index // self.per_epoch for index in range(1, self.per_epoch + 1)]
+        sizes = _differences(ends)
         if self._own is None:
             return order, sizes, sizes
         own = self._own[order]
         kept = own >= 0
-        return own[kept], _steps(kept.cumsum(0)[[end - 1 for end in ends]].tolist()), sizes
+        return own[kept], _differences(kept.cumsum(0)[[end - 1 for end in ends]].tolist()), sizes
 
 
-def _steps(ends: list[int]) -> list[int]:
+def _differences(ends: list[int]) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""What is measured, how observations merge, and what a plot shows. Knows nothing of Ray, torch or backends."""
+"""Metrics: what is measured, how observations merge, and what a plot shows. Independent of Ray, torch and backends."""
 
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.window import MetricWindow

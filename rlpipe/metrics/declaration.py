@@ -1,12 +1,12 @@
-"""What a metric is. The metrics themselves are declared in ``catalogue``."""
+"""Declaration of a metric. The package declares its metrics in ``catalogue``, a plug-in beside its code."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from rlpipe.metrics.reductions import Histogram, Reduction
 from rlpipe.metrics.rules import Band, Rule
@@ -14,29 +14,39 @@ from rlpipe.metrics.rules import Band, Rule
 
 @dataclass(frozen=True)
 class Sign:
-    """A warning sign: what one sees, why it may be so, and what to try."""
+    """A warning sign.
+
+    Attributes:
+        seen: what one sees.
+        cause: why it may be so.
+        remedy: what to try.
+    """
 
     seen: str
     cause: str
     remedy: str
 
 
+Tier = Literal["core", "standard", "extension", "language_only"]
+"""Importance of a metric; the last one stands for policies that act in tokens."""
+Over = Literal["decision", "minibatch", "trajectory", "last epoch", "last minibatch"]
+"""Unit of one observation, of a number that the learner has for each decision."""
 RELATIONS = ("exact", "transform", "approx", "differs", "invalid")
 """How another system's number relates to ours: the same; the same after ``convert``; nearly the same; the same idea but
-another number; not usable."""
+another number; not usable. Ordered by closeness."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """What another system calls a number.
+    """Name of a metric in another system.
 
     Attributes:
         system: sb3, trl, trl_legacy, rlinf, cleanrl or maniskill.
         key: its name there.
         relation: one of ``RELATIONS``.
-        note: how the two differ, or when they agree.
-        convert: for ``transform``: how ours becomes theirs, one of ``dialects.CONVERSIONS``; empty if it cannot.
-        secondary: the key belongs to another of our metrics first; an imported value goes there.
+        note: how the two differ, or under which condition they agree.
+        convert: for ``transform``, one of ``dialects.CONVERSIONS``, from our number to theirs; empty if there is none.
+        secondary: the key belongs to another of our metrics first, and an imported value goes there.
     """
 
     system: str
@@ -55,32 +65,32 @@ class Name:
 class Metric:
     """One number of a row, declared once; code observes raw values with this object.
 
-    Three kinds: an *observed* metric has a reduction; a *reading* shows another number of an observed metric's state; a
-    *derived* metric is computed from merged states. A name that contains ``{name}`` stands for a family, whose members
-    come about when they are observed through ``member``.
+    There are three kinds. An *observed* metric has a reduction. A *reading* shows another number of an observed
+    metric's state. A *derived* metric is computed from merged states. A name that contains ``{name}`` stands for a
+    family; ``member`` makes its members when they are observed.
 
     Attributes:
         name: key in ``metrics.jsonl``, in the namespaces of RLinf.
-        unit: of the number.
+        unit: unit of the number.
         meaning: one sentence.
-        formula: how it is computed; letters as in ``docs/metrics.md``.
-        reduction: class of the state, None unless observed.
-        reads: which reading of that state the plot shows.
-        inputs: metrics whose merged states a reading or derived metric is made from.
-        compute: number from the states of the inputs, or None where it is undefined.
+        formula: how it is computed, with the letters of ``docs/metrics.md``.
+        reduction: class of the state; None unless observed.
+        reads: reading of that state that a plot shows.
+        inputs: metrics from whose merged states a reading or a derived metric is made.
+        compute: makes the number from the states of the inputs; None where the number is undefined.
         tier: ``core``, ``standard``, ``extension``, or ``language_only``.
-        algorithms: that have it; empty when all do.
-        needs: what must be there for it to be produced, such as a reference policy; empty when every run has it.
+        algorithms: algorithms that have the metric; empty if all do.
+        needs: requirement for the metric to exist, such as a reference policy; empty if every run has it.
         rules: what is healthy, and when to raise an alert.
-        signs: what to make of what one sees.
-        names: in other systems.
-        language: what the number is for a policy that acts in tokens.
-        of: metric whose observations on the learner's device this one takes as well.
-        over: what one observation is, of a number the learner gives for each decision: a ``decision``, the mean of a
+        signs: warning signs by key; a rule shows the sign whose key it names.
+        names: names in other systems.
+        language: meaning for a policy that acts in tokens.
+        of: metric whose observations on the learner's device this metric takes as well.
+        over: what one observation is, if the learner has a number for each decision: a ``decision``, the mean of a
             ``minibatch`` or of a ``trajectory``, or only the decisions of the ``last epoch`` or ``last minibatch``.
-        lifetime: the state accumulates over the run, and resumes with it.
-        hidden: an ingredient that has no plot of its own.
-        better: ``higher`` or ``lower``, for a metric by which evaluations can be ranked; empty for the others.
+        lifetime: the state accumulates over the run, and a resume continues it.
+        hidden: an ingredient of other metrics, without a plot of its own.
+        better: ``higher`` or ``lower`` if evaluations can be ranked by this metric; empty if not.
     """
 
     name: str
@@ -91,18 +101,18 @@ class Metric:
     reads: str = ""
     inputs: tuple[Metric, ...] = ()
     compute: Callable[..., float | None] | None = None
-    tier: str = "standard"
+    tier: Tier = "standard"
     algorithms: tuple[str, ...] = ()
     needs: str = ""
     rules: tuple[Rule, ...] = ()
-    signs: tuple[Sign, ...] = ()
+    signs: Mapping[str, Sign] = field(default_factory=dict)
     names: tuple[Name, ...] = ()
     language: str = ""
     of: Metric | None = None
-    over: str = "decision"
+    over: Over = "decision"
     lifetime: bool = False
     hidden: bool = False
-    better: str = ""
+    better: Literal["higher", "lower", ""] = ""
 
     @property
     def healthy(self) -> Band | None:
@@ -112,19 +122,23 @@ class Metric:
 
     @property
     def is_histogram(self) -> bool:
-        """Whether it is shown as a distribution instead of a number."""
+        """True if it is shown as a distribution instead of a number."""
         return (self.inputs[0] if self.inputs else self).reduction is Histogram and not self.reads
 
     @property
     def is_family(self) -> bool:
-        """Whether the name stands for many."""
+        """True if the name stands for many metrics."""
         return "{name}" in self.name
 
+    def sign_of(self, rule: Rule) -> Sign | None:
+        """Returns the warning sign that one of its rules shows, if there is one."""
+        return self.signs.get(rule.sign or rule.name)
+
     def member(self, name: str) -> Metric:
-        """The metric of a family that has this name.
+        """Returns the member of a family that has this name.
 
         Raises:
-            ValueError: it is no family, or the name cannot stand in a key.
+            ValueError: it is no family, or the name cannot be part of a key.
         """
         if not self.is_family or not re.fullmatch(r"[\w.-]+", name):
             raise ValueError(f"{self.name} has no member {name!r}; names consist of letters, digits, _ . and -.")
@@ -132,7 +146,7 @@ class Metric:
         return replace(self, name=self.name.replace("{name}", name), inputs=inputs)
 
     def members(self, states: Mapping[str, Reduction]) -> list[Metric]:
-        """Itself, or of a family all members that have been observed."""
+        """Returns all members of a family that have been observed; for any other metric, the metric itself."""
         if not self.is_family:
             return [self]
         observed = next((metric for metric in self.inputs if metric.is_family), self)
@@ -140,14 +154,14 @@ class Metric:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What the names of a family's members match; the group is what ``member`` takes."""
+        """Pattern of the names of a family's members; its group is the argument of ``member``."""
         return re.compile(re.escape(self.name).replace(re.escape("{name}"), r"([\w.-]+)"))
 
     def read(self, states: Mapping[str, Reduction]) -> float | None:
-        """The number the plot shows; None when nothing was observed, and never one that is not finite.
+        """Returns the number that a plot shows, which is always finite; None if nothing was observed.
 
         Raises:
-            ValueError: a formula gave a number that is not finite from states that are.
+            ValueError: a formula gave a number that is not finite.
         """
         if self.compute is not None:
             found = [states.get(metric.name) for metric in self.inputs]
@@ -156,22 +170,29 @@ class Metric:
             state = states.get((self.inputs[0] if self.inputs else self).name)
             value = None if state is None else state.read().get(self.reads)
         if value is not None and not math.isfinite(value):
-            raise ValueError(f"{self.name} came out as {value}; its formula must answer None where it is undefined.")
+            raise ValueError(f"{self.name} came out as {value}; its formula must return None where it is undefined.")
         return value
 
 
 def observed(name: str, reduction: type[Reduction], *, reads: str = "", **description: Any) -> Metric:
-    """A metric that code observes. ``reads`` defaults to the first reading; a histogram without is shown as a whole."""
+    """Declares a metric that code observes.
+
+    Args:
+        name: key in a row.
+        reduction: how the observations of all workers become one number.
+        reads: reading of the reduction to show; the first one if empty. A histogram is then shown as a whole.
+        description: the other attributes of ``Metric``.
+    """
     if not reads and reduction is not Histogram:
         reads = reduction.readings[0]
     return Metric(name, reduction=reduction, reads=reads, **description)
 
 
 def reading(name: str, of: Metric, reads: str, **description: Any) -> Metric:
-    """Another number of the same observations, such as their deviation; the unit is the same unless given."""
+    """Declares another number of the same observations, such as their deviation; it has the same unit unless given."""
     return Metric(name, inputs=(of,), reads=reads, **{"unit": of.unit, **description})
 
 
 def derived(name: str, inputs: tuple[Metric, ...], compute: Callable[..., float | None], **description: Any) -> Metric:
-    """A metric computed from the merged states of others, once, after merging."""
+    """Declares a metric that is computed from the merged states of others, once, after merging."""
     return Metric(name, inputs=inputs, compute=compute, **description)

@@ -1,4 +1,4 @@
-"""Numbers that are computed from merged states, once, after merging. None where a number is undefined."""
+"""Formulas of derived metrics, computed once from merged states. They return None where a number is undefined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlpipe.metrics.reductions import LARGEST, Distribution, Last, Mean, Sum
 
 
 def explained_variance(returns: Distribution, residuals: Distribution) -> float | None:
-    """``1 - Var(R - V) / Var(R)``."""
+    """Computes ``1 - Var(R - V) / Var(R)``."""
     if returns.count < 2 or not (variance := returns.variance()):
         return None
     explained = 1 - residuals.variance() / variance
@@ -17,7 +17,7 @@ def explained_variance(returns: Distribution, residuals: Distribution) -> float 
 
 
 def r_squared(returns: Distribution, residuals: Distribution) -> float | None:
-    """``1 - mean((R - V)^2) / Var(R)``: as explained variance, but an offset costs."""
+    """Computes ``1 - mean((R - V)^2) / Var(R)``: explained variance that also penalises an offset."""
     if returns.count < 2 or not (variance := returns.variance()):
         return None
     explained = 1 - residuals.mean_square() / variance
@@ -25,12 +25,12 @@ def r_squared(returns: Distribution, residuals: Distribution) -> float | None:
 
 
 def wilson_low(success: Mean) -> float | None:
-    """Lower 95 % bound of a share of episodes."""
+    """Computes the lower 95 % bound of a share of episodes."""
     return _wilson(0, success)
 
 
 def wilson_high(success: Mean) -> float | None:
-    """Upper 95 % bound of a share of episodes."""
+    """Computes the upper 95 % bound of a share of episodes."""
     return _wilson(1, success)
 
 
@@ -40,38 +40,38 @@ def _wilson(bound: int, success: Mean) -> float | None:
 
 
 def actor_training(update: Last, advantages: Last, sync: Last) -> float | None:
-    """What is left of the wait for the learner."""
+    """Computes what remains of the time waited for the learner."""
     if update.value is None or advantages.value is None or sync.value is None:
         return None
     return update.value - advantages.value - sync.value
 
 
 def utilization(busy: Distribution, step: Last) -> float | None:
-    """``sum over workers of busy seconds / (workers * seconds of the iteration)``."""
+    """Computes ``sum over workers of busy seconds / (workers * seconds of the iteration)``."""
     if not busy.count or not step.value:
         return None
     return busy.read()["sum"] / (busy.count * step.value)
 
 
 def straggler_ratio(busy: Distribution) -> float | None:
-    """``slowest worker / mean of the workers``."""
+    """Computes ``slowest worker / mean of the workers``."""
     found = busy.read()
     return found["max"] / found["mean"] if found.get("mean") else None
 
 
-def rate(amount: Sum, seconds: Sum) -> float | None:
-    """``amount / seconds``."""
-    elapsed = seconds.read().get("sum", 0.0)
-    return amount.read().get("sum", 0.0) / elapsed if elapsed > 0 else None
+def rate(amount: Sum, per: Sum) -> float | None:
+    """Computes ``amount / per``, such as steps per second."""
+    whole = per.read().get("sum", 0.0)
+    return amount.read().get("sum", 0.0) / whole if whole > 0 else None
 
 
 def per_slowest(amount: Sum | Distribution, seconds: Distribution) -> float | None:
-    """``amount of all workers / seconds of the slowest``."""
+    """Computes ``amount of all workers / seconds of the slowest worker``."""
     slowest = seconds.read().get("max", 0.0)
     return amount.read().get("sum", 0.0) / slowest if slowest > 0 else None
 
 
 def time_left(left: Last, done: Sum, seconds: Sum) -> float | None:
-    """``steps that remain / steps per second of this iteration``."""
+    """Computes ``remaining steps / steps per second of this iteration``."""
     pace = rate(done, seconds)
     return left.value / pace if left.value is not None and pace else None

@@ -1,6 +1,6 @@
-"""The names and scales of other systems: rows in their words, and their logs in ours.
+"""Translates between our metrics and the keys and scales of other systems.
 
-What a name means, and how far it agrees with ours, stands beside each metric in the catalogue (``Metric.names``).
+``Metric.names`` holds the keys of each metric in other systems, and how far their numbers agree with ours.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rlpipe.metrics.declaration import RELATIONS, Metric, Name
 from rlpipe.metrics.reductions import Distribution, Reduction
 
 DIALECTS = ("sb3", "trl", "trl_legacy", "cleanrl")
-"""Systems whose keys can be written next to ours. RLinf's are ours already."""
+"""Systems whose keys can be written next to ours. RLinf is missing because its keys are ours."""
 BY_TIMESTEPS = ("sb3", "cleanrl")
-"""Those that plot over environment steps; the others over updates, which are our iterations."""
+"""Systems that plot over environment steps; the others plot over updates, which are our iterations."""
 SYSTEMS = (*DIALECTS, "rlinf", "maniskill")
 """Systems whose keys can be looked up."""
 
 
 def _sample_std(value: float, state: Reduction | None) -> float | None:
-    """Standard deviation dividing by n - 1."""
+    """Converts a standard deviation from dividing by n to dividing by n - 1."""
     if not isinstance(state, Distribution) or state.count < 2:
         return None
     return value * math.sqrt(state.count / (state.count - 1))
@@ -36,31 +36,36 @@ CONVERSIONS: dict[str, Callable[[float, Reduction | None], float | None]] = {
     "double": lambda value, _: 2.0 * value,
     "sample_std": _sample_std,
 }
-"""How our number becomes theirs, from the number and the state behind it."""
+"""Functions from our number and the state behind it to their number."""
 _FACTORS = {"negate": -1.0, "double": 2.0}
 
 
 @dataclass(frozen=True)
 class Use:
-    """A metric of ours and a name of it elsewhere."""
+    """A metric and one of its names in another system.
+
+    Attributes:
+        metric: the metric.
+        name: its name there.
+    """
 
     metric: Metric
     name: Name
 
     @property
     def can_be_written(self) -> bool:
-        """Whether their number follows from ours; a distribution is no number."""
+        """True if their number follows from ours. A distribution is not a number."""
         given = self.name.relation == "exact" or (self.name.relation == "transform" and bool(self.name.convert))
         return given and not self.metric.is_histogram
 
 
 def uses(system: str) -> list[Use]:
-    """Every name that a system has for a metric of ours, in the order of the catalogue."""
+    """Returns all keys of a system that belong to a metric of ours, in the order of the catalogue."""
     return [Use(metric, name) for metric in CATALOGUE.values() for name in metric.names if name.system == system]
 
 
 def written(system: str) -> dict[str, Use]:
-    """The metric that each key of a system is written from: the closest that can be."""
+    """Returns the metric from which each key of a system is written: the closest one that allows it."""
     chosen: dict[str, Use] = {}
     for use in uses(system):
         held = chosen.get(use.name.key)
@@ -71,7 +76,7 @@ def written(system: str) -> dict[str, Use]:
 
 
 def left_out(system: str) -> dict[str, Use]:
-    """Keys that are not written because no metric of ours is that number, and the metric that is nearest."""
+    """Returns the keys that are not written, because no metric of ours is that number, with the nearest metric."""
     given = written(system)
     nearest: dict[str, Use] = {}
     for use in sorted(uses(system), key=_distance):
@@ -80,22 +85,23 @@ def left_out(system: str) -> dict[str, Use]:
 
 
 def _distance(use: Use) -> tuple[bool, int]:
-    """Orders what a name may mean, the closest first."""
+    """Sort key that puts the closest meaning of a name first."""
     return use.name.secondary, RELATIONS.index(use.name.relation)
 
 
 class Dialect:
-    """Rows in the words of one system."""
+    """Writes rows with the keys of one system."""
 
     def __init__(self, system: str) -> None:
-        """Looks its keys up once."""
+        """Looks up the keys of the system once."""
         self._written = written(system)
 
     def write(self, metrics: Mapping[str, float], states: Mapping[str, Reduction]) -> dict[str, float]:
-        """The row's numbers under their keys, with their signs and scales.
+        """Returns the numbers of a row under their keys, with their signs and scales.
 
         Args:
-            metrics: row by our names.  states: it was read from.
+            metrics: row by our names.
+            states: states that the row was read from.
         """
         row: dict[str, float] = {}
         for key, use in self._written.items():
@@ -109,7 +115,7 @@ class Dialect:
 
 
 def _named(key: str, family: Metric, member: Metric) -> str:
-    """Key of a member of a family: the braces in a key stand for the name."""
+    """Returns the key of a member of a family: the braces in a key stand for the name of the member."""
     if not family.is_family:
         return key
     before, _, after = family.name.partition("{name}")
@@ -118,9 +124,9 @@ def _named(key: str, family: Metric, member: Metric) -> str:
 
 
 def find(name: str) -> list[Use]:
-    """What a name may mean, in any dialect: our own metric of that name first, then others' names for one.
+    """Returns everything a name may mean, in any dialect: our own metric of that name first, then other systems'.
 
-    A name of a member of a family, such as ``env/reward_terms/reach/mean``, is found as that member.
+    The name of a member of a family, such as ``env/reward_terms/reach/mean``, is found as that member.
     """
     ours = [use for metric in CATALOGUE.values() if (use := _as_asked(Use(metric, Name("rlpipe", metric.name)), name))]
     theirs = [found for system in SYSTEMS for use in uses(system) if (found := _as_asked(use, name))]
@@ -128,7 +134,7 @@ def find(name: str) -> list[Use]:
 
 
 def _as_asked(use: Use, name: str) -> Use | None:
-    """The use if its key is this name, or stands for it; None if not."""
+    """Returns the use if its key is this name, or its family has a member of this name; otherwise None."""
     if use.name.key == name:
         return use
     if not use.metric.is_family:
@@ -139,11 +145,11 @@ def _as_asked(use: Use, name: str) -> Use | None:
 
 
 def translate(system: str, key: str, value: float) -> list[tuple[Use, float]]:
-    """A number of another system in our words: the metric it is, and those it is nearly.
+    """Translates a number of another system to the metric that it is, and to those that are nearly the same.
 
     Returns:
-        Each use with our value; empty for a key that is unknown, or known to be unusable. A number that ``differs`` is
-        given to the metric that the key belongs to first, so that it can still be judged for its course.
+        Each use with our value; empty for a key that is unknown or unusable. A number that ``differs`` goes to the
+        metric that the key belongs to first, so that rules can still judge its course.
     """
     return [
         (found, value / _FACTORS.get(use.name.convert, 1.0))

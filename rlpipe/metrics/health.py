@@ -1,12 +1,11 @@
-"""Watches over the metrics: judges every report by the rules of the catalogue, and raises and clears alerts.
+"""Monitor of a run: judges every report by the rules of the metrics, and raises and clears alerts.
 
-An alert is raised once, when its rule has been violated for as many reports in a row as the rule asks, and cleared
-once, when the rule has been met for as long. What stands can be asked for at any time.
+An alert is raised once, when its rule has been violated for as many reports in a row as the rule demands, and cleared
+once, when the rule has been met for as long. ``Monitor.standing`` lists the alerts that are not cleared.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,39 +17,43 @@ VARIABLES = (
     "progress",  # share of the run that is done, 0 to 1; given with every report
     "target",  # mean return at which the task counts as solved
     "eps_lo", "eps_hi",  # clip of the ratio: 1 - eps_lo to 1 + eps_hi
-    "vf_coef", "ent_coef", "kl_coef", "kl_target",  # weights in the loss, and what an adaptive penalty aims at
+    "vf_coef", "ent_coef", "kl_coef", "kl_target",  # weights in the loss, and the target of an adaptive penalty
     "n_epochs", "minibatches_per_epoch",  # as configured
-    "n_eval_episodes",  # whole episodes of an evaluation
-    "n_actions", "action_dims",  # choices of a discrete action; dimensions of an action
-    "largest_return",  # that an episode can have, where the reward says
-    "ignore_terminations",  # 1 where episodes only end at the time limit, else 0
+    "n_eval_episodes",  # number of episodes in an evaluation
+    "n_actions", "action_dims",  # number of discrete actions; dimensions of a continuous action
+    "largest_return",  # largest possible return of an episode, if the reward is bounded
+    "ignore_terminations",  # 1 if episodes only end at the time limit, else 0
 )  # fmt: skip
-"""What rules may know about a run beside its metrics. A rule that needs one that is not given does not apply."""
+"""Properties of a run that rules may use beside its metrics. A rule that needs a missing one does not apply."""
 
 TAGS = (
-    "discrete_policy", "gaussian_policy",  # how it acts
-    "no_clip_schedule", "adaptive_kl", "whitening",  # how it learns
-    "reward_per_step", "reward_one_per_step", "rapid_improvement",  # what the task pays
+    "discrete_policy", "gaussian_policy",  # actions
+    "no_clip_schedule", "adaptive_kl", "whitening",  # learning
+    "reward_per_step", "reward_one_per_step", "rapid_improvement",  # reward of the task
     "fresh_run",  # not resumed
 )  # fmt: skip
 """Properties of a run that rules may ask for with ``when="tag:x"``."""
 
 _OF_THE_REWARD = ("env/", "eval/", "rollout/", "train/critic/", "train/loss", "train/actor/policy_loss")
-"""Metrics that another reward, simulator or discount moves; a new stage begins their history anew."""
+"""Metrics that depend on reward, simulator or discount; their history restarts with a new stage."""
 _STAGE = "train/stage"
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A rule that is not met, or is met again.
+    """A violated rule, or the end of its violation.
 
     Attributes:
-        metric: its name.  rule: its name, unique within the metric.  level: info, warn or critical.
-        value: number that was judged.  demanded: what it should be, in words.
+        metric: name of the metric.
+        rule: name of the rule, unique within the metric.
+        level: info, warn or critical.
+        value: number that was judged.
+        demanded: what the number should be, in words.
         since: iteration of the first report that violated the rule.
-        iteration: of the report that raised or cleared the alert.
-        cause, remedy: why it may be so, and what to try; empty where the catalogue knows none.
-        cleared: it is over.
+        iteration: iteration of the report that raised or cleared the alert.
+        cause: likely cause; empty if the metric declares none.
+        remedy: what to try; empty if the metric declares none.
+        cleared: True if the rule is met again.
     """
 
     metric: str
@@ -66,21 +69,30 @@ class Alert:
 
     @property
     def message(self) -> str:
-        """What happened, in a sentence."""
+        """The alert in a sentence."""
         if self.cleared:
-            return f"{self.metric} is {self.value:.4g}, and {self.rule} is over, which began in iteration {self.since}"
+            return f"{self.metric} is {self.value:.4g}, and its alert {self.rule} of iteration {self.since} is cleared"
         why = f": {self.cause}" if self.cause else ""
         what = f"; try: {self.remedy}" if self.remedy else ""
         return f"{self.metric} is {self.value:.4g}, healthy is {self.demanded} ({self.rule}){why}{what}"
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields and its message."""
+        """Returns the fields and the message."""
         return {**asdict(self), "message": self.message}
 
 
 @dataclass
 class _Watch:
-    """One rule of one metric, and how long it has been met or not."""
+    """One rule of one metric, and for how long it has been violated or met.
+
+    Attributes:
+        rule: the rule.
+        violated: reports in a row that violated it.
+        met: reports in a row that met it.
+        since: iteration in which the violation began.
+        alert: the standing alert, if there is one.
+        then: view that raised the standing alert.
+    """
 
     rule: Rule
     violated: int = 0
@@ -92,7 +104,16 @@ class _Watch:
 
 @dataclass
 class _History:
-    """What was reported of one metric, as far back as its rules look."""
+    """Reports of one metric, as far back as its rules look.
+
+    Attributes:
+        metric: the metric.
+        watches: its rules that can raise an alert.
+        longest: number of values that the rules need.
+        values: kept values, oldest first.
+        first: first value since the history began.
+        reports: number of values since the history began.
+    """
 
     metric: Metric
     watches: list[_Watch]
@@ -116,16 +137,17 @@ class Monitor:
     def __init__(
         self, metrics: Mapping[str, Metric], variables: Mapping[str, float], tags: frozenset[str] = frozenset()
     ) -> None:
-        """Begins without a history.
+        """Creates a monitor without a history.
 
         Args:
-            metrics: with their rules, by name.
-            variables: of the run, see ``VARIABLES``.  tags: of the run, see ``TAGS``.
+            metrics: metrics with their rules, by name.
+            variables: properties of the run, see ``VARIABLES``.
+            tags: tags of the run, see ``TAGS``.
         """
         self.variables = dict(variables)
         self.tags = tags
         self._metrics = metrics
-        self._families = {_pattern(metric): metric for metric in metrics.values() if metric.is_family}
+        self._families = {metric.pattern: metric for metric in metrics.values() if metric.is_family}
         self._histories: dict[str, _History | None] = {}
         self._rows: list[Mapping[str, float]] = []
         checks = [rule.check for metric in metrics.values() for rule in metric.rules]
@@ -134,7 +156,7 @@ class Monitor:
 
     @property
     def standing(self) -> list[Alert]:
-        """Alerts that were raised and not cleared, in the order of the metrics' first reports."""
+        """Alerts that were raised and not cleared, in the order in which their metrics were first reported."""
         watches = [watch for history in self._histories.values() if history for watch in history.watches]
         return [watch.alert for watch in watches if watch.alert is not None]
 
@@ -150,12 +172,13 @@ class Monitor:
         """Judges one report.
 
         Args:
-            iteration: it belongs to.  values: finite numbers by name of the metric; what is absent is not judged.
-            percentiles: of histograms, by name of the metric: ``{"p50": ...}``.
+            iteration: iteration of the report.
+            values: finite numbers by name of the metric; absent metrics are not judged.
+            percentiles: percentiles of histograms by name of the metric: ``{"p50": ...}``.
             nonfinite: number of observations that were not finite, by name of the metric.
             progress: share of the run that is done, 0 to 1.
         Returns:
-            Alerts that this report raises, and those that it clears.
+            Alerts that this report raises, and alerts that it clears.
         """
         percentiles, nonfinite = percentiles or {}, nonfinite or {}
         changes = self._enter_stage(iteration, values)
@@ -176,12 +199,12 @@ class Monitor:
         return changes
 
     def metric(self, name: str) -> Metric | None:
-        """The metric of that name, or the family it is a member of; None when nobody declared it."""
+        """Returns the metric of that name, or the family that it belongs to; None if it is not declared."""
         family = (metric for pattern, metric in self._families.items() if pattern.fullmatch(name))
         return self._metrics.get(name) or next(family, None)
 
     def _history(self, name: str) -> _History | None:
-        """Of a metric that has something to be judged by."""
+        """Returns the history of a metric; None if the metric is not declared."""
         if name not in self._histories:
             metric = self.metric(name)
             rules = [rule for rule in metric.rules if rule.level != "ok"] if metric else []
@@ -190,7 +213,7 @@ class Monitor:
         return self._histories[name]
 
     def _judge(self, name: str, history: _History, watch: _Watch, view: View, iteration: int) -> list[Alert]:
-        """The alert that this report raises or clears, if it does."""
+        """Returns the alert that this report raises or clears, if any."""
         rule = watch.rule
         if history.reports % rule.check.every:
             return []
@@ -201,11 +224,7 @@ class Monitor:
         else:
             watch.violated, watch.met = 0, watch.met + 1
         if watch.alert is None and watch.violated >= rule.sustained:
-            sign = _sign(history.metric, rule)
-            watch.alert = Alert(
-                name, rule.name, rule.level, rule.check.judged(view), str(rule.check), watch.since, iteration,
-                sign.cause, sign.remedy,
-            )  # fmt: skip
+            watch.alert = _raised(name, history.metric, watch, view, iteration)
             watch.then = View(tuple(view.values), view.first, (), view.variables, view.percentiles)
             return [watch.alert]
         if watch.alert is not None and watch.met >= max(rule.sustained, rule.quiet):
@@ -213,7 +232,7 @@ class Monitor:
         return []
 
     def _enter_stage(self, iteration: int, values: Mapping[str, float]) -> list[Alert]:
-        """Where a new stage begins, forgets what another reward or simulator has no bearing on."""
+        """Restarts the histories that depend on reward or simulator if a new stage begins, and clears their alerts."""
         stage, self._stage = self._stage, values.get(_STAGE, self._stage)
         if stage is None or stage == self._stage:
             return []
@@ -222,19 +241,19 @@ class Monitor:
         return [_clear(watch, iteration, watch.alert.value) for watch in watches if watch.alert is not None]
 
 
+def _raised(name: str, metric: Metric, watch: _Watch, view: View, iteration: int) -> Alert:
+    """Makes the alert of a violated rule."""
+    rule = watch.rule
+    sign = metric.sign_of(rule) or Sign("", "", "")
+    return Alert(
+        name, rule.name, rule.level, rule.check.judged(view), str(rule.check), watch.since, iteration,
+        sign.cause, sign.remedy,
+    )  # fmt: skip
+
+
 def _clear(watch: _Watch, iteration: int, value: float) -> Alert:
-    """The standing alert, which is over."""
+    """Clears the standing alert of a rule and returns it as cleared."""
     alert = watch.alert
     assert alert is not None
     watch.alert = watch.then = None
     return replace(alert, value=value, iteration=iteration, cleared=True)
-
-
-def _pattern(family: Metric) -> re.Pattern[str]:
-    """Names of the members of a family."""
-    return re.compile(re.escape(family.name).replace(re.escape("{name}"), r"[\w.-]+"))
-
-
-def _sign(metric: Metric, rule: Rule) -> Sign:
-    """The warning sign that a rule shows."""
-    return metric.signs[rule.sign] if metric.signs and rule.sign is not None else Sign("", "", "")

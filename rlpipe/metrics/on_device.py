@@ -1,4 +1,4 @@
-"""Raw values on the learner's device, and the one copy in which their reductions come to the host."""
+"""Values observed on the learner's device, which reach the host as reductions, in a single copy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from rlpipe.metrics.reductions import EDGES, LARGEST, Distribution, Histogram, M
 
 @dataclass(frozen=True)
 class MinibatchSizes:
-    """How the decisions of an update were cut into minibatches, over all epochs.
+    """Sizes of the minibatches of an update, over all epochs.
 
     Attributes:
-        own: decisions of this learner in each.  all: of every learner.  last_epoch: how many of them are the last
-            epoch's.
+        own: decisions of this learner in each minibatch
+        all: decisions of all learners in each minibatch
+        last_epoch: number of minibatches in the last epoch
     """
 
     own: Sequence[int]
@@ -31,18 +32,19 @@ class MinibatchSizes:
     last_epoch: int
 
 
-class Observations:
-    """Everything that one learner observed in one update. Nothing leaves the device before ``reduce``.
+class DeviceObservations:
+    """Everything that one learner observes in one update. Nothing leaves the device before ``reduce``.
 
-    A metric's companions (``Metric.of``) take the same values: over all decisions, the mean of each minibatch or
-    trajectory, or only those of the last epoch or minibatch.
+    A metric's companions (``Metric.of``) take the same values: of all decisions, as a mean per minibatch or trajectory,
+    or only of the last epoch or minibatch.
     """
 
     def __init__(self, metrics: Iterable[Metric], learners: LearnerGroup = SINGLE_LEARNER) -> None:
-        """Notes which metrics are companions of which.
+        """Finds the companions of each metric.
 
         Args:
-            metrics: all there are.  learners: the learners; what is the same on all of them is told by the first.
+            metrics: all declared metrics
+            learners: group of all learners; the first one reports what is the same on all
         """
         self._learners = learners
         self._companions: defaultdict[Metric, list[Metric]] = defaultdict(list)
@@ -54,7 +56,7 @@ class Observations:
         self._pooled: list[tuple[Metric, Tensor]] = []
 
     def add(self, observed: Mapping[Metric, Tensor | float]) -> None:
-        """Takes this learner's values, of any shape, each an observation; or a number that is set, on all alike.
+        """Adds this learner's values of any shape, each an observation, or a number that is the same on all learners.
 
         Raises:
             ValueError: a number is set twice.
@@ -70,38 +72,39 @@ class Observations:
                 self._set[metric] = values
 
     def add_common(self, observed: Mapping[Metric, Tensor]) -> None:
-        """Takes values that are the same on every learner."""
+        """Adds values that are the same on every learner."""
         if self._learners.first:
             self.add(observed)
 
-    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, cut: MinibatchSizes) -> None:
-        """Takes values of every decision that was learnt from.
+    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, sizes: MinibatchSizes) -> None:
+        """Adds values of every decision that was learnt from.
 
         Args:
-            observed: [S] each, in the order of the minibatches.
-            trajectory: [S] int64, number of the trajectory that a decision belongs to.
-            cut: into minibatches.
+            observed: [S] values of each metric, in the order of the minibatches
+            trajectory: [S] int64, number of the trajectory that each decision belongs to
+            sizes: sizes of the minibatches
         """
         _, index = torch.unique(trajectory, return_inverse=True)
         lengths = torch.bincount(index).double()
-        epoch, last = sum(cut.own[len(cut.own) - cut.last_epoch :]), cut.own[-1]
+        epoch, last = sum(sizes.own[len(sizes.own) - sizes.last_epoch :]), sizes.own[-1]
         pools: dict[str, Callable[[Tensor], Tensor]] = {
             "decision": lambda values: values,
             "trajectory": lambda values: torch.zeros_like(lengths).index_add_(0, index, values.double()) / lengths,
             "last epoch": lambda values: values[len(values) - epoch :],
             "last minibatch": lambda values: values[len(values) - last :],
         }
-        parted: dict[Metric, Tensor] = {}  # a minibatch lies on all learners
+        by_minibatch: dict[Metric, Tensor] = {}  # a minibatch is spread over all learners
         for metric, values in observed.items():
             for taker in (metric, *self._companions.get(metric, ())):
                 if taker.over == "minibatch":
-                    parted[taker] = torch.stack([part.double().sum() for part in torch.split(values, list(cut.own))])
+                    minibatches = torch.split(values, list(sizes.own))
+                    by_minibatch[taker] = torch.stack([minibatch.double().sum() for minibatch in minibatches])
                 else:
                     self._pooled.append((taker, pools[taker.over](values)))
-        if parted:
-            means = self._learners.sum(torch.stack([*parted.values()])) / lengths.new_tensor(cut.all)
+        if by_minibatch:
+            means = self._learners.sum(torch.stack([*by_minibatch.values()])) / lengths.new_tensor(sizes.all)
             if self._learners.first:
-                self._pooled += zip(parted, means, strict=True)
+                self._pooled += zip(by_minibatch, means, strict=True)
 
     def reduce(self, window: MetricWindow) -> None:
         """Reduces everything on the device, fetches the sums in one copy, and observes them."""
@@ -120,16 +123,16 @@ class Observations:
         if not sums:
             return
         fetched = torch.cat(sums).cpu().numpy()
-        for metric, part in zip(metrics, np.split(fetched, np.cumsum([len(s) for s in sums])[:-1]), strict=True):
-            window.observe_state(metric, _state(metric, part))
+        for metric, vector in zip(metrics, np.split(fetched, np.cumsum([len(s) for s in sums])[:-1]), strict=True):
+            window.observe_state(metric, _state(metric, vector))
 
 
 _CUBE_LIMIT = 1e90
-"""Beyond this, the sum of cubes would overflow; such values count as not finite."""
+"""Bound above which a sum of cubes would overflow; larger values count as not finite."""
 
 
 def _sums(metric: Metric, values: Tensor) -> Tensor:
-    """Sufficient statistics of float64 values, as one vector."""
+    """Returns the sufficient statistics of float64 values as one vector."""
     finite = values.abs() < (LARGEST if metric.reduction in (Mean, Sum) else _CUBE_LIMIT)
     count = finite.sum()
     dropped = len(values) - count
@@ -159,7 +162,7 @@ def _edges(device: torch.device) -> Tensor:
 
 
 def _state(metric: Metric, sums: np.ndarray) -> Mean | Sum | Distribution | Histogram:
-    """The reduction that a vector of ``_sums`` describes."""
+    """Returns the reduction that a vector of ``_sums`` describes."""
     count, dropped, total = int(sums[0]), int(sums[1]), float(sums[2])
     if metric.reduction is Mean:
         return Mean(exact_sum([total]), exact_sum([float(count)]), dropped)

@@ -1,12 +1,12 @@
-"""Sufficient statistics that merge without losing anything.
+"""Reductions: sufficient statistics that merge without loss.
 
 One law holds for every reduction: ``of(a).merge(of(b)) == of(a + b)``, bit for bit, in any order and over any split
-into workers, ranks and minibatches. Sums make that hard in floating point, because addition rounds. So a sum is kept
+into workers, learners and minibatches. Floating-point sums would break it, because addition rounds. So a sum is kept
 exactly, as a few floats that do not overlap (Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", section
-2), and is rounded once, when it is read. Means and variances of plain observations are then correctly rounded too, also
+2), and is rounded once, when it is read. Means and variances of plain observations are then correctly rounded too, even
 around 1e8; a deviation is within one unit in its last place.
 
-Values that are not finite, or larger than any sum can bear, are counted and left out of everything else.
+Values that are not finite, or too large to be summed, are counted and left out of everything else.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Parts = tuple[float, ...]
-"""Floats, largest first, whose exact sum is the number meant. The same number always has the same parts."""
+"""Floats, largest first, whose exact sum is the number. Equal numbers always have equal parts."""
 
 
 def exact_sum(values: Iterable[float]) -> Parts:
-    """The parts of the exact sum of finite values."""
+    """Returns the exact sum of finite values as parts."""
     rest = list(values)
     parts: list[float] = []
     while head := math.fsum(rest):  # each head is the remainder rounded once, so the parts depend on the sum alone
@@ -41,7 +41,7 @@ def _fraction(parts: Parts) -> Fraction:
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rounded products and their rounding errors, whose sums are the exact products (Dekker 1971)."""
+    """Returns rounded products and their rounding errors, whose sums are the exact products (Dekker 1971)."""
 
     def halves(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         split = 134217729.0 * x  # 2^27 + 1: Veltkamp's split
@@ -54,7 +54,7 @@ def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def _parts(exact: Fraction) -> Parts:
-    """The parts of a number, up to a relative error of 2^-200."""
+    """Returns the parts of a number, up to a relative error of 2^-200."""
     parts: list[float] = []
     while exact and len(parts) < 4:
         parts.append(float(exact))
@@ -63,11 +63,11 @@ def _parts(exact: Fraction) -> Parts:
 
 
 _SCALES = (600, 0, -500)
-"""Powers of two that bring tiny, ordinary and huge values to where their squares neither vanish nor overflow."""
+"""Powers of two by which tiny, ordinary and huge values are scaled, so that squares neither vanish nor overflow."""
 
 
 def _exact_squares(values: NDArray[np.float64]) -> tuple[Parts, ...]:
-    """Exact sums of the squares of values, one for each of ``_SCALES``, of values scaled by it."""
+    """Returns the exact sums of the squares of the scaled values, one sum for each of ``_SCALES``."""
     magnitude = np.abs(values)
     bands = (magnitude < 2.0**-450, (magnitude >= 2.0**-450) & (magnitude <= 2.0**450), magnitude > 2.0**450)
     sums = []
@@ -79,26 +79,26 @@ def _exact_squares(values: NDArray[np.float64]) -> tuple[Parts, ...]:
 
 
 LARGEST = 1e290
-"""Values beyond this count as not finite, so that no sum of them can overflow."""
+"""Values from here on count as not finite, so that no sum can overflow."""
 
 
 def _finite(values: ArrayLike) -> tuple[NDArray[np.float64], int]:
-    array = np.asarray(values, dtype=np.float64).ravel() + 0.0  # -0.0 becomes 0.0, so that extremes have one spelling
+    array = np.asarray(values, dtype=np.float64).ravel() + 0.0  # makes 0.0 of -0.0: equal extremes must be identical
     finite = np.abs(array) < LARGEST
     dropped = int(array.size - np.count_nonzero(finite))
     return (array[finite] if dropped else array), dropped
 
 
 class State(ABC):
-    """What is kept of a set of observations."""
+    """Statistics of a set of observations."""
 
     @classmethod
     @abstractmethod
     def pool(cls, states: Sequence[Self]) -> Self:
-        """State of all sets of observations together, in time proportional to their number."""
+        """Merges the states of several sets of observations, in time proportional to their number."""
 
     def merge(self, other: Self) -> Self:
-        """State of both sets of observations."""
+        """Merges the states of two sets of observations."""
         return self.pool((self, other))
 
 
@@ -108,7 +108,7 @@ def _sum_of(all_parts: Iterable[Parts]) -> Parts:
 
 @dataclass(frozen=True)
 class Sum(State):
-    """A total: steps, episodes, skipped updates. Reads 0 when it was observed to be 0."""
+    """A total: steps, episodes, skipped updates. Reads 0 if 0 was observed."""
 
     readings: ClassVar[tuple[str, ...]] = ("sum",)
     parts: Parts = ()
@@ -117,7 +117,7 @@ class Sum(State):
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
-        """State of an array of observations."""
+        """Reduces an array of observations."""
         array, dropped = _finite(values)
         return cls(exact_sum(array.tolist()), array.size, dropped)
 
@@ -126,7 +126,7 @@ class Sum(State):
         return cls(_sum_of(s.parts for s in states), sum(s.count for s in states), sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         return {"sum": math.fsum(self.parts)} if self.count else {}
 
 
@@ -141,7 +141,7 @@ class Mean(State):
 
     @classmethod
     def of(cls, values: ArrayLike, weights: ArrayLike | None = None) -> Self:
-        """State of an array of observations; weights default to 1 each.
+        """Reduces an array of observations; every weight is 1 unless given.
 
         Raises:
             ValueError: values and weights differ in shape.
@@ -152,7 +152,7 @@ class Mean(State):
             return cls(exact_sum(finite.tolist()), exact_sum([float(finite.size)]), dropped)
         weight = np.asarray(weights, dtype=np.float64).ravel()
         if weight.shape != array.shape:
-            raise ValueError(f"every value needs its weight, but got {array.size} values and {weight.size} weights.")
+            raise ValueError(f"every value needs a weight, but got {array.size} values and {weight.size} weights.")
         with np.errstate(all="ignore"):
             products = array * weight
         usable = (np.abs(array) < LARGEST) & (np.abs(weight) < LARGEST) & (np.abs(products) < LARGEST)
@@ -166,7 +166,7 @@ class Mean(State):
         )
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         if not self.weight:
             return {}
         return {"mean": float(_fraction(self.parts) / _fraction(self.weight))}
@@ -186,7 +186,7 @@ class Distribution(State):
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
-        """State of an array of observations."""
+        """Reduces an array of observations."""
         array, dropped = _finite(values)
         if not array.size:
             return cls(nonfinite=dropped)
@@ -211,13 +211,20 @@ class Distribution(State):
         high: float,
         dropped: int,
     ) -> Self:
-        """State of observations that were summed where they lie, such as on the learner's device.
+        """Makes a state from sums that were taken elsewhere, such as on the learner's device.
+
+        The sums are taken around a centre, because sums of the values themselves would lose the digits of the variance
+        around a mean of 1e8.
 
         Args:
-            count: number of the finite values.  centre: any number near their mean.
-            offsets, squares, cubes: sums of ``value - centre``, of its square and of its cube. Sums of the values
-                themselves would have lost the digits that a mean of 1e8 leaves to the variance.
-            low, high: extremes.  dropped: how many others there were.
+            count: number of finite values.
+            centre: any number near their mean.
+            offsets: sum of ``value - centre``.
+            squares: sum of ``(value - centre)^2``.
+            cubes: sum of ``(value - centre)^3``.
+            low: smallest value.
+            high: largest value.
+            dropped: number of values that were not finite.
         """
         if not count:
             return cls(nonfinite=dropped)
@@ -225,7 +232,7 @@ class Distribution(State):
         first = count * c + d
         second = Fraction(squares) + 2 * c * d + count * c**2
         third = Fraction(cubes) + 3 * c * Fraction(squares) + 3 * c**2 * d + count * c**3
-        if low == high:  # equal values have no spread, whatever rounding made of their sums
+        if low == high:  # equal values have no spread, however their sums were rounded
             first, second, third = (count * Fraction(low) ** power for power in (1, 2, 3))
         return cls._of_sums(count, first, second, third, low + 0.0, high + 0.0, dropped)
 
@@ -233,8 +240,8 @@ class Distribution(State):
     def _of_sums(
         cls, count: int, first: Fraction, second: Fraction, third: Fraction, low: float, high: float, dropped: int
     ) -> Self:
-        """State from the sums of the values, their squares and their cubes."""
-        del third  # for those that know their skewness
+        """Makes a state from the sums of the values, their squares and their cubes."""
+        del third  # used by subclasses that have a skewness
         return cls(count, _parts(first), ((), _parts(second), ()), low, high, dropped)
 
     @classmethod
@@ -249,7 +256,7 @@ class Distribution(State):
         )
 
     def mean_square(self) -> Fraction:
-        """Mean of the squares, exact. Needs at least one observation."""
+        """Returns the exact mean of the squares. Needs at least one observation."""
         total = sum(
             (_fraction(parts) / Fraction(4) ** scale for parts, scale in zip(self.squares, _SCALES, strict=True)),
             Fraction(0),
@@ -257,17 +264,17 @@ class Distribution(State):
         return total / self.count
 
     def variance(self) -> Fraction:
-        """Population variance; exact, but for sums that were rounded elsewhere. Needs at least one observation."""
+        """Returns the population variance, exact unless sums were rounded elsewhere. Needs at least one observation."""
         return max(self.mean_square() - (_fraction(self.parts) / self.count) ** 2, Fraction(0))
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         if not self.count:
             return {}
         variance = self.variance()
         std = _square_root(variance)
         squared: dict[str, float] = {}
-        if std < 1e150:  # beyond, the square is no float
+        if std < 1e150:  # beyond that, the square is not a float
             squared["var"] = float(variance)
             if self.count > 1:
                 squared["sample_var"] = float(variance * self.count / (self.count - 1))
@@ -284,9 +291,9 @@ class Distribution(State):
 
 @dataclass(frozen=True)
 class Skewed(Distribution):
-    """A distribution that also knows its skewness, ``mean((x - mean)^3) / std^3``.
+    """A distribution with its skewness, ``mean((x - mean)^3) / std^3``.
 
-    Cubes are kept exactly between 1e-90 and 1e90; where a value lies outside, there is no skewness to read.
+    Cubes are kept exactly between 1e-90 and 1e90; if a value lies outside, there is no skewness to read.
     """
 
     readings: ClassVar[tuple[str, ...]] = (*Distribution.readings, "skew")
@@ -301,7 +308,7 @@ class Skewed(Distribution):
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
-        """State of an array of observations."""
+        """Reduces an array of observations."""
         plain = Distribution.of(values)
         array, _ = _finite(values)
         magnitude = np.abs(array)
@@ -324,20 +331,20 @@ class Skewed(Distribution):
         )
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         found = super().read()
         if not self.count or self.without_cube or not (variance := self.variance()):
             return found
         mean = _fraction(self.parts) / self.count
         third = _fraction(self.cubes) / self.count - 3 * mean * variance - mean**3
-        # The cube root of a fraction has no place in a float's range to overflow: scale by the deviation first.
+        # Scale by the deviation before taking the root, so that neither can leave the range of a float.
         squared = third**2 / variance**3
         found["skew"] = math.copysign(_square_root(squared), third) if third else 0.0
         return found
 
 
 def _square_root(value: Fraction) -> float:
-    """Square root of an exact number, also where the number itself is too small or too large for a float."""
+    """Returns the square root of an exact number, even of one that is too small or too large for a float."""
     if value == 0:
         return 0.0
     scale = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
@@ -346,9 +353,9 @@ def _square_root(value: Fraction) -> float:
 
 @dataclass(frozen=True)
 class Last(State):
-    """A value that one writer sets once, such as the learning rate, or that all ranks hold alike.
+    """A value that is set once, such as the learning rate; several writers must set the same value.
 
-    Merging two different values is an error: it means a second writer.
+    Merging two different values is an error, because only one of them can be right.
     """
 
     readings: ClassVar[tuple[str, ...]] = ("value",)
@@ -357,23 +364,23 @@ class Last(State):
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
-        """State of one observation.
+        """Reduces one observation.
 
         Raises:
             ValueError: more than one value.
         """
         array = np.asarray(values, dtype=np.float64).ravel()
         if array.size > 1:
-            raise ValueError(f"a value that is only set, never reduced, was given {array.size} values.")
+            raise ValueError(f"a metric that is set once was given {array.size} values.")
         finite, dropped = _finite(array)
         return cls(float(finite[0]) if finite.size else None, dropped)
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
-        """The value that those hold which hold one.
+        """Merges states that hold the same value, or none.
 
         Raises:
-            ValueError: they hold different values.
+            ValueError: the states hold different values.
         """
         held = list(dict.fromkeys(s.value for s in states if s.value is not None))
         if len(held) > 1:
@@ -381,29 +388,29 @@ class Last(State):
         return cls(held[0] if held else None, sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         return {} if self.value is None else {"value": self.value}
 
 
 GROWTH = 1.01
-"""Each bin of a histogram reaches 1 % further than the one before, so a percentile is right to 0.5 %."""
+"""Each bin of a histogram is 1 % wider than the one before, so a percentile is right to 0.5 %."""
 _SMALLEST, _LARGEST = 1e-9, 1e9
 EDGES: NDArray[np.float64] = np.multiply.accumulate(
     np.array([_SMALLEST] + [GROWTH] * math.ceil(math.log(_LARGEST / _SMALLEST) / math.log(GROWTH)))
 )
-"""Lower bounds of the bins of positive numbers; those of negative ones mirror them, and below the first is bin 0.
-Made by products alone, which every machine rounds alike."""
+"""Lower bounds of the bins of positive numbers. Negative numbers mirror them; bin 0 is everything between.
+Computed by products alone, which every machine rounds the same way."""
 
 
 def bins_of(magnitudes: NDArray[np.float64], negative: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Bin of each number: 0 around zero, positive and negative ones counting away from it."""
+    """Returns the bin of each number: 0 around zero, counting up for positive and down for negative numbers."""
     bins = np.searchsorted(EDGES, magnitudes, side="right")
     return np.where(negative, -bins, bins)
 
 
 @dataclass(frozen=True)
 class Histogram(State):
-    """Counts in bins that are the same for every part of a run, so that merging adds integers and loses nothing.
+    """Counts in bins that are the same for all workers, so that merging adds integers and loses nothing.
 
     Bins grow geometrically away from zero, so that percentiles have a relative error of at most 0.5 % from 1e-9 to 1e9
     in magnitude, whatever the scale: Masson, Rim, Lee 2019, "DDSketch", arXiv:1908.10693, with fixed edges instead of
@@ -418,7 +425,7 @@ class Histogram(State):
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
-        """State of an array of observations."""
+        """Reduces an array of observations."""
         array, dropped = _finite(values)
         if not array.size:
             return cls(nonfinite=dropped)
@@ -440,11 +447,11 @@ class Histogram(State):
 
     @property
     def count(self) -> int:
-        """Number of observations."""
+        """Number of finite observations."""
         return sum(count for _, count in self.counts)
 
     def percentile(self, percent: float) -> float:
-        """Value below which this share of the observations lies; needs at least one.
+        """Returns the value below which this percentage of the observations lies. Needs at least one observation.
 
         Percentiles 0 and 100 are the extremes themselves.
         """
@@ -458,21 +465,23 @@ class Histogram(State):
         return float(middles[min(found, len(middles) - 1)])
 
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The middle of each bin that holds something, within the extremes, and its count."""
+        """Returns the middle of each bin that is not empty, within the extremes, and the count of the bin."""
         bins, counts = np.array(self.counts, dtype=np.int64).T
-        # Relative to the middle, both edges of a bin are equally far.
+        # The middle has the same relative distance to both edges of the bin.
         sizes = np.where(bins == 0, 0.0, EDGES[np.abs(bins) - 1] * (2 * GROWTH / (1 + GROWTH)))
         return np.clip(np.copysign(sizes, bins) + 0.0, self.minimum, self.maximum), counts
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         return {name: self.percentile(float(name[1:])) for name in self.readings} if self.counts else {}
 
     def buckets(self, at_most: int = 60) -> tuple[list[float], list[int]]:
-        """The same observations in few bins of equal width, for a picture.
+        """Returns the observations in few bins of equal width, for a plot.
 
+        Args:
+            at_most: largest number of bins.
         Returns:
-            Edges, one more than there are bins, from the smallest to the largest value; and counts.
+            Edges from the smallest to the largest value, one more than bins; counts of the bins.
         """
         if not self.counts:
             return [], []
@@ -486,7 +495,7 @@ class Histogram(State):
 
 @dataclass(frozen=True)
 class GroupedMean(State):
-    """Mean over groups of each group's own mean, so that a group with many observations weighs no more than another."""
+    """Mean of the groups' means, so that every group has the same weight, whatever its number of observations."""
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
     groups: tuple[tuple[int, Parts, int], ...] = ()
@@ -494,14 +503,14 @@ class GroupedMean(State):
 
     @classmethod
     def of(cls, values: ArrayLike, groups: ArrayLike) -> Self:
-        """State of an array of observations and the numbers of their groups.
+        """Reduces an array of observations and the numbers of their groups.
 
         Raises:
             ValueError: values and groups differ in shape.
         """
         array, of = np.asarray(values, dtype=np.float64).ravel(), np.asarray(groups, dtype=np.int64).ravel()
         if of.shape != array.shape:
-            raise ValueError(f"every value needs its group, but got {array.size} values and {of.size} groups.")
+            raise ValueError(f"every value needs a group, but got {array.size} values and {of.size} groups.")
         finite = np.abs(array) < LARGEST
         array, of = array[finite], of[finite]
         held = tuple(
@@ -522,7 +531,7 @@ class GroupedMean(State):
         return cls(groups, sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         if not self.groups:
             return {}
         means = (_fraction(parts) / count for _, parts, count in self.groups)
@@ -531,7 +540,7 @@ class GroupedMean(State):
 
 @dataclass(frozen=True)
 class Recent(State):
-    """Mean of the 100 most recent observations. Each brings its place in time, so that the order of merging is free."""
+    """Mean of the 100 most recent observations. Each has its place in time, so that states merge in any order."""
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
     window: ClassVar[int] = 100
@@ -540,14 +549,14 @@ class Recent(State):
 
     @classmethod
     def of(cls, values: ArrayLike, places: Sequence[tuple[int, ...]]) -> Self:
-        """State of an array of observations and their places, which must differ from each other.
+        """Reduces an array of observations and their places in time, which must differ from each other.
 
         Raises:
-            ValueError: there are not as many places as values.
+            ValueError: the numbers of places and values differ.
         """
         array = np.asarray(values, dtype=np.float64).ravel()
         if len(places) != array.size:
-            raise ValueError(f"every value needs its place, but got {array.size} values and {len(places)} places.")
+            raise ValueError(f"every value needs a place, but got {array.size} values and {len(places)} places.")
         finite = np.abs(array) < LARGEST
         pairs = [pair for pair, usable in zip(zip(places, array.tolist(), strict=True), finite, strict=True) if usable]
         return cls(tuple(sorted(pairs)[-cls.window :]), int(array.size - len(pairs)))
@@ -558,7 +567,7 @@ class Recent(State):
         return cls(tuple(together[-cls.window :]), sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """What a plot can show; empty when nothing was observed."""
+        """Returns all readings by name; empty if nothing was observed."""
         if not self.kept:
             return {}
         return {"mean": float(_fraction(exact_sum(value for _, value in self.kept)) / len(self.kept))}
@@ -571,12 +580,12 @@ KINDS: dict[str, type[Reduction]] = {
 
 
 def to_json(state: Reduction) -> list[Any]:
-    """A state as JSON values, for a checkpoint."""
+    """Converts a state to JSON values, for a checkpoint."""
     return [type(state).__name__, dict(vars(state))]
 
 
 def from_json(data: list[Any]) -> Reduction:
-    """Inverse of ``to_json``."""
+    """Converts JSON values of ``to_json`` back to a state."""
     name, fields = data
 
     def tuples(value: Any) -> Any:

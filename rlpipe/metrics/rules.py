@@ -1,7 +1,6 @@
-"""What a healthy metric looks like: rules stand beside the metric they judge, and say in words what they demand.
+"""Rules of a healthy metric. They stand beside the metric they judge, and say in words what they demand.
 
-A rule's check looks at the numbers reported so far, never at those that are absent. How alerts are raised and cleared
-is the business of ``health``.
+A rule's check looks only at numbers that were reported. ``health`` raises and clears the alerts.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ LEVELS = ("ok", "info", "warn", "critical")
 
 @dataclass(frozen=True)
 class View:
-    """What a check may look at.
+    """The reports that a check may look at.
 
     Attributes:
-        values: of the metric, every report so far that is kept, oldest first; the last is the one judged.
-        first: its first report of the run.
-        rows: all metrics by name, of the reports so far that are kept, oldest first.
-        variables: of the run, such as ``progress`` (0 to 1), ``eps_lo``, ``n_epochs``; see ``health``.
-        percentiles: of the metric, if it is a histogram: ``{"p50": ...}``.
-        then: where an alert stands, the view that raised it.
+        values: kept values of the metric, oldest first; the last one is judged.
+        first: first value of the metric in this run.
+        rows: kept reports of all metrics by name, oldest first.
+        variables: properties of the run, such as ``progress`` (0 to 1), ``eps_lo``, ``n_epochs``; see ``health``.
+        percentiles: percentiles of the metric if it is a histogram: ``{"p50": ...}``.
+        then: view that raised the alert, if one stands.
     """
 
     values: Sequence[float]
@@ -54,26 +53,26 @@ class Check(ABC):
     """One demand on a metric."""
 
     window: int = 1
-    """Reports it looks at."""
+    """Number of reports that the check looks at."""
     costly: ClassVar[bool] = False
-    """Whether it computes with the whole window."""
+    """True if the check computes with the whole window."""
 
     @property
     def every(self) -> int:
-        """How many reports lie between two judgements: a trend over 200 reports is the same one report later."""
+        """Number of reports from one judgement to the next: a trend over 200 reports hardly changes within one."""
         return max(1, self.window // 10) if self.costly else 1
 
     @abstractmethod
     def violated(self, view: View) -> bool:
-        """Whether the demand is not met. False while there is too little to judge by."""
+        """True if the demand is not met; False while there are too few reports to judge."""
 
     def judged(self, view: View) -> float:
-        """The number that meets the demand or does not."""
+        """The number to which the demand applies."""
         return view.value
 
     @abstractmethod
     def __str__(self) -> str:
-        """What is demanded, in words: ``at most 0.03``."""
+        """The demand in words: ``at most 0.03``."""
 
 
 def _number(value: float) -> str:
@@ -82,7 +81,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Band(Check):
-    """The value lies between two bounds, which belong to the band unless it is open."""
+    """The value lies between two bounds; the bounds themselves are allowed unless the band is open."""
 
     low: float | None = None
     high: float | None = None
@@ -120,7 +119,7 @@ class Near(Check):
 
 @dataclass(frozen=True)
 class Finite(Check):
-    """Every observation is finite. Rows hold finite numbers only, so what counts is how many were left out."""
+    """Every observation is finite. Rows hold only finite numbers, so the check looks at how many were left out."""
 
     def violated(self, view: View) -> bool:
         return self.judged(view) > 0
@@ -156,13 +155,13 @@ class Percentile(Check):
 
 @lru_cache(maxsize=16)
 def _pairs(count: int) -> tuple[Any, Any, Any]:
-    """Indices of all pairs of so many values, and their distances."""
+    """Returns the indices of all pairs of ``count`` values, and their distances."""
     first, second = np.triu_indices(count, 1)
     return first, second, (second - first).astype(np.float64)
 
 
 def trend(values: Sequence[float]) -> str:
-    """``up``, ``down`` or ``flat``: the Theil-Sen slope times the number of values, against 2 % of the largest median.
+    """Returns ``up``, ``down`` or ``flat``: flat if the Theil-Sen slope changes them by at most 2 % of their median.
 
     Theil-Sen takes the median of all pairwise slopes, so that a few outliers change nothing. Sen 1968, Journal of the
     American Statistical Association 63:1379-1389.
@@ -211,14 +210,14 @@ class Avoid(Check):
 
 
 def _scatter(values: Sequence[float]) -> tuple[float, float]:
-    """Median, and median absolute deviation from it."""
+    """Returns the median, and the median absolute deviation from it."""
     middle = median(values)
     return middle, median([abs(value - middle) for value in values])
 
 
 @dataclass(frozen=True)
 class Spike(Check):
-    """The value lies within so many median absolute deviations of the median of the reports before it."""
+    """The value lies within a number of median absolute deviations of the median of the reports before it."""
 
     deviations: float
     window: int
@@ -228,7 +227,7 @@ class Spike(Check):
         if len(before) < self.window:
             return False
         middle, spread = _scatter(before)
-        # Reports that hardly differ have a deviation near 0, and then anything would be a spike.
+        # Reports that hardly differ have a deviation near 0, which would make anything a spike.
         return abs(view.value - middle) > self.deviations * max(spread, 0.02 * abs(middle), 1e-8)
 
     def __str__(self) -> str:
@@ -237,7 +236,7 @@ class Spike(Check):
 
 @dataclass(frozen=True)
 class Increasing(Check):
-    """The value grows from report to report; it is violated when it has not grown over the window."""
+    """The value is larger than at the beginning of the window."""
 
     window: int
 
@@ -264,34 +263,34 @@ class Unchanged(Check):
 
 @dataclass(frozen=True)
 class Drop(Check):
-    """The value keeps what it had: it has not lost this share of the median of the reports before it.
+    """The value has not lost a share of the median of the reports before it.
 
-    A loss within the noise of those reports, which is how much they change from one to the next, is none. The share is
-    of the height above 0, or where values are negative above the first report.
+    A loss within the noise of those reports (their change from one to the next) does not count. The share is taken of
+    the height above 0; for negative values, of the height above the first report.
     """
 
     share: float
     window: int
 
     def _bound(self, view: View) -> float:
-        """What the value may not fall to."""
+        """Returns the value at and below which the check is violated."""
         before = view.values[-self.window - 1 : -1]
         if len(before) < min(self.window, 5):
             return -math.inf
         middle = median(before)
-        _, spread = _scatter([later - earlier for earlier, later in pairwise(before)])  # of a rise, only the noise
+        _, spread = _scatter([later - earlier for earlier, later in pairwise(before)])  # noise, without any trend
         height = middle - min(view.first, 0.0 if middle >= 0 else view.first)
         return middle - max(self.share * height, 3 * spread, 1e-8) if height > 0 else -math.inf
 
     def violated(self, view: View) -> bool:
-        return view.value <= self._bound(view.then or view)  # after a crash there are soon only low values before it
+        return view.value <= self._bound(view.then or view)  # soon after a crash, the window holds only low values
 
     def __str__(self) -> str:
         return f"not losing {self.share:.0%} of what it was over the last {self.window} reports"
 
 
 def _early(view: View, before: float) -> bool:
-    """Whether an alert may be raised or, once raised, may stand: what was lost early is not found by waiting."""
+    """True early in the run, and as long as an alert stands: what was lost early does not return by waiting."""
     return view.then is not None or view.variables.get("progress", 1.0) < before
 
 
@@ -341,7 +340,7 @@ class Exceeds(Check):
 
 @dataclass(frozen=True)
 class Steady(Check):
-    """The value scatters around its own trend by less than this share of its mean, over a window of reports."""
+    """The value scatters around its own trend by less than a share of its mean, over a window of reports."""
 
     share: float
     window: int
@@ -389,7 +388,7 @@ _DELTA = re.compile(r"delta\(\{([^{}]+)\}\)")
 
 
 class UnknownError(Exception):
-    """A formula speaks of a metric or variable that this report does not have."""
+    """A formula names a metric or variable that this report does not have."""
 
 
 _EVALUATOR = SimpleEval(
@@ -402,7 +401,12 @@ _EVALUATOR = SimpleEval(
 
 @lru_cache(maxsize=1024)
 def _parsed(expression: str) -> tuple[ast.AST, dict[str, str], dict[str, str]]:
-    """Its syntax tree, in which names stand in for metrics and for changes of metrics, and what they stand for."""
+    """Parses a formula.
+
+    Returns:
+        Syntax tree, in which placeholders stand for metrics and for changes of metrics; metric of each placeholder for
+        a metric; metric of each placeholder for a change.
+    """
     metrics: dict[str, str] = {}
     changes: dict[str, str] = {}
 
@@ -416,10 +420,10 @@ def _parsed(expression: str) -> tuple[ast.AST, dict[str, str], dict[str, str]]:
 
 
 def evaluate(expression: str, view: View) -> float:
-    """Value of a formula of metrics ``{name}``, their last changes ``delta({name})``, percentiles and run variables.
+    """Evaluates a formula of metrics ``{name}``, last changes ``delta({name})``, percentiles and run variables.
 
     Raises:
-        UnknownError: it speaks of something that was not reported.
+        UnknownError: it names something that was not reported, or its value is undefined.
     """
     tree, metrics, changes = _parsed(expression)
     now = view.rows[-1]
@@ -440,15 +444,15 @@ def evaluate(expression: str, view: View) -> float:
 
 
 def _holds(formula: str, view: View) -> bool:
-    """Whether a formula is true; False if it speaks of something that was not reported."""
+    """True if a formula is true; False if it names something that was not reported."""
     try:
         return bool(evaluate(formula, view))
     except UnknownError:
         return False
 
 
-def _told(formula: str) -> str:
-    """The formula as a reader wants it."""
+def _readable(formula: str) -> str:
+    """Returns the formula without the braces around metric names."""
     return _METRIC.sub(lambda match: match[1], formula)
 
 
@@ -465,22 +469,23 @@ class Holds(Check):
             return False
 
     def __str__(self) -> str:
-        return _told(self.formula)
+        return _readable(self.formula)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One demand, how grave it is when it is not met, and when it applies.
+    """One demand on a metric, its level, and when it applies.
 
     Attributes:
         name: unique within its metric.
         level: one of ``LEVELS``.
-        check: what is demanded.
+        check: the demand.
         when: formula that must hold for the rule to apply; ``tag:x`` is a property of the run.
-        unless: formula that must not hold; one that speaks of what this report does not have does not hold.
-        sustained: reports in a row that must violate it.
-        quiet: reports in a row that must meet it before an alert is cleared; 0 for as many as raise it.
-        sign: which of the metric's warning signs it shows; None for none of them.
+        unless: formula that must not hold; it does not hold if it names something that was not reported.
+        sustained: number of reports in a row that must violate the demand before an alert is raised.
+        quiet: number of reports in a row that must meet it before the alert is cleared; 0 for ``sustained``.
+        sign: key of the warning sign that the rule shows; empty for the sign with the name of the rule, if there is
+            one.
     """
 
     name: str
@@ -490,14 +495,14 @@ class Rule:
     unless: str = ""
     sustained: int = 1
     quiet: int = 0
-    sign: int | None = 0
+    sign: str = ""
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
-            raise ValueError(f"rule {self.name} has level {self.level!r}; legal are {', '.join(LEVELS)}.")
+            raise ValueError(f"rule {self.name} has level {self.level!r}; levels are {', '.join(LEVELS)}.")
 
     def applies(self, view: View, tags: frozenset[str]) -> bool:
-        """Whether the rule has a say on this report."""
+        """True if the rule judges this report."""
         if self.when.startswith("tag:"):
             holds = self.when.removeprefix("tag:") in tags
         else:
@@ -506,7 +511,7 @@ class Rule:
 
     def __str__(self) -> str:
         lasting = f" ({self.sustained} reports in a row)" if self.sustained > 1 else ""
-        told = self.when.removeprefix("tag:").replace("_", " ") if self.when.startswith("tag:") else self.when
-        when = f", when {_told(told)}" if told else ""
-        unless = f", unless {_told(self.unless)}" if self.unless else ""
+        guard = self.when.removeprefix("tag:").replace("_", " ") if self.when.startswith("tag:") else self.when
+        when = f", when {_readable(guard)}" if guard else ""
+        unless = f", unless {_readable(self.unless)}" if self.unless else ""
         return f"{self.check}{when}{unless}{lasting}"

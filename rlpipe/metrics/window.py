@@ -1,7 +1,7 @@
-"""The metrics of one part of one iteration: what one worker collected, or one learner learnt (stop 2 of the data).
+"""Window: the metrics that one actor observed in one iteration, such as a rollout worker or a learner.
 
-A window travels with the batch it describes. Windows merge by the law of ``reductions``; numbers are derived only after
-merging, by ``read``.
+A window travels with the batch it describes. Windows merge by the law of ``reductions``; ``read`` derives numbers only
+after merging.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rlpipe.trajectory import Episode
 
 @dataclass
 class MetricWindow:
-    """Merged observations, by name of the metric they belong to, the episodes that ended, and what was done when.
+    """Merged observations, finished episodes, and spans of time.
 
     Attributes:
-        states: reduction states by metric name.
+        states: reduction states by name of the metric.
         episodes: training episodes that ended in this window.
-        eval_episodes: evaluation episodes that ended in it.
-        spans: of the part it comes from.
-        worker: rank of the rollout worker it comes from, or None.
-        faults: a sentence for each fault that the part made good by itself.
+        eval_episodes: evaluation episodes that ended in this window.
+        spans: activities of the actor.
+        worker: rank of the rollout worker; None for any other actor.
+        faults: a sentence for each fault from which the actor recovered by itself.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -52,19 +52,19 @@ class MetricWindow:
         """Adds raw observations of a metric.
 
         Args:
-            metric: from the catalogue; one that is observed, not derived.
+            metric: a declared metric that is observed, not derived.
             values: numbers of any shape.
             mask: bool of the same shape; only values where it is True count.
-            weights: for a mean: of the same shape.
-            groups: for a mean over groups: number of each value's group, of the same shape; not with a mask.
-            places: for the most recent values: one tuple of integers each, larger is later; not with a mask.
+            weights: weights of the same shape, for a mean.
+            groups: number of each value's group, of the same shape, for a mean over groups; not with a mask.
+            places: one tuple of integers per value, larger is later, for the most recent values; not with a mask.
         Raises:
-            TypeError: the metric is a name or anything else that nobody declared.
-            ValueError: the metric is not observed itself, mask or weights do not fit the values, or a second value is
-                given to a metric that has one writer.
+            TypeError: the metric is a name or any other object that is not a metric.
+            ValueError: the metric is not observed itself, mask or weights do not fit the values, or a metric that is
+                set once is given a second value.
         """
         if not isinstance(metric, Metric):
-            raise TypeError(f"{metric!r} is not a declared metric: declare it once, and observe it with that object.")
+            raise TypeError(f"{metric!r} is not a declared metric: declare it once, and observe that object.")
         if metric.is_family:
             raise ValueError(f"{metric.name} is a family: observe one of its members, metric.member(name).")
         if metric.reduction is None:
@@ -94,10 +94,10 @@ class MetricWindow:
         self._add(metric.name, state)
 
     def observe_state(self, metric: Metric, state: Reduction) -> None:
-        """Adds observations that were reduced where they lie, such as on the learner's device.
+        """Adds observations that were reduced elsewhere, such as on the learner's device.
 
         Raises:
-            ValueError: the metric is reduced in another way.
+            ValueError: the metric has another reduction.
         """
         if metric.reduction is not type(state):
             wanted = metric.reduction.__name__ if metric.reduction else "derived"
@@ -105,7 +105,7 @@ class MetricWindow:
         self._add(metric.name, state)
 
     def merge(self, other: MetricWindow) -> None:
-        """Takes over what another window holds, after its own."""
+        """Adds the contents of another window to this one."""
         for name, state in other.states.items():
             self._add(name, state)
         self.episodes += other.episodes
@@ -118,7 +118,7 @@ class MetricWindow:
         self.states[name] = state if held is None else _pool(name, [held, state])
 
     def read(self, metrics: Sequence[Metric]) -> dict[str, float]:
-        """The numbers a plot shows: one for each metric that has something to say, in the order given."""
+        """Returns the numbers that a plot shows, in the order given; metrics without observations are absent."""
         readings: dict[str, float] = {}
         for metric in metrics:
             if metric.hidden or metric.is_histogram:
@@ -130,7 +130,7 @@ class MetricWindow:
         return readings
 
     def histograms(self, metrics: Sequence[Metric]) -> dict[str, Histogram]:
-        """The distributions a plot shows, by name, of those metrics that are one and were observed."""
+        """Returns the distributions that a plot shows, by name; metrics without observations are absent."""
         found: dict[str, Histogram] = {}
         for metric in metrics:
             for member in metric.members(self.states) if metric.is_histogram else ():
@@ -140,12 +140,12 @@ class MetricWindow:
         return found
 
     def nonfinite(self) -> dict[str, int]:
-        """Number of observations that were not finite, by metric; only those that had any."""
+        """Returns the number of observations that were not finite, by metric; metrics without any are absent."""
         return {name: state.nonfinite for name, state in self.states.items() if state.nonfinite}
 
 
 def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
-    """One window with the observations of all, in the order given. Takes time proportional to their number."""
+    """Merges windows in the order given, in time proportional to their number."""
     held: dict[str, list[Reduction]] = {}
     for window in windows:
         for name, state in window.states.items():
@@ -160,7 +160,7 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
 
 
 def _pool(name: str, states: list[Any]) -> Reduction:
-    """All states of one metric in one."""
+    """Merges all states of one metric."""
     if len({type(state) for state in states}) > 1:
         kinds = ", ".join(sorted({type(state).__name__ for state in states}))
         raise ValueError(f"{name} was observed with more than one reduction: {kinds}.")

@@ -1,1 +1,1 @@
-"""Policies. One file each; the file's name is its name in a configuration."""
+"""Policies, one file each. The file's name is the policy's name in a configuration."""

@@ -1,7 +1,7 @@
-"""What a policy offers to collection (act) and to learning (log-probabilities, entropy, values).
+"""Interface of a policy: actions for collection; log-probabilities, entropy and values for learning.
 
-Randomness comes in from outside, as noise: with the same weights, observations and noise a policy always acts alike,
-whichever process it runs in.
+Randomness comes from outside, as noise: with the same weights, observations and noise a policy always takes the same
+actions, whichever process it runs in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlpipe.plugins import accept_old_names, resolve
 from rlpipe.trajectory import Float32, SpaceSpec
 
 Weights = dict[str, NDArray[Any]]
-"""Parameters and buffers by name, as NumPy arrays: what travels to rollout workers and into checkpoints."""
+"""Parameters and buffers by name, as NumPy arrays; sent to rollout workers and saved in checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -73,62 +73,71 @@ class Snapshot:
 
 
 class Acting(Protocol):
-    """What chooses actions: a ``Policy``, or what asks one that lives elsewhere."""
+    """Chooses actions: a ``Policy``, or a client of one that runs in another process."""
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        """As ``Policy.noise``."""
+        """See ``Policy.noise``."""
 
     def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``Policy.act``."""
+        """See ``Policy.act``."""
 
     def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``Policy.act_each``."""
+        """See ``Policy.act_each``."""
 
 
 class Policy(ABC, nn.Module):
-    """A policy with a value function. A plug-in is made as ``Policy(config, spec)`` and offers ``Config``."""
+    """A policy with a value function. A plug-in has a ``Config`` and is made as ``Policy(config, spec)``."""
 
     Config: ClassVar[type[Any]] = PolicyConfig
     bounded: ClassVar[bool] = False
-    """Whether sampled actions keep to the bounds of the simulator, and carry gradients."""
+    """True if sampled actions stay within the simulator's bounds and carry gradients."""
 
     def __init_subclass__(cls) -> None:
-        """Accepts the earlier name of a hook."""
+        """Accepts the old name of a hook."""
         super().__init_subclass__()
         accept_old_names(cls, {"observe": "update_normalizer"})
 
     def __init__(self) -> None:
-        """Leaves observations as they are; a subclass may set ``normalizer``."""
+        """Starts without normalising observations; a subclass may set ``normalizer``."""
         super().__init__()
         self.normalizer: RunningMoments | None = None
 
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        """[steps, noise width] random numbers that ``act`` turns into a sampled action. They depend on no weights:
-        where a server acts, the policy that draws them has none."""
+        """[steps, noise width] random numbers that ``act`` turns into sampled actions.
+
+        They must not depend on the weights: with an inference server, the policy that draws them has none.
+        """
 
     @abstractmethod
     def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Actions for [N, D] observations.
+        """Chooses actions.
 
         Args:
-            observations: raw, in the simulator's units.
-            noise: [N, noise width] to sample, None for the deterministic action.
+            observations: [N, D] raw, in the simulator's units.
+            noise: [N, noise width] to sample actions; None for the deterministic action.
         Returns:
             actions [N, A] float32 or [N] int64, and their log-probabilities [N] in nats.
         """
 
     def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``act``, but each row is computed by itself: the size of a matrix product can change the rounding of its
-        rows."""
+        """Chooses actions as ``act`` does, but computes each row alone.
+
+        The size of a matrix product can change the rounding of its rows; here it is always the same.
+        """
         rows = range(len(observations))
-        parts = [self.act(observations[n : n + 1], None if noise is None else noise[n : n + 1]) for n in rows]
-        actions, log_probs = zip(*parts, strict=True)
+        answers = [self.act(observations[n : n + 1], None if noise is None else noise[n : n + 1]) for n in rows]
+        actions, log_probs = zip(*answers, strict=True)
         return torch.cat(actions), torch.cat(log_probs)
 
     @abstractmethod
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability [B] and entropy [B] in nats, with gradients, of [B, D] observations and their actions."""
+        """Log-probabilities [B] of given actions and entropies [B], in nats, with gradients.
+
+        Args:
+            observations: [B, D] raw.
+            actions: [B, A] or [B].
+        """
 
     @abstractmethod
     def value(self, observations: Tensor) -> Tensor:
@@ -136,44 +145,49 @@ class Policy(ABC, nn.Module):
 
     @abstractmethod
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters the policy loss trains."""
+        """Parameters that the policy loss trains."""
 
     @abstractmethod
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters the value loss trains."""
+        """Parameters that the value loss trains."""
 
     def action_std(self) -> Tensor | None:
-        """[A] standard deviations of a Gaussian policy, None for another."""
+        """[A] standard deviations of a Gaussian policy; None for any other policy."""
         return None
 
     def normalized(self, observations: Tensor) -> Tensor:
-        """[B, D] observations as its networks see them."""
+        """[B, D] observations as the networks see them."""
         return observations if self.normalizer is None else self.normalizer.normalize(observations)
 
     def update_normalizer(self, observations: Tensor, learners: LearnerGroup = SINGLE_LEARNER) -> None:
-        """Takes note of [B, D] observations that were learnt from, here and by the other learners."""
+        """Updates running statistics by the [B, D] observations of a batch, after its update.
+
+        Args:
+            observations: this learner's share of the batch, raw.
+            learners: all learners; the statistics include the shares of the others.
+        """
         if self.normalizer is not None:
             self.normalizer.update(observations, learners)
 
     def weights(self) -> Weights:
-        """Everything, as copies."""
+        """All parameters and buffers, as copies."""
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
 
     def acting_weights(self) -> Weights:
-        """What ``act`` needs; a policy whose critic does not act leaves it out."""
+        """Weights that ``act`` needs; a policy may leave out its critic."""
         return self.weights()
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Copies weights in; those that are not given stay.
+        """Replaces the named weights by copies; others keep their values.
 
         Raises:
-            ConfigError: they belong to a policy of another shape.
+            ConfigError: the weights belong to a policy of another shape.
         """
         own = self.state_dict()
         with torch.no_grad():
             for name, array in weights.items():
                 if name not in own or tuple(own[name].shape) != array.shape:
-                    has = f"has shape {tuple(own[name].shape)}" if name in own else "has none of that name"
+                    has = f"has shape {tuple(own[name].shape)}" if name in own else "has no weights of that name"
                     raise ConfigError(
                         f"weights {name} of shape {array.shape} do not fit the policy, which {has}: they were trained "
                         "with another policy or on another task."
@@ -182,7 +196,7 @@ class Policy(ABC, nn.Module):
 
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
-    """The configured policy with its first weights, which depend on ``runner.seed`` alone."""
+    """Builds the configured policy; its first weights depend on ``runner.seed`` alone."""
     torch.manual_seed(config.runner.seed)
     policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
     return policy
@@ -210,10 +224,10 @@ class PerceptronConfig(PolicyConfig):
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of each dimension over everything observed.
+    """Mean and variance of each dimension over all values so far.
 
-    Parts merge by Chan's formula in float64, so that observing a batch at once, in pieces, or on several workers and
-    then merging gives the same moments.  Chan, Golub, LeVeque 1983, The American Statistician 37:242-247.
+    Batches merge by Chan's formula in float64, so one batch, its pieces in turn, or the shares of several learners give
+    the same moments.  Chan, Golub, LeVeque 1983, The American Statistician 37:242-247.
     """
 
     count: Tensor
@@ -221,14 +235,14 @@ class RunningMoments(nn.Module):
     squares: Tensor
 
     def __init__(self, width: int) -> None:
-        """Nothing observed: normalising changes nothing."""
+        """Starts without values: normalising changes nothing yet."""
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
 
     def update(self, values: Tensor, learners: LearnerGroup = SINGLE_LEARNER) -> None:
-        """Takes in [B, width] values, and those of the other learners."""
+        """Adds [B, width] values of this learner, and those of the other learners."""
         values = values.double()
         mean = values.sum(0) / max(len(values), 1)
         moments = torch.stack([torch.full_like(mean, len(values)), mean, (values - mean).square().sum(0)])
@@ -241,15 +255,14 @@ class RunningMoments(nn.Module):
             self.count.copy_(total[0])
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Values with mean 0 and deviation 1, clamped to 10 deviations; unchanged before anything was observed."""
+        """Shifts and scales values to mean 0 and deviation 1, clamped to 10 deviations; unchanged before any update."""
         deviation = (self.squares / self.count.clamp(min=1.0) + 1e-8).sqrt()
         normal = ((values - self.mean.float()) / deviation.float()).clamp(-10.0, 10.0)
-        return torch.where(self.count > 0, normal, values)  # on the device: asking for the count would wait for it
+        return torch.where(self.count > 0, normal, values)  # reading the count on the host would wait for the device
 
 
 class Head(nn.Linear):
-    """The last layer of a network: in float32 also where matrix products have fewer bits, because differences of
-    log-probabilities and of values are small."""
+    """Last layer of a network, always in float32: differences of log-probabilities and of values are small."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type):
@@ -259,7 +272,13 @@ class Head(nn.Linear):
 
 
 def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> nn.Sequential:
-    """Linear layers, orthogonal as in Andrychowicz et al. 2021 (arXiv:2006.05990), the last scaled by ``last_gain``."""
+    """Linear layers with orthogonal weights, as in Andrychowicz et al. 2021 (arXiv:2006.05990).
+
+    Args:
+        sizes: widths, from the inputs to the outputs.
+        activation: between the layers.
+        last_gain: scale of the last layer's weights.
+    """
     layers: list[nn.Module] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         last = index == len(sizes) - 2

@@ -1,5 +1,7 @@
-"""Multilayer perceptrons: separate actor and critic; a Gaussian whose deviation does not depend on the state, or a
-categorical distribution.
+"""Multilayer perceptrons: separate actor and critic, for continuous or discrete actions.
+
+Continuous actions have a Gaussian whose deviation does not depend on the state, discrete ones a categorical
+distribution.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class MLPConfig(PerceptronConfig):
 
 
 class MLPPolicy(Policy):
-    """Actor and critic that share nothing but, if asked for, the normalisation of observations."""
+    """Actor and critic that share at most the normalisation of observations."""
 
     Config = MLPConfig
 

@@ -1,6 +1,6 @@
-"""A Gaussian squashed into the bounds of the action by tanh, with a deviation that depends on the state.
+"""Gaussian that tanh squashes into the bounds of the action, with a deviation that depends on the state.
 
-Haarnoja et al. 2018, arXiv:1812.05905, appendix C. What soft actor-critic needs: a sampled action carries gradients.
+Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Its sampled actions carry gradients, as soft actor-critic needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlpipe.trajectory import Float32, SpaceSpec
 __all__ = ["SquashedGaussianPolicy"]
 
 _EDGE = 1.0 - 1e-6
-"""How near to its bounds an action is taken for one that was sampled: at the bound itself the density is infinite."""
+"""Bound, in half ranges, to which given actions are clamped: at the action's own bound the density is infinite."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SquashedGaussianPolicy(Policy):
         """Draws the first weights from torch's global generator.
 
         Raises:
-            ConfigError: actions are discrete, or have no finite bounds.
+            ConfigError: the actions are discrete, or have no finite bounds.
         """
         super().__init__()
         low, high = spec.action_low, spec.action_high
@@ -72,13 +72,13 @@ class SquashedGaussianPolicy(Policy):
         self.register_buffer("half_range", torch.tensor(0.5 * (high - low)), persistent=False)
 
     def _moments(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, A] mean, and logarithm of the standard deviation, before squashing."""
+        """[B, A] means and logarithms of standard deviations, before squashing."""
         mean, log_std = self.actor(self.normalized(observations)).chunk(2, -1)
         low, high = self._limits
         return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
 
     def _log_prob(self, mean: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
-        """[B] log-density of the squashed action, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
+        """[B] log-densities of squashed actions, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
         scaled = (unsquashed - mean) * (-log_std).exp()
         gaussian = -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))
         slope = 2.0 * (math.log(2.0) - unsquashed - functional.softplus(-2.0 * unsquashed)) + self.half_range.log()
@@ -96,7 +96,7 @@ class SquashedGaussianPolicy(Policy):
         mean, log_std = self._moments(observations)
         squashed = ((actions - self.middle) / self.half_range).clamp(-_EDGE, _EDGE)
         log_prob = self._log_prob(mean, log_std, squashed.atanh())
-        return log_prob, -log_prob  # the entropy has no closed form; this estimates it from the action taken
+        return log_prob, -log_prob  # the entropy has no closed form; the taken action estimates it
 
     def value(self, observations: Tensor) -> Tensor:
         values: Tensor = self.critic(self.normalized(observations)).squeeze(-1)

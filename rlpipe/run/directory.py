@@ -7,7 +7,6 @@ nothing more, lines wait in memory, in their order, and what stands on the disk 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rlpipe import files
 from rlpipe.config.protocol import protocol
@@ -34,6 +33,7 @@ from rlpipe.metrics.spans import Span
 from rlpipe.plugins import nearest
 from rlpipe.run import checkpoint, shapes
 from rlpipe.run.checkpoint import Checkpoint
+from rlpipe.run.locks import Lock, TemporaryLock
 from rlpipe.trajectory import Episode
 
 TIMELINE = "timeline.jsonl"
@@ -267,36 +267,41 @@ class RunDirectory:
         """Writes a line of ``events.jsonl``."""
         self.append("events.jsonl", [event.as_json()])
 
-    def held(self, patience: float = 20.0) -> IO[str]:
-        """The directory, to write in until the answer is closed: one writer at a time, on whatever machine.
+    def lock_for_writing(self, patience: float = 20.0) -> Lock:
+        """Locks the directory for its one writer; the lock file stays.
 
         Args:
-            patience: seconds to wait for the logger of a run that has just died.
+            patience: seconds to wait for the logger of a run that has just died
         Raises:
-            ConfigError: somebody writes here.
+            ConfigError: another process writes here, or the directory cannot be written.
         """
-        return locked(
-            self.path / ".lock", patience, f"{self.path} is being written: the run goes on. Stop it before resuming."
-        )
-
-    def claimed(self, patience: float = 20.0) -> IO[str]:
-        """The run, to go on with until the answer is closed: one start at a time. The logger, which then holds the
-        directory, may live in another process.
-
-        Args:
-            patience: seconds to wait for a start, and for the logger of a run, that have just died.
-        Raises:
-            ConfigError: another start goes on with it, or the run itself still goes on.
-        """
-        told = f"{self.path} was resumed and goes on: wait for its end, or stop it."
+        refusal = f"{self.path} is being written: the run is in progress. Stop it before resuming."
         try:
-            with ExitStack() as claims:
-                claim = claims.enter_context(locked(self.path / ".resume.lock", patience, told))
-                self.held(patience).close()
-                claims.pop_all()
+            return Lock(self.path / ".lock", patience, refusal)
         except OSError as error:
-            raise ConfigError(f"{self.path} cannot be written, so its run cannot go on there: {error}.") from error
-        return claim
+            raise ConfigError(f"{self.path / '.lock'} cannot be written: {error.strerror or error}.") from error
+
+    def lock_for_resuming(self, patience: float = 20.0) -> Lock:
+        """Locks the run for the one start that resumes it.
+
+        The logger of that start, which writes the directory, may live in another process and takes its own lock.
+
+        Args:
+            patience: seconds to wait for a start, and for the logger of a run, that have just died
+        Raises:
+            ConfigError: another start resumes the run, the run is in progress, or its directory cannot be written.
+        """
+        refusal = f"{self.path} was resumed and is in progress: wait for its end, or stop it."
+        try:
+            lock = TemporaryLock(self.path / ".resume.lock", patience, refusal)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written, so its run cannot be resumed there: {error}.") from error
+        with ExitStack() as on_refusal:
+            on_refusal.enter_context(lock)
+            if (self.path / ".lock").exists():
+                self.lock_for_writing(patience).release()
+            on_refusal.pop_all()
+        return lock
 
     def roll_back(self, iteration: int) -> Rollback:
         """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
@@ -343,31 +348,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         ConfigError: a line is damaged.
     """
     return shapes.read_lines(path)
-
-
-def locked(file: Path, patience: float, otherwise: str) -> IO[str]:
-    """A file that this process alone holds, until it closes it or ends in whatever way.
-
-    Args:
-        patience: seconds to wait for another process.  otherwise: what to tell the user if that goes on.
-    Raises:
-        ConfigError: another process holds it.
-    """
-    try:
-        held = file.open("a")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error
-    ends = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > ends:
-                held.close()
-                raise ConfigError(otherwise) from None
-            time.sleep(0.1)
-        else:
-            return held
 
 
 def now() -> float:

@@ -22,7 +22,8 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import resolve
 from rlpipe.run import checkpoint, shapes
-from rlpipe.run.directory import RunDirectory, locked
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.locks import Lock
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,17 @@ class Follower:
         self._forgets = self._class.can_forget(self._options)
         directory.check()
         self._file = mark_file(directory.path, name)
+        lock_file = self._file.with_suffix(".lock")
         try:
-            self._file.parent.mkdir(exist_ok=True)
+            lock_file.parent.mkdir(exist_ok=True)
+            self._lock = Lock(
+                lock_file,
+                patience,
+                f"another process keeps {name} up to date for this run already: leave it to that, or wait until the "
+                "run has ended.",
+            )
         except OSError as error:
-            raise ConfigError(f"{self._file.parent} cannot be made: {error.strerror or error}.") from error
-        self._lock = locked(
-            self._file.with_suffix(".lock"),
-            patience,
-            f"another process keeps {name} up to date for this run already: leave it to that, or wait until the run "
-            "has ended.",
-        )
+            raise ConfigError(f"{lock_file} cannot be written: {error.strerror or error}.") from error
         given = hashlib.sha256(repr(self._options).encode()).hexdigest()[:8]
         mark = read_mark(self._file)
         self._mark = mark if mark.options == given else Mark(options=given)
@@ -112,7 +114,7 @@ class Follower:
 
     def close(self) -> None:
         """Lets another follower have the view. One that is open is left as it is, to be opened again."""
-        self._lock.close()
+        self._lock.release()
 
     @property
     def withheld(self) -> int:

@@ -58,7 +58,7 @@ class MetricLogger:
             kept: ``metrics`` of the checkpoint a run resumes from, else empty.
         """
         self._directory = directory
-        self._lock = directory.held()
+        self._lock = directory.lock_for_writing()
         self._full = False
         self._info = info
         self._config = config
@@ -281,7 +281,7 @@ class MetricLogger:
         for backend in self._backends:
             backend.close(status)
         behind = self._backend_processes.finish(timeout)
-        self._lock.close()
+        self._lock.release()
         return Backlog(tuple(behind), unwritten)
 
 

@@ -1,5 +1,6 @@
-"""Which run a start goes on with: the one that is named, or the one that ``runner.auto_resume`` finds. That run is
-held, so that two starts at once never go on with the same.
+"""Chooses the run that a start resumes: the one that is named, or the one that ``runner.auto_resume`` finds.
+
+The run is locked, so that two starts at the same time never resume the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from rlpipe.config.tree import from_yaml, leaves, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Status
 from rlpipe.run import checkpoint
-from rlpipe.run.directory import RunDirectory, locked
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.locks import TemporaryLock
 
 log = logging.getLogger("rlpipe")
 
@@ -33,70 +35,69 @@ _CHANGES_NOTHING = (
 
 
 @contextmanager
-def claimed(config: Config, resume: Path | None, patience: float = 20.0) -> Iterator[Path | None]:
-    """The directory of the run to go on with, held against other starts while inside; None for a new run.
+def locked_run(config: Config, resume: Path | None, patience: float = 20.0) -> Iterator[Path | None]:
+    """Directory of the run to resume, locked against other starts inside the context; None for a new run.
 
     Args:
-        config: of the start.  resume: directory that was named; None looks for one where ``runner.auto_resume`` is set.
-        patience: seconds to wait for a start or a run that has just been killed.
+        config: configuration of the start
+        resume: run directory that was named; None looks for one if ``runner.auto_resume`` is set
+        patience: seconds to wait for a start or a run that has just been killed
     Raises:
-        ConfigError: another start goes on with it, or the run still goes on.
+        ConfigError: another start resumes the run, or the run is in progress.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         if resume is not None:
-            held.enter_context(RunDirectory.existing(resume).claimed(patience))
+            locks.enter_context(RunDirectory.existing(resume).lock_for_resuming(patience))
         elif config.runner.auto_resume:
-            held.enter_context(_only_start(config, patience))
-            resume = _found(config, held, patience)
+            locks.enter_context(_settings_lock(config, patience))
+            resume = _auto_resumed(config, locks, patience)
         yield resume
 
 
 def completed(config: Config) -> Path | None:
-    """The newest run of the same experiment, seed and settings, if it completed."""
+    """Returns the newest run of the same experiment, seed and settings if it completed."""
     runs = [run for run in _runs(config) if not _differences(run, config)]
     return runs[0] if runs and _status(runs[0]) == Status.COMPLETED else None
 
 
-def _only_start(config: Config, patience: float) -> Any:
-    """Held while a run of these settings goes on that was started with ``runner.auto_resume``, also a new one."""
+def _settings_lock(config: Config, patience: float) -> TemporaryLock:
+    """Locks these settings and this seed for one start with ``runner.auto_resume``, whether its run is new or not."""
     folder = _folder(config)
     name = hashlib.blake2b(json.dumps(_settings(to_yaml(config)), sort_keys=True).encode(), digest_size=6).hexdigest()
+    refusal = (
+        f"runner.auto_resume is true, and a run in {folder} with these settings and runner.seed={config.runner.seed} "
+        "is in progress already: wait for its end, or stop it."
+    )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return locked(
-            folder / f".auto-resume-seed{config.runner.seed}-{name}.lock",
-            patience,
-            f"runner.auto_resume is true, and a run in {folder} with these settings and runner.seed="
-            f"{config.runner.seed} goes on already: wait for its end, or stop it.",
-        )
+        return TemporaryLock(folder / f".auto-resume-seed{config.runner.seed}-{name}.lock", patience, refusal)
     except OSError as error:
         raise ConfigError(f"runner.logger.log_path: cannot write to {folder}: {error}.") from error
 
 
-def _found(config: Config, held: ExitStack, patience: float) -> Path | None:
-    """The run that ``runner.auto_resume`` means, held from now on; what was found is told."""
+def _auto_resumed(config: Config, locks: ExitStack, patience: float) -> Path | None:
+    """Finds and locks the run that ``runner.auto_resume`` means, and logs the choice."""
     runs = _runs(config)
     same = [run for run in runs if not _differences(run, config)]
     for run in same:
         if _status(run) == Status.COMPLETED:
             log.info("%s has completed; a new run begins (runner.auto_resume).", run)
             return None
-        with ExitStack() as claim:
+        with ExitStack() as lock:
             directory = RunDirectory.existing(run)
-            claim.enter_context(directory.claimed(patience))
+            lock.enter_context(directory.lock_for_resuming(patience))
             try:
                 state = checkpoint.newest(directory.path)
             except checkpoint.NoCheckpointError as error:
                 log.info("%s", error)
                 continue
-            held.push(claim.pop_all())
-            log.info("Going on with %s after iteration %d (runner.auto_resume).", run, state.meta["iteration"])
+            locks.push(lock.pop_all())
+            log.info("Resuming %s after iteration %d (runner.auto_resume).", run, state.meta["iteration"])
             return run
     if same or not runs:
-        log.info("There is no run to go on with in %s; a new one begins (runner.auto_resume).", _folder(config))
+        log.info("There is no run to resume in %s; a new one begins (runner.auto_resume).", _folder(config))
     else:
-        told = "; ".join(_differences(runs[0], config)[:3])
-        log.warning("%s has other settings, so a new run begins (runner.auto_resume): %s.", runs[0], told)
+        differences = "; ".join(_differences(runs[0], config)[:3])
+        log.warning("%s has other settings, so a new run begins (runner.auto_resume): %s.", runs[0], differences)
     return None
 
 
@@ -105,7 +106,7 @@ def _folder(config: Config) -> Path:
 
 
 def _runs(config: Config) -> list[Path]:
-    """Run directories of the experiment and seed, the newest first."""
+    """Lists the run directories of the experiment and seed, the newest first."""
     name = re.compile(rf"(\d{{8}}-\d{{6}})-seed{config.runner.seed}(?:-(\d+))?")
     found = [
         (match[1], int(match[2] or 1), file.parent.resolve())
@@ -116,7 +117,7 @@ def _runs(config: Config) -> list[Path]:
 
 
 def _status(run: Path) -> str:
-    """Status in ``run.json``; empty where that cannot be read."""
+    """Returns the status in ``run.json``; empty if it cannot be read."""
     try:
         return str(RunDirectory(run).read_json().get("status"))
     except (OSError, ValueError, AttributeError):
@@ -129,7 +130,10 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def _differences(run: Path, config: Config) -> list[str]:
-    """In which settings a run is not that of a configuration, as sentences. A new version may have added keys."""
+    """Lists the settings in which a run differs from a configuration, one phrase each.
+
+    Keys that the run lacks do not count: a newer version may have added them.
+    """
     try:
         before = _settings((run / "config.yaml").read_text(encoding="utf-8"))
     except Exception as error:  # YAML's own errors have no common base that OmegaConf promises

@@ -42,7 +42,7 @@ class TrainResult:
         directory: run directory
         checkpoint: last checkpoint; None if the run was interrupted before its first iteration
         metrics: metrics of the last iteration, with those of the final evaluation if the run completed
-        seconds: wall clock time of the training loop
+        seconds: wall clock time of the run, start-up included
     """
 
     status: Status
@@ -164,7 +164,7 @@ class _Run:
     def _roll_back(self) -> Rollback:
         """Takes the run directory back to the checkpoint, or to the beginning."""
         assert self._directory is not None
-        with self._directory.held():
+        with self._directory.lock_for_writing():
             rollback = self._directory.roll_back(self._done)
             self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
         return rollback

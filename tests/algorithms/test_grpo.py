@@ -71,7 +71,7 @@ def test_by_trajectory_a_long_one_weighs_no_more_than_a_short_one():
 
 
 def test_another_aggregation_is_refused_by_name():
-    with pytest.raises(ValueError, match="'token', which is none of decision, trajectory"):
+    with pytest.raises(ValueError, match="'token'; it must be one of decision, trajectory"):
         loss_weights(torch.tensor([0]), "token")
 
 

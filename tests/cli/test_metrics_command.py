@@ -115,7 +115,7 @@ def test_an_unknown_filter_is_refused_with_the_nearest_one(option, value, said):
             "merged The mean of all observations, pooled over all minibatches, workers",
         ),
         ("time/fps", "merged Computed once, after time/total_timesteps and time/training_seconds have been merged."),
-        ("objective/kl_coef", "needs A frozen reference policy; absent without."),
+        ("objective/kl_coef", "needs A frozen reference policy; absent otherwise."),
         ("completions/mean_length", "tokens The length of a completion, in environment steps"),
     ],
 )
@@ -129,7 +129,7 @@ def test_an_explanation_has_meaning_formula_unit_band_alerts_signs_and_names():
         "Share of decisions whose gradient the clip cuts.",
         "mean_i [-A_i clip(r_i) > -A_i r_i]",
         "unit fraction",
-        "merged Sum and count are added up over all minibatches, workers and ranks, and divided once.",
+        "merged Sum and count are added up over all minibatches, workers and learners, and divided once.",
         "healthy 0 to 0.2 [band]",
         "warn at most 0.3 (5 reports in a row) [sustained_high]",
         "seen above 0.3 for several iterations because the policy changes too fast",
@@ -156,10 +156,9 @@ def test_the_closest_metric_is_explained_and_the_others_are_mentioned():
     assert [one["metric"] for one in explained["see_also"]] == ["train/actor/clip_fraction"]
 
 
-@pytest.mark.parametrize("name", [*CATALOGUE, *sorted({use.name.key for system in SYSTEMS for use in uses(system)})])
-def test_every_name_has_an_explanation(name):
-    assert find(name)
-    assert data("explain", name)["metrics"]
+def test_every_name_has_an_explanation():
+    known = [*CATALOGUE, *sorted({use.name.key for system in SYSTEMS for use in uses(system)})]
+    assert [name for name in known if not (find(name) and data("explain", name)["metrics"])] == []
 
 
 @pytest.mark.parametrize(

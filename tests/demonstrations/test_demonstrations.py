@@ -68,7 +68,7 @@ def test_another_reward_is_the_recorded_one(tmp_path):
         ({"id": "Push-v1"}, SPEC, "made with id Reach-v1, but env.train.id is Push-v1"),
         ({"control_mode": "pd_ee"}, SPEC, "made with control_mode pd, but env.train.control_mode is pd_ee"),
         ({"reward_mode": "normalized_dense"}, SPEC, "recorded with reward_mode dense"),
-        ({}, SpaceSpec(5, 1, None, SPEC.action_low, SPEC.action_high), r"simulator's width ask for \(6, 5\)"),
+        ({}, SpaceSpec(5, 1, None, SPEC.action_low, SPEC.action_high), r"simulator's observations require \(6, 5\)"),
         ({}, SpaceSpec(4, 2, None, np.full(2, -1.0), np.full(2, 1.0)), r"actions of shape \(5, 1\)"),
         (
             {},
@@ -106,7 +106,7 @@ def test_rlpd_needs_demonstrations(tmp_path):
 
 
 def test_demonstrations_that_nothing_learns_from_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"algorithm\.name=ppo learns nothing from it"):
+    with pytest.raises(ConfigError, match=r"algorithm\.name=ppo does not learn from demonstrations"):
         check_demonstrations(scripted(tmp_path, "demos=some.h5"))
 
 
@@ -117,7 +117,9 @@ def test_evaluation_may_not_ask_what_was_shown(tmp_path):
         .read_text()
         .replace('{"env_info"', '{"episodes": [{"episode_seed": 1000003}], "env_info"')
     )
-    with pytest.raises(ConfigError, match=r"uses seeds 1000000 to 1000005, of which .* shows 1, such as 1000003"):
+    with pytest.raises(
+        ConfigError, match=r"uses seeds 1000000 to 1000005, but .* demonstrates 1 of them, such as 1000003"
+    ):
         check_demonstrations(config)
 
 

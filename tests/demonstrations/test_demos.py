@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe.demonstrations import planner
 from rlpipe.demonstrations.dataset import last_attempt
-from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, PlannerError, check, compact, look, make
+from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, compact, make_demonstrations
+from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
+from rlpipe.demonstrations.planner_program import describe_python
 from rlpipe.errors import ConfigError
 
 READY = {
@@ -41,7 +42,7 @@ def program(folder, text, name="python"):
 def answering(folder, then="exit 0", **changes):
     """A Python that tells what it has, and does something else when it is to plan."""
     (folder / "answer").write_text(f"\x1e{json.dumps(READY | changes)}\n")
-    return program(folder, f'#!/bin/sh\ncase "$2" in *"def _look"*) cat {folder}/answer;; *) {then};; esac\n')
+    return program(folder, f'#!/bin/sh\ncase "$2" in *"def describe_python"*) cat {folder}/answer;; *) {then};; esac\n')
 
 
 def without(name, version=None):
@@ -51,27 +52,27 @@ def without(name, version=None):
 def order(folder, python, **changes):
     """What a test asks to be made."""
     options = {"python": python, "first_seed": 0, "progress": lambda *_: None} | changes
-    return make("PickCube-v1", options.pop("count", 4), "pd_ee_delta_pos", folder, **options)
+    return make_demonstrations("PickCube-v1", options.pop("count", 4), "pd_ee_delta_pos", folder, **options)
 
 
 # --- what the planner needs
 
 
 def test_this_python_says_what_it_has():
-    found = look(sys.executable)
+    found = describe(sys.executable)
     assert found.versions["numpy"] == np.__version__
     assert found.python == ".".join(map(str, sys.version_info[:3]))
 
 
 @pytest.mark.maniskill
 def test_the_tasks_with_a_planner_are_read_from_maniskill():
-    assert {"PickCube-v1", "StackCube-v1", "PlaceSphere-v1"} <= {*look(sys.executable).tasks}
+    assert {"PickCube-v1", "StackCube-v1", "PlaceSphere-v1"} <= {*describe(sys.executable).tasks}
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"versions": without("numpy", "2.4.6")}, "mplib 0.1.1, the planner, dies without a message under numpy 2"),
+        ({"versions": without("numpy", "2.4.6")}, "mplib 0.1.1, the planner, crashes without a message under numpy 2"),
         ({"versions": without("mani_skill")}, "mani_skill is not installed"),
         ({"versions": without("mplib")}, "mplib is not installed"),
         ({"versions": without("mplib"), "system": "Darwin"}, "is made for Linux, and this is Darwin"),
@@ -89,13 +90,13 @@ def test_what_is_missing_is_said_with_what_was_found_and_the_commands_that_help(
 
 def test_a_planner_that_knows_numpy_2_may_have_it(tmp_path):
     versions = {"numpy": "2.4.6", "mani_skill": "4.0.0", "mplib": "0.2.1"}
-    assert look(answering(tmp_path, versions=versions)).lacks() == []
+    assert describe(answering(tmp_path, versions=versions)).problems() == []
 
 
 def test_a_task_without_a_planner_is_told_the_ones_with(tmp_path):
     python = answering(tmp_path)
     with pytest.raises(ConfigError, match=r"no motion planner for 'PickCub-v1'; did you mean 'PickCube-v1'\?"):
-        check(python, "PickCub-v1", look(python))
+        check_planner(python, "PickCub-v1", describe(python))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +110,12 @@ def test_a_task_without_a_planner_is_told_the_ones_with(tmp_path):
 )
 def test_an_interpreter_that_does_not_answer_is_named_with_how_it_ended(tmp_path, text, says):
     with pytest.raises(ConfigError, match=says):
-        look(program(tmp_path, text))
+        describe(program(tmp_path, text))
 
 
 def test_an_interpreter_that_does_not_exist_is_named():
     with pytest.raises(ConfigError, match=r"'no/python', which cannot be run: No such file"):
-        look("no/python")
+        describe("no/python")
 
 
 @pytest.mark.parametrize(("first_seed", "count"), [(-1, 1), (0, 0), (FIRST_EVALUATION_SEED - 1, 2)])
@@ -162,9 +163,9 @@ def test_a_planner_that_gives_up_says_where(tmp_path):
 
 def test_whoever_stops_listening_ends_the_process(tmp_path):
     python = program(tmp_path, "#!/bin/sh\nprintf '\\036{\"pid\": %d}\\n' $$\nexec sleep 600\n")
-    messages = planner._ask(python, planner._look)
-    pid = next(messages)["pid"]
-    messages.close()
+    running = messages(python, describe_python)
+    pid = next(running)["pid"]
+    running.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -177,7 +178,7 @@ import ast, json, pathlib, re, sys
 import h5py, numpy as np
 
 text = sys.argv[2]
-if "def _look" in text:
+if "def describe_python" in text:
     print({answer!r})
     sys.exit()
 asked = json.loads(ast.literal_eval(re.search(r"json\\.loads\\((.*)\\)\\)$", text)[1]))
@@ -299,8 +300,8 @@ IS_GRASPED = 18
 
 @pytest.mark.maniskill
 def test_the_planner_makes_demonstrations_whose_seeds_lead_to_where_they_begin(tmp_path):
-    if reasons := look(HERE).lacks():
-        pytest.skip(f"{HERE}: {'; '.join(reasons)} (RLPIPE_PLANNER_PYTHON may name another Python)")
+    if problems := describe(HERE).problems():
+        pytest.skip(f"{HERE}: {'; '.join(problems)} (RLPIPE_PLANNER_PYTHON may name another Python)")
     made = order(tmp_path / "out", HERE, first_seed=11, count=2)
     assert made.trajectories == 2
     assert min(made.seeds) >= 11

@@ -50,14 +50,11 @@ def fuzz(examples: int) -> settings:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Files below a folder, and folders that hold nothing. Left out are the empty files by which a start holds a run
-    or an experiment: they stay, for what takes a lock's file away opens the lock to two.
-    """
+    """Files below a folder, and folders that hold nothing."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
         if not (path.is_dir() and any(path.iterdir()))
-        if not re.fullmatch(r"\.(resume|auto-resume-.*)\.lock", path.name)
     }
 
 
@@ -295,6 +292,8 @@ TYPED = [
     (f"{TRAIN} runner..seed=1", ["runner..seed"]),
     (f"{TRAIN} runner[seed=1", ["runner[seed=1"]),
     (TRAIN, [NOBODY, "HOST:PORT"]),
+    (f"{TRAIN} runner.auto_resume=true", [NOBODY, "HOST:PORT"]),
+    (f"train --resume run runner.total_timesteps=128 --ray-address {NOBODY}", [NOBODY, "HOST:PORT"]),
     # files and commands
     ("train", ["configuration", "--resume"]),
     ("train tsk.yaml", ["tsk.yaml", "'task.yaml'"]),

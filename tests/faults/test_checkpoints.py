@@ -304,7 +304,7 @@ class TestNewest:
         assert (run / "checkpoints" / "iteration-000004.npz.damaged").read_bytes() == kept
         (told,) = [event for event in lines(run, "events.jsonl") if event["kind"] == "damaged"]
         assert told["data"] == {"file": "iteration-000004.npz"}
-        assert "iteration-000004.npz was not whole" in told["message"]
+        assert "iteration-000004.npz was damaged" in told["message"]
         assert checkpoint.newest(run).meta["iteration"] == 4
         assert [row["iteration"] for row in lines(run, "metrics.jsonl")] == [1, 2, 3, 4]
 
@@ -313,8 +313,7 @@ class TestNewest:
         before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
         with pytest.raises(NoCheckpointError, match="none of its 2 checkpoints is whole"):
             goes_on(run)
-        assert {file: file.read_bytes() for file in before} == before
-        assert {file for file in run.rglob("*") if file.is_file()} - before.keys() == {run / ".resume.lock"}
+        assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
 
     def test_one_under_the_name_of_another_is_passed_over(self, run):
         shutil.copy(run / "checkpoints" / "iteration-000002.npz", run / "checkpoints" / "iteration-000009.npz")
@@ -516,7 +515,7 @@ CHILD = """
 import random, sys
 from pathlib import Path
 import numpy as np
-from rlpipe import checkpoint
+from rlpipe.run import checkpoint
 from rlpipe.metrics import CATALOGUE
 
 run, meta = Path(sys.argv[1]), {"run_id": "a", "config": "{}", "metrics": {}}
@@ -614,7 +613,7 @@ def died(run: Path) -> Path:
 
 
 def found(config) -> Path | None:
-    with resume.claimed(config, None, patience=0) as path:
+    with resume.locked_run(config, None, patience=0) as path:
         return path
 
 
@@ -627,7 +626,7 @@ class TestAutoResume:
         result = rlpipe.train(auto(tmp_path), local=True)
         assert (result.directory, result.status) == (second, "completed")
         assert [row["iteration"] for row in lines(second, "metrics.jsonl")] == [1, 2, 3, 4]
-        assert f"Going on with {second} after iteration 2 (runner.auto_resume)." in caplog.text
+        assert f"Resuming {second} after iteration 2 (runner.auto_resume)." in caplog.text
 
     @pytest.mark.parametrize("status", ["running", "interrupted", "failed", "stopped"])
     def test_whatever_ended_it_before_its_end(self, run, tmp_path, status):
@@ -638,7 +637,7 @@ class TestAutoResume:
     def test_without_a_run_a_new_one_begins(self, tmp_path, caplog):
         caplog.set_level("INFO")
         assert found(auto(tmp_path)) is None
-        assert "There is no run to go on with" in caplog.text
+        assert "There is no run to resume" in caplog.text
 
     def test_without_the_key_nothing_is_looked_for(self, run, tmp_path):
         died(run)
@@ -707,32 +706,32 @@ class TestAutoResume:
 
     def test_two_starts_never_take_the_same_run(self, run, tmp_path):
         died(run)
-        with resume.claimed(auto(tmp_path), None, patience=0) as taken:
+        with resume.locked_run(auto(tmp_path), None, patience=0) as taken:
             assert taken == run.resolve()
-            with pytest.raises(ConfigError, match=r"with these settings and runner\.seed=0 goes on already"):
+            with pytest.raises(ConfigError, match=r"with these settings and runner\.seed=0 is in progress already"):
                 found(auto(tmp_path))
             with (
-                pytest.raises(ConfigError, match="was resumed and goes on"),
-                resume.claimed(scripted(tmp_path), run, patience=0),
+                pytest.raises(ConfigError, match="was resumed and is in progress"),
+                resume.locked_run(scripted(tmp_path), run, patience=0),
             ):
                 pass
         assert found(auto(tmp_path)) == run.resolve()
 
     def test_two_starts_never_begin_the_same_run(self, tmp_path):
         with (
-            resume.claimed(auto(tmp_path), None, patience=0),
-            pytest.raises(ConfigError, match="goes on already"),
+            resume.locked_run(auto(tmp_path), None, patience=0),
+            pytest.raises(ConfigError, match="is in progress already"),
         ):
             found(auto(tmp_path))
 
     def test_starts_with_other_settings_or_seeds_do_not_wait_for_each_other(self, tmp_path):
-        with resume.claimed(auto(tmp_path), None, patience=0):
+        with resume.locked_run(auto(tmp_path), None, patience=0):
             assert found(auto(tmp_path, "runner.seed=1")) is None
             assert found(auto(tmp_path, "learner.lr=0.5")) is None
 
     def test_a_run_that_is_being_written_is_not_taken(self, run, tmp_path):
         died(run)
-        with RunDirectory(run).held(), pytest.raises(ConfigError, match="is being written: the run goes on"):
+        with RunDirectory(run).lock_for_writing(), pytest.raises(ConfigError, match="the run is in progress"):
             found(auto(tmp_path))
 
     @pytest.mark.soak
@@ -756,8 +755,8 @@ class TestAutoResume:
         _, refused = ended[0].communicate(timeout=200)
         _, told = other.communicate(timeout=200)
         assert (ended[0].returncode, other.returncode) == (2, 130), refused + told
-        assert "goes on already" in " ".join(refused.split())
-        assert "Going on with" in " ".join(told.split())
+        assert "is in progress already" in " ".join(refused.split())
+        assert "Resuming" in " ".join(told.split())
         assert [path for path in run.parent.iterdir() if path.is_dir()] == [run]
         rows = [row["iteration"] for row in lines(run, "metrics.jsonl")]
         assert rows == list(range(1, len(rows) + 1))

@@ -55,7 +55,7 @@ def test_a_learner_that_is_killed_again_and_again_ends_the_run_which_can_be_resu
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
     assert [event["iteration"] for event in events(run, "recovered")] == [0]
     assert "learner" in str(raised.value)
-    assert f"rlpipe train --resume {run}" in str(raised.value)
+    assert f"resume with: rlpipe train --resume {run}" in str(raised.value)
     assert json.loads((run / "run.json").read_text())["cause"]["part"] == "learner"
     rlpipe.train(config, resume=run)
     assert_whole(run, 12)

@@ -505,7 +505,7 @@ def test_no_scores_have_no_advantages():
 
 
 def test_every_score_needs_its_group():
-    with pytest.raises(ValueError, match=r"scores \(3,\) and groups \(2,\)"):
+    with pytest.raises(ValueError, match=r"scores have shape \(3,\) and groups \(2,\)"):
         group_advantages(numbers(1, 2, 3), torch.tensor([0, 1]))
 
 

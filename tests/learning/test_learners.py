@@ -25,7 +25,7 @@ from rlpipe.functional.aggregation import loss_weights
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.learning.on_policy import Learner, join
 from rlpipe.learning.process_group import _interface_towards, open_rendezvous
-from rlpipe.learning.shares import Minibatches, portion
+from rlpipe.learning.shares import Minibatches, share_of_learner
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, RunningMoments, Snapshot, build_policy
@@ -100,7 +100,7 @@ def learn(rank, meeting, plan, spec, iterations):
         own = batches
         if meeting is not None:
             config = plan[0].config
-            taken = portion(
+            taken = share_of_learner(
                 rank, meeting.size, len(batches), config.env.train.total_num_envs,
                 getattr(config.algorithm, "group_size", 1),
             ).workers  # fmt: skip
@@ -291,24 +291,24 @@ class TestOptions:
 
 class TestPortion:
     def test_two_learners_halve_four_workers(self):
-        first, second = (portion(rank, 2, workers=4, environments=8) for rank in range(2))
+        first, second = (share_of_learner(rank, 2, workers=4, environments=8) for rank in range(2))
         assert (first.workers, first.columns) == (range(2), range(4))
         assert (second.workers, second.columns, second.first) == (range(2, 4), range(4), 4)
 
     def test_a_worker_may_serve_two_learners(self):
-        first, second = (portion(rank, 2, workers=1, environments=8) for rank in range(2))
+        first, second = (share_of_learner(rank, 2, workers=1, environments=8) for rank in range(2))
         assert first.workers == second.workers == range(1)
         assert (first.columns, second.columns) == (range(4), range(4, 8))
 
     def test_groups_stay_together(self):
-        shares = [portion(rank, 2, workers=1, environments=12, group_size=4).columns for rank in range(2)]
+        shares = [share_of_learner(rank, 2, workers=1, environments=12, group_size=4).columns for rank in range(2)]
         assert shares == [range(4), range(4, 12)]
 
     @pytest.mark.parametrize(("size", "workers", "environments"), [(3, 4, 8), (5, 2, 6), (7, 3, 21), (1, 1, 1)])
     def test_every_environment_is_taken_once(self, size, workers, environments):
         taken = []
         for rank in range(size):
-            own = portion(rank, size, workers, environments)
+            own = share_of_learner(rank, size, workers, environments)
             offset = own.workers.start * environments // workers
             taken += [offset + column for column in own.columns]
             assert own.columns.stop <= len(own.workers) * environments // workers
@@ -319,7 +319,7 @@ def test_a_share_of_a_batch_keeps_its_successors_and_where_it_stands(tmp_path):
     _, _, iterations = collected(run_config(tmp_path, PPO), 2)
     batches = iterations[1]
     whole = join(batches, torch.device("cpu"))
-    half = portion(1, 2, workers=3, environments=12)
+    half = share_of_learner(1, 2, workers=3, environments=12)
     part = join([batches[worker] for worker in half.workers], torch.device("cpu"), half)
     assert torch.equal(part.rewards, whole.rewards[:, 6:])
     assert torch.equal(part.positions(), whole.positions()[:, 6:])

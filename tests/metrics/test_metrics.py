@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import dataclasses
 import itertools
 import json
@@ -23,7 +24,8 @@ from hypothesis import strategies as st
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.declaration import Metric, Name
+from rlpipe.metrics.catalogue import conditions, declare
+from rlpipe.metrics.declaration import Metric, Name, Sign, observed
 from rlpipe.metrics.dialects import CONVERSIONS, SYSTEMS, uses
 from rlpipe.metrics.health import TAGS, VARIABLES
 from rlpipe.metrics.reductions import (
@@ -40,8 +42,9 @@ from rlpipe.metrics.reductions import (
     from_json,
     to_json,
 )
-from rlpipe.metrics.rules import Band, Holds, MovesWith, UnknownError, View, evaluate
+from rlpipe.metrics.rules import Band, Holds, MovesWith, Rule, UnknownError, View, evaluate
 from rlpipe.metrics.window import merged
+from rlpipe.plugins import available, resolve
 from rlpipe.trajectory import Episode
 
 law = settings(deadline=None)
@@ -847,21 +850,29 @@ def test_merging_leaves_the_other_window_as_it_was():
 # --- the catalogue
 
 
-PARTS = (m.train, m.off_policy, m.rollout, m.env, m.time)
+MODULES = (m.train, m.off_policy, m.rollout, m.env, m.time)
 NAMESPACES = ("train/", "rollout/", "env/", "eval/", "time/")
-METRICS = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=list(CATALOGUE))
+TIERS = ("core", "standard", "extension", "language_only")
+OBSERVATIONS = ("decision", "minibatch", "trajectory", "last epoch", "last minibatch")
+RULES = [(metric, rule) for metric in CATALOGUE.values() for rule in metric.rules]
+NAMES = [(metric, name) for metric in CATALOGUE.values() for name in metric.names]
+
+
+def those(satisfies: Callable[[Metric], bool]) -> list[str]:
+    """Names of the metrics of the catalogue that a predicate holds for: the violations of a check."""
+    return [name for name, metric in CATALOGUE.items() if satisfies(metric)]
 
 
 def test_every_name_is_declared_once():
-    declared = {id(value): value for part in PARTS for value in vars(part).values() if isinstance(value, Metric)}
+    declared = {id(value): value for module in MODULES for value in vars(module).values() if isinstance(value, Metric)}
     counts = Counter(metric.name for metric in declared.values())
     assert counts.most_common(1)[0][1] == 1
     assert set(counts) == set(CATALOGUE)
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_a_metric_has_the_same_variable_everywhere(part):
-    for variable, value in vars(part).items():
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_a_metric_has_the_same_variable_everywhere(module):
+    for variable, value in vars(module).items():
         if isinstance(value, Metric):
             assert getattr(m, variable) is value
 
@@ -870,118 +881,185 @@ def test_the_keys_of_the_catalogue_are_the_names():
     assert list(CATALOGUE) == [metric.name for metric in CATALOGUE.values()]
 
 
-@METRICS
-def test_a_metric_stands_in_a_known_namespace(metric):
-    assert metric.name.startswith(NAMESPACES)
+def test_a_metric_stands_in_a_known_namespace():
+    assert those(lambda metric: not metric.name.startswith(NAMESPACES)) == []
 
 
-@METRICS
-def test_a_metric_says_its_unit_its_meaning_and_its_formula(metric):
-    assert metric.unit.strip()
-    assert metric.formula.strip()
-    assert metric.meaning[0].isupper() or metric.meaning.split()[0] in {name.split("/")[-1] for name in CATALOGUE}
-    assert metric.meaning.endswith(".")
+def test_a_metric_says_its_unit_and_its_formula():
+    assert those(lambda metric: not (metric.unit.strip() and metric.formula.strip())) == []
 
 
-@METRICS
-def test_a_metric_is_observed_or_read_or_derived(metric):
-    observed, shown, derived = metric.reduction is not None, bool(metric.reads), metric.compute is not None
-    shown = shown or metric.is_histogram
-    assert (observed, shown, derived) in [(True, True, False), (False, True, False), (False, False, True)]
-    assert bool(metric.inputs) is not observed
+def test_the_meaning_of_a_metric_is_a_sentence():
+    assert those(lambda metric: not (metric.meaning[0].isupper() and metric.meaning.endswith("."))) == []
 
 
-@METRICS
-def test_the_inputs_of_a_metric_are_observed_metrics_of_the_catalogue(metric):
-    for source in metric.inputs:
-        assert CATALOGUE[source.name] is source
-        assert source.reduction is not None
+def test_a_metric_is_observed_or_read_or_derived():
+    def kind(metric: Metric) -> tuple[bool, bool, bool]:
+        shown = bool(metric.reads) or metric.is_histogram
+        return metric.reduction is not None, shown, metric.compute is not None
+
+    kinds = [(True, True, False), (False, True, False), (False, False, True)]
+    assert those(lambda metric: kind(metric) not in kinds) == []
+    assert those(lambda metric: bool(metric.inputs) is (metric.reduction is not None)) == []
 
 
-@METRICS
-def test_a_metric_shows_a_reading_that_its_reduction_has(metric):
-    if metric.reads:
-        source = metric.inputs[0] if metric.inputs else metric
-        assert metric.reads in source.reduction.readings
+def test_the_inputs_of_a_metric_are_observed_metrics_of_the_catalogue():
+    def observed(source: Metric) -> bool:
+        return CATALOGUE.get(source.name) is source and source.reduction is not None
+
+    assert those(lambda metric: not all(map(observed, metric.inputs))) == []
 
 
-@METRICS
-def test_a_metric_is_of_a_known_tier_and_for_known_algorithms(metric):
-    assert metric.tier in ("core", "standard", "extension", "language_only")
-    assert set(metric.algorithms) <= {"ppo", "grpo", "sac", "rlpd"}
-    assert metric.tier != "language_only" or metric.needs
+def test_a_metric_shows_a_reading_that_its_reduction_has():
+    def readings(metric: Metric) -> Sequence[str]:
+        return (metric.inputs[0] if metric.inputs else metric).reduction.readings
+
+    assert those(lambda metric: bool(metric.reads) and metric.reads not in readings(metric)) == []
 
 
-@METRICS
-def test_what_takes_the_values_of_another_metric_is_observed_as_that_is(metric):
-    assert metric.over in ("decision", "minibatch", "trajectory", "last epoch", "last minibatch")
-    if metric.of is None:
-        assert metric.over == "decision"
-    else:
-        assert CATALOGUE[metric.of.name] is metric.of
-        assert issubclass(metric.reduction, Mean | Distribution | Histogram)
+def test_a_metric_has_a_known_tier():
+    assert those(lambda metric: metric.tier not in TIERS) == []
+    assert those(lambda metric: metric.tier == "language_only" and not metric.needs) == []
 
 
-@METRICS
-def test_the_bounds_of_a_band_are_in_order(metric):
-    for rule in metric.rules:
-        if isinstance(rule.check, Band) and None not in (rule.check.low, rule.check.high):
-            assert rule.check.low < rule.check.high
+def test_a_metric_is_for_algorithms_that_there_are():
+    assert those(lambda metric: not set(metric.algorithms) <= set(available("algorithms"))) == []
 
 
-@METRICS
-def test_a_rule_has_a_name_of_its_own_says_what_it_demands_and_shows_a_sign_that_there_is(metric):
-    assert len({rule.name for rule in metric.rules}) == len(metric.rules)
-    for rule in metric.rules:
-        assert str(rule)
-        assert rule.sustained >= 1
-        assert rule.sign is None or rule.sign < max(1, len(metric.signs))
+@pytest.mark.parametrize(
+    ("group", "base"),
+    [
+        (conditions.CLIPPED, "base_clipped:ClippedAlgorithm"),
+        (conditions.VALUE_BASED, "ppo:PPO"),
+        (conditions.GROUP_RELATIVE, "grpo:GRPO"),
+        (conditions.SOFT_ACTOR_CRITIC, "base_off_policy:SoftActorCritic"),
+    ],
+)
+def test_a_group_of_algorithms_holds_the_subclasses_that_observe_its_metrics(group, base):
+    kind = resolve("algorithms", f"rlpipe.algorithms.{base}", "algorithm.name")
+    classes = {name: resolve("algorithms", name, "algorithm.name") for name in available("algorithms")}
+    assert set(group) == {name for name, cls in classes.items() if issubclass(cls, kind)}
 
 
-RULES = [
-    pytest.param(metric, rule, id=f"{metric.name} {rule.name}")
-    for metric in CATALOGUE.values()
-    for rule in metric.rules
-]
+def test_what_takes_the_values_of_another_metric_is_observed_as_that_is():
+    def fits(metric: Metric) -> bool:
+        if metric.of is None:
+            return metric.over == "decision"
+        same = CATALOGUE.get(metric.of.name) is metric.of
+        return same and metric.over in OBSERVATIONS and issubclass(metric.reduction, Mean | Distribution | Histogram)
+
+    assert those(lambda metric: not fits(metric)) == []
 
 
-@pytest.mark.parametrize(("metric", "rule"), RULES)
-def test_a_rule_speaks_only_of_what_there_is(metric, rule):
+# --- the rules of the catalogue
+
+
+def test_the_bounds_of_a_band_are_in_order():
+    bands = [(metric.name, rule.check) for metric, rule in RULES if isinstance(rule.check, Band)]
+    assert [name for name, band in bands if None not in (band.low, band.high) and not band.low < band.high] == []
+
+
+def test_the_rules_of_a_metric_have_different_names():
+    assert those(lambda metric: len({rule.name for rule in metric.rules}) < len(metric.rules)) == []
+
+
+def test_a_rule_says_what_it_demands_and_asks_for_at_least_one_report():
+    assert [(metric.name, rule.name) for metric, rule in RULES if not str(rule) or rule.sustained < 1] == []
+
+
+def test_a_rule_shows_a_sign_that_there_is():
+    assert [(metric.name, rule.name) for metric, rule in RULES if rule.sign and rule.sign not in metric.signs] == []
+
+
+def formulas_of(rule: Rule) -> list[str]:
+    """Formulas of a rule, without tags."""
+    formulas = (rule.when, rule.unless, rule.check.formula if isinstance(rule.check, Holds) else "")
+    return [formula for formula in formulas if formula and not formula.startswith("tag:")]
+
+
+def unknown_in(metric: Metric, formula: str) -> set[str]:
+    """Metrics and variables that a formula names, and that do not exist."""
     known = {*VARIABLES, *(Histogram.readings if metric.is_histogram else ())}
-    for formula in (rule.when, rule.check.formula if isinstance(rule.check, Holds) else ""):
-        if formula.startswith("tag:"):
-            assert formula.removeprefix("tag:") in TAGS
-            continue
-        mentioned = re.findall(r"\{([^{}]+)\}", formula)
-        assert set(mentioned) <= set(CATALOGUE)
-        tree = ast.parse(re.sub(r"\{[^{}]+\}", "0", formula) or "0")
-        called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        assert {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called <= known
-        values = dict.fromkeys((*mentioned, metric.name), 0.5)
-        view = View([0.5, 0.5], 0.5, [values, values], dict.fromkeys(known, 0.5))
-        if formula:
-            assert evaluate(formula, view) in (True, False)
-    if isinstance(rule.check, MovesWith):
-        assert rule.check.other in CATALOGUE
+    mentioned = re.findall(r"\{([^{}]+)\}", formula)
+    tree = ast.parse(re.sub(r"\{[^{}]+\}", "0", formula))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    variables = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called
+    return (set(mentioned) - set(CATALOGUE)) | (variables - known)
 
 
-@METRICS
-def test_a_name_elsewhere_is_of_a_known_system_and_converts_in_a_known_way(metric):
-    for name in metric.names:
-        assert name.system in SYSTEMS
-        assert name.convert in CONVERSIONS
-        assert not name.convert or name.relation == "transform"
+def test_a_rule_names_only_what_there_is():
+    found = {(metric.name, rule.name): unknown_in(metric, text) for metric, rule in RULES for text in formulas_of(rule)}
+    assert {place: unknown for place, unknown in found.items() if unknown} == {}
 
 
-@METRICS
-def test_a_metric_has_a_key_elsewhere_only_once(metric):
-    assert len({(name.system, name.key) for name in metric.names}) == len(metric.names)
+def test_a_rule_asks_for_tags_and_metrics_that_there_are():
+    tags = [rule.when.removeprefix("tag:") for _, rule in RULES if rule.when.startswith("tag:")]
+    others = [rule.check.other for _, rule in RULES if isinstance(rule.check, MovesWith)]
+    assert (set(tags) - set(TAGS), set(others) - set(CATALOGUE)) == (set(), set())
+
+
+def test_a_formula_of_a_rule_is_true_or_false():
+    def value(metric: Metric, formula: str) -> float:
+        values = dict.fromkeys((*re.findall(r"\{([^{}]+)\}", formula), metric.name), 0.5)
+        known = dict.fromkeys((*VARIABLES, *Histogram.readings), 0.5)
+        return evaluate(formula, View([0.5, 0.5], 0.5, [values, values], known))
+
+    formulas = [(metric, formula) for metric, rule in RULES for formula in formulas_of(rule)]
+    assert [formula for metric, formula in formulas if value(metric, formula) not in (True, False)] == []
+
+
+# --- aliases.csv and signs.toml
+
+
+def alias_lines() -> list[dict[str, str]]:
+    with declare.ALIASES.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_alias_belongs_to_a_metric_that_there_is():
+    assert {line["metric"] for line in alias_lines()} - set(CATALOGUE) == set()
+
+
+def test_aliases_are_sorted_by_metric_system_and_key_and_unique():
+    order = list(CATALOGUE)
+    places = [(order.index(line["metric"]), line["system"], line["key"]) for line in alias_lines()]
+    assert places == sorted(set(places))
+
+
+def test_an_alias_is_secondary_or_not():
+    assert {line["secondary"] for line in alias_lines()} == {"yes", ""}
+
+
+def test_every_alias_is_attached_to_its_metric():
+    attached = [(metric.name, name.system, name.key) for metric, name in NAMES]
+    assert attached == [(line["metric"], line["system"], line["key"]) for line in alias_lines()]
+
+
+def test_a_name_elsewhere_is_of_a_known_system_and_converts_in_a_known_way():
+    assert [name for _, name in NAMES if name.system not in SYSTEMS] == []
+    assert [name for _, name in NAMES if name.convert not in CONVERSIONS] == []
+    assert [name for _, name in NAMES if name.convert and name.relation != "transform"] == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_key_of_another_system_belongs_to_one_metric_first(system):
     first = Counter(use.name.key for use in uses(system) if not use.name.secondary)
     assert [key for key, count in first.items() if count > 1] == []
+
+
+def test_signs_belong_to_metrics_that_there_are_in_the_order_of_the_catalogue():
+    named = list(declare.read_signs())
+    assert named == [name for name in CATALOGUE if name in named]
+
+
+def test_every_sign_is_attached_to_its_metric():
+    assert [name for name, signs in declare.read_signs().items() if CATALOGUE[name].signs != signs] == []
+
+
+def test_a_plug_in_gives_names_and_signs_in_its_declaration():
+    names, signs = (Name("sb3", "train/mine"),), {"high": Sign("high", "too much", "less")}
+    mine = observed("train/mine", Mean, unit="1", meaning="Mine.", formula="x", names=names, signs=signs)
+    assert (mine.names, mine.signs) == (names, signs)
 
 
 @pytest.mark.parametrize("relation", ["similar", ""])

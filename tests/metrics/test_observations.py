@@ -9,7 +9,7 @@ import torch
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.on_device import MinibatchSizes, Observations
+from rlpipe.metrics.on_device import DeviceObservations, MinibatchSizes
 from rlpipe.metrics.reductions import Histogram
 
 ALL = list(CATALOGUE.values())
@@ -17,7 +17,7 @@ ALL = list(CATALOGUE.values())
 
 def observed(*epochs: list[tuple[list[float], list[int]]], metric=m.CLIP_FRACTION) -> MetricWindow:
     """The window of an update whose epochs consist of minibatches of values and trajectory numbers."""
-    observations, window = Observations(ALL), MetricWindow()
+    observations, window = DeviceObservations(ALL), MetricWindow()
     minibatches = [minibatch for epoch in epochs for minibatch in epoch]
     values = torch.tensor([value for values, _ in minibatches for value in values])
     numbers = torch.tensor([number for _, numbers in minibatches for number in numbers])
@@ -55,7 +55,7 @@ def test_a_ratio_brings_its_variance_extremes_and_histogram():
 
 @pytest.mark.parametrize("worst", [math.nan, math.inf, 1e200])
 def test_what_no_moment_can_hold_is_counted_and_left_out(worst):
-    observations, window = Observations(ALL), MetricWindow()
+    observations, window = DeviceObservations(ALL), MetricWindow()
     observations.add({m.RATIO: torch.tensor([1.0, worst, 3.0], dtype=torch.float64)})
     observations.reduce(window)
     assert window.read(ALL)["train/actor/ratio"] == 2.0
@@ -63,21 +63,21 @@ def test_what_no_moment_can_hold_is_counted_and_left_out(worst):
 
 
 def test_numbers_that_are_set_need_no_tensor():
-    observations, window = Observations(ALL), MetricWindow()
+    observations, window = DeviceObservations(ALL), MetricWindow()
     observations.add({m.CLIP_RANGE: 0.2})
     observations.reduce(window)
     assert window.read(ALL) == {"train/actor/clip_range": 0.2}
 
 
 def test_an_observation_of_nothing_says_nothing():
-    observations, window = Observations(ALL), MetricWindow()
+    observations, window = DeviceObservations(ALL), MetricWindow()
     observations.add({m.RATIO: torch.zeros(0), m.LOSS: torch.zeros(0)})
     observations.reduce(window)
     assert window.read(ALL) == {}
 
 
 def test_a_number_that_is_set_has_one_writer():
-    observations = Observations(ALL)
+    observations = DeviceObservations(ALL)
     observations.add({m.CLIP_RANGE: 0.2})
     with pytest.raises(ValueError, match="train/actor/clip_range is set twice"):
         observations.add({m.CLIP_RANGE: 0.2})

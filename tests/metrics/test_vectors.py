@@ -38,7 +38,7 @@ from rlpipe.learning.on_policy import join
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect
-from rlpipe.metrics.on_device import MinibatchSizes, Observations
+from rlpipe.metrics.on_device import DeviceObservations, MinibatchSizes
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
@@ -87,7 +87,7 @@ def ppo(**options: Any) -> PPO:
     return PPO(PPO.Config(name="ppo", **{"normalize_advantages": False, **options}))
 
 
-def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observations) -> MetricWindow:
+def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: DeviceObservations) -> MetricWindow:
     """What the learner observes in a pass over two unequal minibatches; how the batch is cut must not show."""
     cut = (len(samples) + 2) // 3
     parts = [part for part in (slice(cut), slice(cut, None)) if len(samples.select(part))]
@@ -99,7 +99,7 @@ def learn(algorithm: PPO, policy: Policy, samples: Samples, observations: Observ
     return reduced(observations)
 
 
-def reduced(observations: Observations) -> MetricWindow:
+def reduced(observations: DeviceObservations) -> MetricWindow:
     window = MetricWindow()
     observations.reduce(window)
     return window
@@ -169,7 +169,7 @@ def finished_episodes(worker: int, batch: TrajectoryBatch, success: np.ndarray |
 
 
 def update(inputs: dict[str, Any], dtype: type) -> Observed:
-    algorithm, policy, observations = ppo(**inputs["algorithm"]), Table(), Observations(ALL)
+    algorithm, policy, observations = ppo(**inputs["algorithm"]), Table(), DeviceObservations(ALL)
     algorithm.begin(Reference())
     collected = [fragment(worker, envs, dtype) for worker, envs in enumerate(inputs["workers"])]
     trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
@@ -234,7 +234,7 @@ def observations(inputs: dict[str, Any], dtype: type) -> Observed:
 def minibatches(inputs: dict[str, Any], dtype: type) -> Observed:
     windows = []
     for learner in inputs["learners"]:
-        observations = Observations(ALL)
+        observations = DeviceObservations(ALL)
         for name, epochs in learner.items():
             means = [minibatch for epoch in epochs for minibatch in epoch]
             sizes = [decisions for _, decisions in means]
@@ -261,7 +261,7 @@ def policy(inputs: dict[str, Any], dtype: type) -> Observed:
         set_parameter(acting.log_std, [math.log(deviation) for deviation in inputs["deviations"]])
         actions = acting.log_std.new_zeros(3, width)
     numbers = next(acting.parameters()).new_zeros(3)
-    observations = Observations(ALL)
+    observations = DeviceObservations(ALL)
     if (deviation := acting.action_std()) is not None:
         observations.add({m.ACTION_STD: deviation.detach()})
     samples = PPOSamples(
@@ -283,7 +283,7 @@ def groups(inputs: dict[str, Any], dtype: type) -> Observed:
     numbers = [number for worker in inputs["workers"] for number in worker["groups"]]
     size = len(numbers) // len(set(numbers))
     assert all(len(set(numbers[first : first + size])) == 1 for first in range(0, len(numbers), size))
-    observations = Observations(ALL)
+    observations = DeviceObservations(ALL)
     trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
     samples, observed = GRPO(GRPO.Config(name="grpo", group_size=size)).prepare(trajectories, Table())
     observations.add(observed)

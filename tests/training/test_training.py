@@ -290,8 +290,8 @@ def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(tmp_
 def test_a_run_that_is_being_written_cannot_be_resumed(tmp_path):
     config = scripted(tmp_path)
     directory = RunDirectory(rlpipe.train(config, local=True).directory)
-    with directory.held(), pytest.raises(ConfigError, match="Stop it before resuming"):
-        directory.held(patience=0)
+    with directory.lock_for_writing(), pytest.raises(ConfigError, match="Stop it before resuming"):
+        directory.lock_for_writing(patience=0)
 
 
 def test_what_each_worker_saw_can_be_written_beside_what_all_saw(tmp_path):

@@ -1,11 +1,14 @@
-"""Every metric, declared once.
+"""Metrics of the package, each declared once, in one file per namespace.
 
-Namespaces are RLinf's: ``train/actor train/critic rollout env eval time``. Where systems disagree on what a name means,
-the formula here decides, and the names beside it say how others differ.
+``aliases.csv`` holds their names in other systems, one per line, and ``signs.toml`` their warning signs; both are in
+the order of the catalogue. ``rlpipe metrics explain NAME`` shows a metric with everything that belongs to it.
 
-Letters: i a valid decision (m_i = 1), r_i the ratio pi_new / pi_old, A_i the advantage as used in the loss, V the value
-now, V_old the value at collection, R = A_raw + V_old the return target; e a finished episode, T_e its length up to and
-including the first end, G_e the undiscounted sum of its rewards; j a trajectory, g a group of them.
+Namespaces are RLinf's: ``train/actor train/critic rollout env eval time``. Where systems disagree on the meaning of a
+name, the formula here decides, and the aliases say how others differ.
+
+Letters of the formulas: i a valid decision; r_i the ratio pi_new / pi_old; A_i the advantage as used in the loss; V the
+current value; V_old the value at collection; R = A_raw + V_old the value target; e a finished episode; T_e its length
+up to and including the first end; G_e the undiscounted sum of its rewards; j a trajectory; g a group of trajectories.
 """
 
 from rlpipe.metrics.catalogue import env, off_policy, rollout, time, train
@@ -28,4 +31,4 @@ CATALOGUE: dict[str, Metric] = {
     for metric in vars(module).values()
     if isinstance(metric, Metric) and metric.name.startswith(namespaces)
 }
-"""Every metric by name, in the order of declaration, which is the order of a row."""
+"""All metrics by name, in the order of declaration, which is the order of a row."""

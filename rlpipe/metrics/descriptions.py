@@ -1,4 +1,4 @@
-"""Words for what the catalogue declares, for the command line and the documentation."""
+"""Describes relations and reductions of metrics in words, for the command line and the documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM_TITLES = {
     "rlinf": "RLinf",
     "maniskill": "ManiSkill",
 }
-"""What the systems are called by their makers."""
+"""Names of the systems as their makers write them."""
 
 _CONVERSIONS = {
     "negate": "ours with the opposite sign",
@@ -42,44 +42,45 @@ _STATISTICS = {
 }
 
 
-def relation(name: Name, metric: Metric) -> str:
-    """How another system's number relates to a metric of ours."""
+def describe_relation(name: Name, metric: Metric) -> str:
+    """Describes how another system's number relates to a metric of ours."""
     if metric.is_histogram and name.relation == "exact":
-        return "the same distribution, given under our name"
+        return "the same distribution, shown under our name"
     return _CONVERSIONS[name.convert] if name.relation == "transform" else _RELATIONS[name.relation]
 
 
-def source(metric: Metric) -> Metric:
-    """The metric whose observations a metric shows; itself unless it is a reading."""
+def observed_metric(metric: Metric) -> Metric:
+    """Returns the metric whose observations a metric shows: the metric itself unless it is a reading."""
     return metric.inputs[0] if metric.inputs and metric.compute is None else metric
 
 
-def reduction(metric: Metric) -> str:
-    """How the observations of minibatches, workers and ranks become one number, as a sentence."""
+def describe_reduction(metric: Metric) -> str:
+    """Describes how the observations of minibatches, workers and learners become one number."""
     if metric.compute is not None:
-        inputs = _joined(f"{one.name}" for one in metric.inputs)
+        inputs = _joined(one.name for one in metric.inputs)
         return f"Computed once, after {inputs} {'have' if len(metric.inputs) > 1 else 'has'} been merged."
-    sentence = _merging(source(metric).reduction, metric.reads)
-    shared = f" From the observations of {source(metric).name}." if source(metric) is not metric else ""
-    lasting = " Goes on over the whole run, and a resume continues it." if source(metric).lifetime else ""
+    observed = observed_metric(metric)
+    sentence = _describe_merge(observed.reduction, metric.reads)
+    shared = f" From the observations of {observed.name}." if observed is not metric else ""
+    lasting = " Accumulates over the whole run; a resume continues it." if observed.lifetime else ""
     return sentence + shared + lasting
 
 
-def _merging(kind: type[Reduction] | None, reads: str) -> str:
-    everywhere = "over all minibatches, workers and ranks"
+def _describe_merge(kind: type[Reduction] | None, reads: str) -> str:
+    everywhere = "over all minibatches, workers and learners"
     match kind.__name__ if kind else "":
         case "Sum":
             return f"Added up {everywhere}."
         case "Mean":
             return f"Sum and count are added up {everywhere}, and divided once."
         case "Last":
-            return "Set once an iteration, by one writer or alike by all; never averaged."
+            return "Set once per iteration, to the same value by every writer; never averaged."
         case "Histogram":
             return f"Counts in fixed bins are added up {everywhere}; percentiles are right to 0.5 % from 1e-9 to 1e9."
         case "GroupedMean":
-            return "One mean for each environment, over all workers; then the mean of these."
+            return "One mean per environment, over all workers; then the mean of these."
         case "Recent":
-            return "Mean of the 100 newest observations of all workers, in the order of their time."
+            return "Mean of the 100 newest observations of all workers, ordered in time."
         case _:
             statistic = _STATISTICS.get(reads, reads)
             return f"The {statistic} of all observations, pooled {everywhere}; never a mean of means."

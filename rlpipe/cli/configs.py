@@ -1,0 +1,66 @@
+"""``rlpipe configs`` and ``rlpipe configs NAME``"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+SCREEN_WIDTH = 100
+"""Columns of a terminal that the table uses at most: longer lines are hard to read."""
+PIPED_WIDTH = 400
+"""Columns for a program that reads the table: each configuration stays on one line."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="configs")(configs)
+
+
+def configs(
+    name: Annotated[str | None, typer.Argument(help="Shipped configuration to print, such as ppo_push_cube.")] = None,
+) -> None:
+    """List the shipped configurations, or print one: rlpipe configs ppo_push_cube > my_task.yaml."""
+    from rlpipe import files
+    from rlpipe.config import shipped
+
+    if name is not None:
+        print(files.text(shipped.file_of(name)), end="")
+        return
+    width = min(SCREEN_WIDTH, Console().width) if sys.stdout.isatty() else PIPED_WIDTH
+    console = Console(highlight=False, width=width)
+    console.print(_table(boxed=console.is_terminal))
+    if console.is_terminal:
+        console.print("[dim]train[/]   rlpipe train NAME\n[dim]change[/]  rlpipe configs NAME > my_task.yaml")
+
+
+def description(text: str) -> str:
+    """Returns the first sentence of the comment at the top of a configuration file."""
+    comment = re.match(r"(?:#.*\n)*", text)
+    lines = [line.lstrip("# ") for line in comment[0].splitlines()] if comment else []
+    return re.split(r"(?<=\.)\s", " ".join(lines), maxsplit=1)[0]
+
+
+def _table(*, boxed: bool) -> Table:
+    """One row for each shipped configuration; in a box, the first three columns share one."""
+    from rlpipe import files
+    from rlpipe.config import shipped
+    from rlpipe.config.tree import read_tree
+
+    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    for column in ["name, task, algorithm"] if boxed else ["name", "task", "algorithm"]:
+        table.add_column(column, no_wrap=True)
+    table.add_column("description")
+    for name in shipped.names():
+        file = shipped.file_of(name)
+        tree = read_tree(file, [])
+        facts = [Text(name, style="cyan"), Text(tree.env.train.id), Text(tree.algorithm.name)]
+        cells = [Text.assemble(facts[0], "\n  ", Text(", ").join(facts[1:]))] if boxed else facts
+        table.add_row(*cells, Text(description(files.text(file))))
+    return table

@@ -1,0 +1,132 @@
+"""The program that runs ManiSkill's motion planner in another process, perhaps under another Python.
+
+Its functions are sent as source text, so they use nothing from this file but what is sent with them. The other Python
+needs ManiSkill and nothing of this package.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlpipe.envs.maniskill import UnrenderedMaterial, load_maniskill
+
+MARK = "\x1e"
+"""Begins a message among whatever else the process prints (RFC 7464)."""
+
+
+def send(**message: Any) -> None:
+    """Sends a message to the process that started this one."""
+    print(f"{MARK}{json.dumps(message)}", flush=True)
+
+
+def describe_python() -> None:
+    """Sends the versions and tasks of this Python. Imports none of the packages, because an import may crash."""
+    import ast
+    import importlib.util
+    import platform
+
+    versions: dict[str, str | None] = {}
+    for name in ("numpy", "mani_skill", "mplib"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    spec = importlib.util.find_spec("mani_skill")
+    tasks: list[str] = []
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        file = Path(folder, "examples", "motionplanning", "panda", "run.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8") if file.is_file() else "")):
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "MP_SOLUTIONS":
+                tasks += [key.value for key in node.value.keys]  # type: ignore[attr-defined]
+    send(python=platform.python_version(), system=platform.system(), versions=versions, tasks=tasks)
+
+
+def plan_and_convert(
+    task: str, control_mode: str, folder: str, count: int, first_seed: int, end_seed: int, patience: int
+) -> None:
+    """Plans demonstrations and replays them under another control mode, with ManiSkill's own two commands.
+
+    Writes ``folder/task/motionplanning/plan.state.*.h5``. Some demonstrations may no longer succeed under the control
+    mode.
+
+    Args:
+        task: ManiSkill's id.
+        control_mode: of the converted actions.
+        folder: to write to.
+        count: successful plans to make.
+        first_seed: seed of the first episode tried; the others follow by one.
+        end_seed: seed before which planning stops.
+        patience: failures in a row after which planning stops.
+    """
+    import functools
+    import sys
+
+    load_maniskill()
+    import gymnasium
+
+    gymnasium.make = functools.partial(gymnasium.make, render_backend="none")
+    from mani_skill.examples.motionplanning.panda import run
+    from mani_skill.trajectory import replay_trajectory
+    from mani_skill.utils.wrappers import RecordEpisode
+
+    solve, failed, made = run.MP_SOLUTIONS[task], 0, 0
+
+    def solve_and_report(env: Any, seed: int, **options: Any) -> Any:
+        nonlocal failed
+        if failed == patience or seed == end_seed:
+            send(gave_up_before=seed)
+            sys.exit()  # passes through the `except Exception` around a solution
+        send(tried=seed)
+        failed += 1  # reset below after a success; the solution may also raise
+        answer = solve(env, seed=seed, **options)
+        if answer != -1 and bool(answer[-1]["success"]):
+            failed = 0
+        return answer
+
+    flush = RecordEpisode.flush_trajectory
+
+    def flush_and_report(self: Any, *args: Any, save: bool = True, **options: Any) -> None:
+        nonlocal made
+        flush(self, *args, save=save, **options)
+        made += save
+        send(made=made)
+
+    RecordEpisode.flush_trajectory = flush_and_report
+    run.MP_SOLUTIONS[task] = solve_and_report
+    sys.argv[1:] = [
+        *("--env-id", task, "--num-traj", str(count), "--record-dir", folder, "--traj-name", "plan"),
+        *("--sim-backend", "cpu", "--only-count-success"),
+    ]
+    file = run._main(run.parse_args(), start_seed=first_seed)  # `main` calls this, but takes no seed
+    made = 0
+    send(doing="converting", made=0)
+    replay_trajectory.main(
+        replay_trajectory.Args(
+            traj_path=file, sim_backend="physx_cpu", obs_mode="state", target_control_mode=control_mode,
+            save_traj=True, reward_mode="sparse",
+        )
+    )  # fmt: skip
+
+
+def program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
+    """Python source that calls one of the two functions above.
+
+    Args:
+        function: ``describe_python`` or ``plan_and_convert``.
+        arguments: its keyword arguments, as JSON can hold them.
+    """
+    sent = (UnrenderedMaterial, load_maniskill, send, function)
+    return "\n\n".join(
+        [
+            "from __future__ import annotations",
+            "import json\nfrom importlib import metadata\nfrom pathlib import Path\nfrom typing import Any",
+            f"MARK = {MARK!r}",
+            *(inspect.getsource(definition) for definition in sent),
+            f"{function.__name__}(**json.loads({json.dumps(arguments)!r}))",
+        ]
+    )

@@ -1,0 +1,31 @@
+"""Which runs have a metric: groups of algorithms, and what else a run must have.
+
+A new algorithm joins the groups whose metrics it observes; a test compares them with the classes of the algorithms.
+"""
+
+CLIPPED = ("ppo", "grpo")
+"""Algorithms with a clipped probability ratio: ``ClippedAlgorithm`` observes their metrics."""
+VALUE_BASED = ("ppo",)
+"""Clipped algorithms with a value function."""
+GROUP_RELATIVE = ("grpo",)
+"""Clipped algorithms that compare the episodes of a group."""
+SOFT_ACTOR_CRITIC = ("sac", "rlpd")
+"""Algorithms with a replay buffer and Q networks: ``SoftActorCritic`` observes their metrics."""
+WITH_CRITIC = (*VALUE_BASED, *SOFT_ACTOR_CRITIC)
+"""Algorithms that train a critic of any kind."""
+
+NEEDS_ASYNC = "an asynchronous pipeline"
+NEEDS_BACKEND_PROCESS = "a backend in a process of its own"
+NEEDS_CLONING = "behaviour cloning (rlpipe pretrain)"
+NEEDS_DEMOS = "demonstrations (demos)"
+NEEDS_FAILURE = "a simulator that reports failure"
+NEEDS_GROUPS = "a group-relative algorithm"
+NEEDS_KL_PENALTY = "a KL penalty in the reward (algorithm.kl_control)"
+NEEDS_PROXIMAL = "decoupled PPO, with a proximal policy"
+NEEDS_REFERENCE = "a frozen reference policy"
+NEEDS_RESTARTS = "workers that can be restarted"
+NEEDS_REWARD_MODEL = "a reward model"
+NEEDS_REWARD_TERMS = "a simulator that reports reward terms"
+NEEDS_SAC = "soft actor-critic (algorithm.name=sac or rlpd)"
+NEEDS_SERVERS = "inference on a server"
+NEEDS_TOKENS = "a policy that acts in tokens"

@@ -1,0 +1,88 @@
+"""Observes finished episodes under one namespace: ``env/`` for training, ``eval/`` for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.window import MetricWindow
+from rlpipe.trajectory import Episode
+
+
+@dataclass(frozen=True)
+class EpisodeMetrics:
+    """Metrics of finished episodes under one namespace; None where the namespace does not show a metric.
+
+    ``observe`` is the only place where they are observed, from the rows of ``episodes.jsonl``, so that each metric can
+    be recomputed from that file to the last digit.
+    """
+
+    success_once: Metric
+    success_at_end: Metric
+    success_at_reset: Metric
+    fail_once: Metric
+    episode_return: Metric
+    return_std: Metric
+    reward: Metric
+    episode_len: Metric
+    truncated_fraction: Metric
+    num_trajectories: Metric
+    success_once_balanced: Metric | None = None
+    fail_at_end: Metric | None = None
+    return_dist: Metric | None = None
+    return_ma100: Metric | None = None
+    episode_len_ma100: Metric | None = None
+    success_at_end_ma100: Metric | None = None
+    episode_len_dist: Metric | None = None
+    episode_len_terminated: Metric | None = None
+    episode_len_success: Metric | None = None
+    terminated_episodes: Metric | None = None
+    reward_term: Metric | None = None
+
+    def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
+        """Observes finished episodes. Without any, only their number is observed, as 0.
+
+        Args:
+            window: window to observe in.
+            episodes: rows of ``episodes.jsonl`` or ``eval_episodes.jsonl``.
+            incarnation: number of resumes before the episodes ended; orders them in time.
+        """
+        window.observe(self.num_trajectories, len(episodes))
+        if self.terminated_episodes:
+            window.observe(self.terminated_episodes, sum(e.terminated for e in episodes))
+        if not episodes:
+            return
+        places = [(incarnation, e.step, e.slot) for e in episodes]
+
+        def observe(metric: Metric | None, values: Sequence[float | bool | None], **how: Any) -> None:
+            """Observes the values that are not None."""
+            known = [n for n, value in enumerate(values) if value is not None]
+            if metric is not None and known:
+                chosen = {key: [of_all[n] for n in known] for key, of_all in how.items()}
+                window.observe(metric, [value for value in values if value is not None], **chosen)
+
+        returns, lengths = [e.episode_return for e in episodes], [e.length for e in episodes]
+        at_end = [e.success_at_end for e in episodes]
+        observe(self.episode_return, returns)
+        observe(self.return_dist, returns)
+        observe(self.return_ma100, returns, places=places)
+        observe(self.reward, [e.episode_return / e.length for e in episodes])
+        observe(self.episode_len, lengths)
+        observe(self.episode_len_dist, lengths)
+        observe(self.episode_len_ma100, lengths, places=places)
+        observe(self.episode_len_terminated, [e.length if e.terminated else None for e in episodes])
+        observe(self.truncated_fraction, [e.truncated and not e.terminated for e in episodes])
+        observe(self.success_once, [e.success_once for e in episodes])
+        slots = [e.slot for e in episodes]
+        observe(self.success_once_balanced, [e.success_once for e in episodes], groups=slots)
+        observe(self.success_at_end, at_end)
+        observe(self.success_at_end_ma100, at_end, places=places)
+        observe(self.success_at_reset, [e.success_at_reset for e in episodes])
+        observe(self.episode_len_success, [e.first_success for e in episodes])
+        observe(self.fail_once, [e.fail_once for e in episodes])
+        observe(self.fail_at_end, [e.fail_at_end for e in episodes])
+        if self.reward_term is not None:
+            for name in sorted({name for e in episodes for name in e.reward_terms}):
+                observe(self.reward_term.member(name), [e.reward_terms.get(name) for e in episodes])
