@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-dev quickstart test lint clean
+.PHONY: setup setup-dev quickstart test test-all slowest lint clean
 
 setup: $(VENV)/.installed
 setup-dev: $(VENV)/.installed-dev
@@ -22,8 +23,17 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 quickstart: setup
 	$(BIN)/rlpipe train configs/ppo_push_cube.yaml
 
+# One witness for every promise of the README.
 test: setup-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not soak"
+
+# Every proof there is: also each kind of fault, simulated clusters and hosts, and job submission.
+test-all: setup-dev
+	$(PYTEST)
+
+# The same, and writes down which tests take longest; the next run starts with their files.
+slowest: setup-dev
+	$(PYTEST) --slowest tests/slowest.txt
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -143,7 +143,7 @@ def test_the_sdist_holds_the_whole_project(sdist):
     assert {*SINGLE_FILES}.union(*map(files_in, FOLDERS)) <= held
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["installed", "editable"])
 class TestAnInstallation:
     """What a user does first, outside any checkout."""
@@ -184,7 +184,7 @@ class TestAnInstallation:
             assert words in answer.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_installation_trains_a_shipped_configuration_by_its_name(installed):
     answer = installed.rlpipe("train", "ppo_cartpole", "--local", *QUICK)
     assert answer.returncode == 0, answer.stderr

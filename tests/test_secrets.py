@@ -37,7 +37,7 @@ SENTINELS = {name: hashlib.sha1(name.encode()).hexdigest() for name in SERVICES}
 # --- what a run writes
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("mode", ["local", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_run_with_every_backend_writes_no_credential_down(tmp_path, mode):
     options = [option for store in STORES.values() for option in store.OPTIONS]

@@ -274,7 +274,6 @@ def test_collection_is_one_update_ahead_of_learning(tmp_path):
     assert [row["rollout/policy_lag_max"] for row in rows if "rollout/policy_lag_max" in row] == [0, 1, 1, 1]
 
 
-@pytest.mark.slow
 def test_soft_actor_critic_learns_the_scripted_task(tmp_path):
     rows = metrics(rlpipe.train(sac(tmp_path, "runner.total_timesteps=3200", "learner.lr=3e-3"), local=True).directory)
     assert rows[0]["env/return"] < 7.0
@@ -297,16 +296,14 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(tmp_path):
     assert all(np.array_equal(learner.state()[name], array) for name, array in again.state().items())
 
 
-@pytest.mark.slow
-@pytest.mark.ray
+@pytest.mark.soak
 def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
     one = "rollout.num_workers=1"
     ways = [rlpipe.train(sac(tmp_path / str(local), one), local=local).directory for local in (True, False)]
     assert metrics(ways[0]) == metrics(ways[1])
 
 
-@pytest.mark.slow
-@pytest.mark.ray
+@pytest.mark.soak
 def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp_path, ray_cluster):
     # 16 steps of at least 50 ms: many times what six gradient steps take, on however busy a machine.
     config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.05")
@@ -340,8 +337,7 @@ def test_the_share_of_demonstrations_stands_at_the_end_of_each_batch(tmp_path, m
     assert all((batch.actions[-8:].abs() - 0.8).abs().max() < 1e-6 for batch in seen)
 
 
-@pytest.mark.slow
-@pytest.mark.ray
+@pytest.mark.soak
 def test_with_demonstrations_too_ray_gives_the_run_of_one_process(tmp_path, ray_cluster):
     normalised = "policy.normalize_observations=true"
     ways = [

@@ -18,7 +18,6 @@ from rlpipe.metrics.window import merged
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
 
-pytestmark = pytest.mark.slow
 STEPS, EPOCHS, MINIBATCHES = 512, 3, 4
 CONFIG = {
     "env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 1}},

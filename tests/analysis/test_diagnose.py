@@ -39,26 +39,22 @@ def critical(diagnosis: Diagnosis) -> list[Finding]:
     return [finding for finding in [*diagnosis.standing, *diagnosis.past] if finding.level == "critical"]
 
 
-@pytest.mark.slow
 def test_a_healthy_run_raises_no_critical_alert(tmp_path):
     diagnosis = diagnose(cartpole(tmp_path, "learner.lr_schedule=linear"))
     assert critical(diagnosis) == []
     assert {"train/actor/approx_kl", "env/return"} <= {found.metric for found in diagnosis.healthy}
 
 
-@pytest.mark.slow
 def test_a_learning_rate_that_is_far_too_large_is_named(tmp_path):
     found = causes(diagnose(cartpole(tmp_path, "learner.lr=3e-2")).standing, "critical")
     assert "overshoot" in found["train/actor/lr"]
 
 
-@pytest.mark.slow
 def test_a_forced_collapse_of_the_entropy_is_named(tmp_path):
     found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5")).standing, "warn")
     assert "entropy bonus too small" in found["train/entropy_loss"]
 
 
-@pytest.mark.slow
 def test_a_critic_that_does_not_learn_is_named(tmp_path):
     found = causes(diagnose(cartpole(tmp_path, "learner.critic_lr=0")).standing, "critical")
     assert "learning rate is 0" in found["train/critic/lr"]
@@ -89,7 +85,6 @@ def sb3_runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", ["progress.csv", "events.out*"])
 def test_a_run_of_stable_baselines3_is_judged_under_its_own_names(sb3_runs, file):
     (healthy,), (broken,) = ((sb3_runs / name).glob(file) for name in ("healthy", "broken"))

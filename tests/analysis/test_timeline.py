@@ -219,8 +219,7 @@ def on_ray(config) -> RunDirectory:
     return RunDirectory(rlpipe.train(config).directory)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path, ray_cluster):
     run = on_ray(scripted(tmp_path, "rollout.num_workers=2", "env.train.step_seconds=0.02"))
     found = kept(run)
@@ -239,8 +238,7 @@ def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path
             assert published.ended <= min(span.began for span in collected) + CLOCKS
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 def test_off_policy_workers_collect_for_the_next_iteration_while_the_learner_learns(tmp_path, ray_cluster):
     options = ("rollout.num_workers=2", "env.train.step_seconds=0.05", "algorithm.update_to_data=2")
     found = kept(on_ray(sac(tmp_path, *options)))

@@ -12,7 +12,6 @@ from rlpipe.backends.mlflow import MLflow
 from rlpipe.metrics.row import Event, Row
 from tests.helpers.stores.mlflow import held, shown
 
-pytestmark = pytest.mark.slow
 NAMES = ("env/success rate", "a:b", "p^2", "é", "_x41_", "a//b", "/a", "../a", "a/")
 
 

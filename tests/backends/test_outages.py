@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.outages import run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from rlpipe.metrics.row import Event, Row
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.helpers.runs import scripted
 
-pytestmark = pytest.mark.slow
 KEY = "a-secret-key-of-swanlab"
 
 

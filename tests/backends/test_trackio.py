@@ -9,8 +9,6 @@ from rlpipe.backends.trackio import RESERVED, Options, Trackio
 from rlpipe.metrics.row import Event, Row
 from tests.helpers.stores.trackio import storage
 
-pytestmark = pytest.mark.slow
-
 
 def run_info(tmp_path, first_iteration=1):
     return RunInfo(

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,21 +19,28 @@ from pathlib import Path
 import pytest
 
 from rlpipe.errors import ConfigError
-from rlpipe.run.directory import read_jsonl
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.follower import mark_file, read_mark
 from tests.helpers.backends import assert_shows_everything, sync, trained
 from tests.helpers.runs import scripted
 from tests.helpers.stores import wandb as store
 
-pytestmark = pytest.mark.slow
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run that was shown offline; an API key was there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_API_KEY", KEY)
+        return trained(tmp_path_factory.mktemp("wandb"), "wandb")
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A finished run that is shown offline; an API key was there."""
+def run(finished, tmp_path, monkeypatch):
+    """A copy of it."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    return trained(tmp_path, "wandb")
+    return RunDirectory(Path(shutil.copytree(finished.path, tmp_path / "scripted" / finished.path.name)))
 
 
 def lengthen(run, iterations: int) -> None:
@@ -61,6 +69,7 @@ def test_the_api_key_stands_in_no_file_of_the_run(run):
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
 
 
+@pytest.mark.soak
 def test_a_torn_end_is_cut_off_so_that_wandb_reads_on(run):
     (file,) = (run.path / "wandb").glob("offline-run-*/*.wandb")
     os.truncate(file, file.stat().st_size // 2)
@@ -71,6 +80,7 @@ def test_a_torn_end_is_cut_off_so_that_wandb_reads_on(run):
     assert store.records(run, "exit")
 
 
+@pytest.mark.soak
 def test_killing_it_again_and_again_doubles_nothing(run):
     lengthen(run, 1000)
     for _ in range(3):
@@ -81,6 +91,7 @@ def test_killing_it_again_and_again_doubles_nothing(run):
     assert_shows_everything(run, "wandb")
 
 
+@pytest.mark.soak
 def test_nobody_else_writes_until_the_process_of_wandb_is_gone_too(run):
     lengthen(run, 1000)
     process = syncing(run)
@@ -99,6 +110,7 @@ def test_nobody_else_writes_until_the_process_of_wandb_is_gone_too(run):
             os.kill(core, signal.SIGCONT)
 
 
+@pytest.mark.soak
 def test_a_server_that_does_not_answer_is_an_error_soon(run, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     mark_file(run.path, "wandb").unlink()
@@ -107,6 +119,7 @@ def test_a_server_that_does_not_answer_is_an_error_soon(run, monkeypatch):
     assert "127.0.0.1:9" in answer.stderr
 
 
+@pytest.mark.soak
 def test_nothing_asks_for_an_api_key(run, monkeypatch, tmp_path):
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("HOME", str(tmp_path))  # where no key is kept
@@ -118,6 +131,7 @@ def test_nothing_asks_for_an_api_key(run, monkeypatch, tmp_path):
     assert b"No API key configured" in answer.stderr
 
 
+@pytest.mark.soak
 def test_online_it_goes_on_behind_what_the_server_holds(run, monkeypatch):
     with Server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")

@@ -170,7 +170,7 @@ def test_seeds_cannot_be_resumed_together(tmp_path):
         train("--resume", str(run), "--seeds", "0,1")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ctrl_c_ends_all_of_them(tmp_path):
     file = written(tmp_path, "runner.total_timesteps=64_000_000", "env.train.step_seconds=0.005")
     process = subprocess.Popen(
@@ -211,7 +211,7 @@ def test_equal_seeds_give_equal_runs_in_one_process(tmp_path, recipe):
 
 
 @pytest.mark.maniskill
-@pytest.mark.slow
+@pytest.mark.soak
 def test_equal_seeds_give_equal_runs_from_demonstrations(tmp_path):
     small = [
         "algorithm.update_to_data=0.5", "algorithm.learning_starts=16", "algorithm.batch_size=16",
@@ -232,11 +232,11 @@ def test_another_seed_gives_another_run(tmp_path, recipe):
     assert without_timings(first) != without_timings(second)
 
 
-@pytest.mark.ray
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_equal_seeds_give_equal_runs_on_ray_with_as_many_workers(tmp_path, recipe):
-    first, second = (rlpipe.train(RECIPES[recipe](tmp_path, "rollout.num_workers=2")).directory for _ in range(2))
+def test_equal_seeds_give_equal_runs_on_ray_with_as_many_workers(tmp_path):
+    """Of PPO each is the run of one process, to the last bit: ``tests/distributed/test_distributed.py``."""
+    first, second = (rlpipe.train(off_policy(tmp_path, "rollout.num_workers=2")).directory for _ in range(2))
     assert without_timings(first) == without_timings(second)
     for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
         assert lines(first, ledger) == lines(second, ledger)

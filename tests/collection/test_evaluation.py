@@ -92,7 +92,7 @@ def test_no_episode_depends_on_the_number_of_workers(cartpole, workers, actions)
     assert (alone.metrics, alone.estimates) == (shared.metrics, shared.estimates)
 
 
-@pytest.mark.ray
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_episode_depends_on_where_the_workers_run(cartpole):
     how = ["evaluation.deterministic=false"]
@@ -126,7 +126,7 @@ def test_sampled_actions_differ_from_one_episode_to_the_next(cartpole):
 
 
 @pytest.mark.maniskill
-@pytest.mark.slow
+@pytest.mark.soak
 def test_no_episode_of_maniskill_depends_on_what_its_slot_played_before(tmp_path):
     checkpoint = checkpoint_of(tmp_path, PUSH_CUBE, "rollout.horizon=8")
     how = ["evaluation.deterministic=false", "env.eval.reward_mode=normalized_dense"]

@@ -298,7 +298,6 @@ IS_GRASPED = 18
 """Of PickCube's observation. At a reset it is still that of the episode before: ManiSkill reads the old contacts."""
 
 
-@pytest.mark.slow
 @pytest.mark.maniskill
 def test_the_planner_makes_demonstrations_whose_seeds_lead_to_where_they_begin(tmp_path):
     if problems := describe(HERE).problems():

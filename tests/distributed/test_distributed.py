@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,45 +16,97 @@ import ray
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from rlpipe.run import checkpoint
 from tests.helpers import REPOSITORY
 from tests.helpers.runs import (
-    SLOW_RUN,
     from_ledger,
     lines,
     rlpipe_command,
     scripted,
-    wait_for_rows,
     without_timings,
     write_config,
 )
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+SCRIPT = [[{"length": 3, "reward": 0.1, "end": "terminated", "success_at": [3]}], [{"length": 7, "reward": 1e-9}]]
+JOB = {
+    "metadata": {
+        "job_submission_id": "mine-7",
+        "job_name": "push",
+        "tracker_api_key": "abc",
+        "note": "say open-sesame",
+    },
+    "runtime_env": {"env_vars": {"WANDB_API_KEY": "open-sesame"}},
+}  # fmt: skip
+"""What Ray gives to the program of a submitted job."""
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_loop_on_ray_gives_the_same_metrics_as_the_loop_in_one_process(tmp_path, workers):
-    config = scripted(tmp_path, f"rollout.num_workers={workers}", "runner.val_check_interval=2")
-    local, distributed = (rlpipe.train(config, local=local) for local in (True, False))
-    assert without_timings(local.directory) == without_timings(distributed.directory)
-    assert lines(local.directory, "episodes.jsonl") == lines(distributed.directory, "episodes.jsonl")
+@pytest.fixture(scope="module")
+def both(ray_cluster, tmp_path_factory):
+    """The same run with two workers in one process and on Ray, as a submitted job on a machine with few open files."""
+    env = {"train": {"name": "scripted", "total_num_envs": 4, "script": SCRIPT, "match_actions": True}}
+    config = scripted(tmp_path_factory.mktemp("both"), "rollout.num_workers=2", "runner.val_check_interval=2", env=env)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOOR_PASSWORD", "open-sesame")
+        patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(JOB))
+        patch.setattr(machine, "ENOUGH_FILES", 10**9)
+        return tuple(rlpipe.train(config, local=local).directory for local in (True, False))
 
 
-def test_with_two_workers_every_env_metric_equals_the_ledgers_to_the_last_digit(tmp_path):
-    script = [[{"length": 3, "reward": 0.1, "end": "terminated", "success_at": [3]}], [{"length": 7, "reward": 1e-9}]]
-    config = scripted(
-        tmp_path,
-        "rollout.num_workers=2",
-        env={"train": {"name": "scripted", "total_num_envs": 4, "script": script, "match_actions": True}},
-    )
-    run = rlpipe.train(config).directory
-    for row in lines(run, "metrics.jsonl"):
-        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
-        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
-        assert row["metrics"]["time/workers_reporting"] == 2
+class TestARunOnRay:
+    def test_it_gives_the_same_numbers_as_in_one_process_to_the_last_bit(self, both):
+        here, on_ray = both
+        assert without_timings(here) == without_timings(on_ray)
+        for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
+            assert lines(here, ledger) == lines(on_ray, ledger)
+
+    def test_every_env_metric_equals_the_ledgers_to_the_last_digit(self, both):
+        _, run = both
+        for row in lines(run, "metrics.jsonl"):
+            expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+            assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+            assert row["metrics"]["time/workers_reporting"] == 2
+
+    def test_run_json_says_where_each_actor_runs_and_as_which_job(self, both):
+        cluster = json.loads((both[1] / "run.json").read_text())["cluster"]
+        here = {"host": platform.node(), "node": ray.get_runtime_context().get_node_id(), "clock": 0.0}
+        actors = cluster["parts"]
+        processes = [actor.pop("pid") for actor in actors.values() if "pid" in actor]
+        assert len({*processes}) == 3  # of the workers and the learner
+        assert actors == dict.fromkeys(("driver", "rollout-0", "rollout-1", "learner", "metric-logger"), here)
+        assert [node["node"] for node in cluster["nodes"]] == [here["node"]]
+        assert cluster["job"]["id"] == ray.get_runtime_context().get_job_id()
+        assert cluster["job"]["namespace"] == "rlpipe"
+
+    def test_run_json_names_a_submitted_job_and_none_of_its_secrets(self, both):
+        text = (both[1] / "run.json").read_text()
+        job = json.loads(text)["cluster"]["job"]
+        assert job["submission_id"] == "mine-7"
+        assert job["metadata"] == {"job_name": "push", "tracker_api_key": "***", "note": "say ***"}
+        assert "sesame" not in text
+
+    def test_its_first_events_hold_the_warnings_about_the_cluster(self, both):
+        messages = [event["message"] for event in lines(both[1], "events.jsonl")]
+        assert any(
+            message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in messages
+        )
+
+    @pytest.mark.soak
+    def test_resumed_it_continues_on_ray(self, both, tmp_path):
+        run = Path(shutil.copytree(both[1], tmp_path / "resumed"))
+        (run / "checkpoints" / "iteration-000004.npz").unlink()
+        rlpipe.train(load_config(run / "config.yaml"), resume=run)
+        rows = lines(run, "metrics.jsonl")
+        assert [(row["iteration"], row["total_timesteps"]) for row in rows] == [(n, 64 * n) for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.soak
+def test_one_worker_on_ray_gives_the_same_numbers_as_in_one_process(tmp_path):
+    config = scripted(tmp_path, "rollout.num_workers=1", "runner.val_check_interval=2")
+    here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
+    assert without_timings(here) == without_timings(on_ray)
+    assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
 
 
 def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_before_anything_is_written(tmp_path):
@@ -63,32 +115,7 @@ def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_before_anything_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_run_json_says_where_each_part_runs_and_as_which_job(tmp_path):
-    import ray
-
-    run = rlpipe.train(scripted(tmp_path, "rollout.num_workers=2")).directory
-    cluster = json.loads((run / "run.json").read_text())["cluster"]
-    here = {"host": platform.node(), "node": ray.get_runtime_context().get_node_id(), "clock": 0.0}
-    parts = cluster["parts"]
-    processes = [part.pop("pid") for part in parts.values() if "pid" in part]
-    assert len({*processes}) == 3  # of the workers and the learner
-    assert parts == dict.fromkeys(("driver", "rollout-0", "rollout-1", "learner", "metric-logger"), here)
-    assert [node["node"] for node in cluster["nodes"]] == [here["node"]]
-    assert cluster["job"] == {"id": ray.get_runtime_context().get_job_id(), "namespace": "rlpipe"}
-
-
-def test_run_json_names_a_submitted_job_and_none_of_its_secrets(tmp_path, monkeypatch):
-    monkeypatch.setenv("DOOR_PASSWORD", "open-sesame")
-    about = {"job_submission_id": "mine-7", "job_name": "push", "tracker_api_key": "abc", "note": "say open-sesame"}
-    told = {"metadata": about, "runtime_env": {"env_vars": {"WANDB_API_KEY": "open-sesame"}}}
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(told))  # what Ray gives to the program of a job
-    text = (rlpipe.train(scripted(tmp_path)).directory / "run.json").read_text()
-    job = json.loads(text)["cluster"]["job"]
-    assert job["submission_id"] == "mine-7"
-    assert job["metadata"] == {"job_name": "push", "tracker_api_key": "***", "note": "say ***"}
-    assert "sesame" not in text
-
-
+@pytest.mark.soak
 def test_a_simulator_that_cannot_be_made_is_the_users_error_and_leaves_nothing(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
     with pytest.raises(ConfigError, match="wheels"):
@@ -96,36 +123,19 @@ def test_a_simulator_that_cannot_be_made_is_the_users_error_and_leaves_nothing(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_resumed_run_continues_on_ray(tmp_path):
-    config = scripted(tmp_path, "rollout.num_workers=2")
-    run = rlpipe.train(config).directory
-    (run / "checkpoints" / "iteration-000004.npz").unlink()
-    rlpipe.train(config, resume=run)
-    rows = lines(run, "metrics.jsonl")
-    assert [(row["iteration"], row["total_timesteps"]) for row in rows] == [(n, 64 * n) for n in (1, 2, 3, 4)]
-
-
-def test_evaluation_does_not_depend_on_the_number_of_workers(tmp_path):
+@pytest.mark.soak
+def test_an_evaluation_depends_neither_on_the_number_of_workers_nor_on_a_place_for_a_learner(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4}}
     result = rlpipe.train(scripted(tmp_path, env=env), local=True)
+    elsewhere = ["cluster.learner_nodes={role: learn}", "learner.device=cuda", "cluster.placement_timeout=1"]
     reports = [
-        rlpipe.evaluate(result.checkpoint, episodes=10, overrides=[f"rollout.num_workers={count}"]) for count in (1, 2)
+        rlpipe.evaluate(result.checkpoint, episodes=10, overrides=[f"rollout.num_workers={count}", *more])
+        for count, more in ((1, []), (2, elsewhere))
     ]
     assert reports[0].metrics == reports[1].metrics
 
 
-def test_an_evaluation_needs_no_place_for_a_learner(tmp_path):
-    result = rlpipe.train(scripted(tmp_path), local=True)
-    elsewhere = ["cluster.learner_nodes={role: learn}", "learner.device=cuda", "cluster.placement_timeout=1"]
-    assert rlpipe.evaluate(result.checkpoint, episodes=4, overrides=elsewhere).metrics["eval/num_trajectories"] == 4
-
-
-def test_what_could_be_better_on_the_cluster_is_told_in_the_events(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "ENOUGH_FILES", 10**9)
-    told = [event["message"] for event in lines(rlpipe.train(scripted(tmp_path)).directory, "events.jsonl")]
-    assert any(message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in told)
-
-
+@pytest.mark.soak
 def test_without_an_address_a_run_starts_a_ray_of_its_own_whatever_others_left_or_run(tmp_path):
     """Beside the Ray of the tests, on the leftovers of a dead one, with a home folder where no token can be kept."""
     with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
@@ -139,31 +149,6 @@ def test_without_an_address_a_run_starts_a_ray_of_its_own_whatever_others_left_o
     assert process.returncode == 0, stderr
     assert "Starting Ray on this machine" in stderr
     assert ray.cluster_resources()["CPU"] == 2  # that of the tests is as it was
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
-    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
-    run = wait_for_rows(tmp_path / "runs", 2)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=200)
-    assert process.returncode == 130, stderr
-    assert checkpoint.newest(run).meta["iteration"] == lines(run, "metrics.jsonl")[-1]["iteration"]
-
-
-def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
-    process = rlpipe_command("train", write_config(tmp_path), *SLOW_RUN, env=own_ray())
-    run = wait_for_rows(tmp_path / "runs", 5)
-    process.kill()
-    process.communicate()
-    reported = len(lines(run, "metrics.jsonl"))
-    rest = f"runner.total_timesteps={64 * (reported + 3)}"
-    resumed = rlpipe_command("train", "--resume", str(run), rest, env=own_ray())
-    _, stderr = resumed.communicate(timeout=200)
-    assert resumed.returncode == 0, stderr
-    rows = lines(run, "metrics.jsonl")
-    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
-    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
 
 
 def own_ray() -> dict[str, str]:
@@ -214,6 +199,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.soak
 def test_the_token_of_a_ray_of_the_runs_own_ends_with_it_and_another_can_be_started():
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory(prefix="rp-") as short:

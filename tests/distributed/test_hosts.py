@@ -10,7 +10,7 @@ import pytest
 from rlpipe.run.directory import read_jsonl
 from tests.helpers.hosts import hosts, obstacle, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600), pytest.mark.usefixtures("rights")]
+pytestmark = [pytest.mark.soak, pytest.mark.ray, pytest.mark.timeout(3600), pytest.mark.usefixtures("rights")]
 SHORT = ["env.train.total_num_envs=4", "rollout.horizon=64", "runner.total_timesteps=768", "evaluation.episodes=4"]
 
 

@@ -189,8 +189,6 @@ def test_wrong_values_are_refused(tmp_path, override, said):
     assert said in str(refused.value)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_a_ray_of_the_runs_own_is_not_waited_for(ray_cluster):
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"the cluster cannot hold this run: no node .* has 99 CPUs"):
@@ -198,132 +196,49 @@ def test_a_ray_of_the_runs_own_is_not_waited_for(ray_cluster):
     assert time.monotonic() - began < 10
 
 
-# --- on a simulated cluster: a head without CPUs, two nodes for simulators, one with two pretended GPUs
-
-CLUSTER = """
-import os, sys, threading, time
-from pathlib import Path
-import json, ray, rlpipe
-from ray.cluster_utils import Cluster
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-from rlpipe.config.stages import stages
-from rlpipe.distributed.engine import RayEngine
-from rlpipe.errors import ConfigError
-from tests.helpers.runs import scripted
-
-folder, said = Path(sys.argv[1]), {}
-
-def where(process):
-    return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
-
-def placed(*wishes):
-    "Node of each part, and the GPUs it sees: workers, then the learner."
-    engine = RayEngine(scripted(folder, *wishes))
-    try:
-        plan = stages(engine._config)
-        engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
-        found = ray.get([actor.handle.__ray_call__.remote(where) for actor in engine.actors])
-        engine.start_logger(None, None, engine._config, None)  # its process is enough
-        _, said["logger"] = ray.get(engine._logger.handle.__ray_call__.remote(where))
-        names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
-        landed = engine._placement.bundles_by_node("rollout worker")
-        said.setdefault("landed", {names[node]: count for node, count in landed.items()})
-        return [(names[node], gpus) for node, gpus in found]
-    finally:
-        engine.close()
-
-def refused(*wishes):
-    "What a run is told that finds no place, after how long, and whether it has written anything."
-    began = time.monotonic()
-    try:
-        rlpipe.train(scripted(folder / "refused", *wishes))
-    except ConfigError as error:
-        return str(error), time.monotonic() - began, (folder / "refused").exists()
-
-def groups():
-    return [group["state"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
-
-def trained(**where):
-    wishes = ["rollout.num_workers=2", "runner.total_timesteps=128", "cluster.worker_nodes={role: sim}",
-              "cluster.gpus_per_learner=1", "learner.device=cpu"]
-    return str(rlpipe.train(scripted(folder, *wishes), **where).directory)
-
-head = {"num_cpus": 0, "labels": {"name": "head"}, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=head)
-cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "left"})
-cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "right"})
-cluster.add_node(num_cpus=1, num_gpus=2, labels={"role": "learn", "name": "gpu"})
-cluster.wait_for_nodes()
-ray.init(address=cluster.address, namespace="rlpipe", log_to_driver=False)
-try:
-    two = ["rollout.num_workers=2", "cluster.worker_nodes={role: sim}", "learner.device=cpu"]
-    said["spread"] = placed(*two, "cluster.gpus_per_learner=1")
-    said["pack"] = placed(*two, "cluster.strategy=pack")
-    said["trained"] = trained(), trained(local=True)
-    soon = "cluster.placement_timeout=2"
-    said["too large"] = refused(soon, "cluster.cpus_per_worker=3")
-    said["head"] = refused(soon, "cluster.worker_nodes={name: head}")
-    said["nobody"] = refused(soon, "cluster.worker_nodes={role: render}")
-    said["groups after refusals"] = groups()
-    said["no CUDA"] = refused("learner.device=cuda", "rollout.num_workers=1")
-    others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
-    said["busy"] = others.wait(60), refused(soon, *two)
-    remove_placement_group(others)
-    late = ["cluster.worker_nodes={role: late}", "cluster.placement_timeout=300", "learner.device=cpu"]
-    waiting = threading.Thread(target=lambda: said.update(late=placed(*late)), daemon=True)
-    waiting.start()  # not the node: that starts only in the main thread
-    ends = time.monotonic() + 60
-    while not groups() and time.monotonic() < ends:
-        time.sleep(0.5)
-    said["groups while waiting"] = groups()
-    cluster.add_node(num_cpus=1, labels={"role": "late", "name": "late"})
-    waiting.join(timeout=400)
-finally:
-    print(json.dumps(said), flush=True)
-    ray.shutdown()
-    cluster.shutdown()
-"""
+# --- on a simulated cluster
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """What runs on the simulated cluster, which is in a process of its own, were given and told."""
+def found(tmp_path_factory):
+    """What became of runs on the cluster of ``tests/helpers/placements.py``."""
     patient = {  # a busy machine is no reason for a node to give up
         "RAY_raylet_start_wait_time_s": "240",
         "RAY_agent_register_timeout_ms": "300000",
         "RAY_health_check_failure_threshold": "30",
     }
     done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, str(tmp_path_factory.mktemp("cluster"))], cwd=REPOSITORY, text=True,
-        env={**os.environ, **patient, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=800, check=False,
+        [sys.executable, "-m", "tests.helpers.placements", str(tmp_path_factory.mktemp("cluster"))], cwd=REPOSITORY,
+        env={**os.environ, **patient, "PYTHONPATH": str(REPOSITORY)}, text=True, capture_output=True, timeout=800,
+        check=False,
     )  # fmt: skip
-    assert done.stdout, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]) | {"errors": done.stderr[-3000:]}
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 class TestOnACluster:
-    def test_workers_spread_over_the_nodes_for_them_and_the_learner_gets_the_gpu(self, said):
-        *workers, learner = said["spread"]
+    def test_workers_spread_over_the_nodes_for_them_and_the_learner_gets_the_gpu(self, found):
+        *workers, learner = found["spread"]["actors"]
         assert sorted(node for node, _ in workers) == ["left", "right"]
         assert learner[0] == "gpu"
-        assert said["landed"] == {"left": 1, "right": 1}
+        assert found["spread"]["landed"] == {"left": 1, "right": 1}
 
-    def test_the_learner_sees_one_gpu_and_workers_and_logger_none(self, said):
-        *workers, learner = said["spread"]
+    def test_the_learner_sees_one_gpu_and_workers_and_logger_none(self, found):
+        *workers, learner = found["spread"]["actors"]
         assert [gpus for _, gpus in workers] == ["", ""]
         assert learner[1] in ("0", "1")
-        assert said["logger"] == ""
+        assert found["spread"]["logger"] == ""
 
-    def test_packed_workers_share_a_node_and_a_learner_that_needs_nothing_is_where_the_run_was_started(self, said):
-        first, second, learner = said["pack"]
+    def test_packed_workers_share_a_node_and_a_learner_that_needs_nothing_is_where_the_run_was_started(self, found):
+        first, second, learner = found["pack"]["actors"]
         assert first == second
         assert learner == ["head", ""]
 
-    def test_a_run_over_three_nodes_has_the_numbers_of_one_process(self, said):
-        distributed, local = map(Path, said["trained"])
+    def test_a_run_over_three_nodes_has_the_numbers_of_one_process(self, found):
+        distributed, local = map(Path, found["trained"])
         assert len(without_timings(distributed)) == 2
         assert without_timings(distributed) == without_timings(local)
 
@@ -335,30 +250,27 @@ class TestOnACluster:
             ("nobody", "no node has the labels that a rollout worker needs, role=render ("),
         ],
     )
-    def test_what_no_node_can_hold_is_told_with_what_each_node_has(self, said, wish, why):
-        told, seconds, written = said[wish]
-        assert told.startswith(f"the cluster cannot hold this run: {why}")
+    def test_what_no_node_can_hold_is_refused_with_what_each_node_has(self, found, wish, why):
+        refusal = found[wish]
+        assert refusal["error"].startswith(f"the cluster cannot hold this run: {why}")
         for node in ("2 CPUs and 0 GPUs, labels name=left, role=sim", "1 CPU and 2 GPUs, labels name=gpu, role=learn"):
-            assert node in told
-        assert "cluster.placement_timeout" in told
-        assert (seconds < 60, written) == (True, False)
+            assert node in refusal["error"]
+        assert "cluster.placement_timeout" in refusal["error"]
+        assert (refusal["seconds"] < 60, refusal["written"]) == (True, False)
 
-    def test_nodes_that_others_use_are_waited_for_and_then_told(self, said):
-        reserved, (told, _, written) = said["busy"]
-        assert reserved
-        assert told.startswith("the nodes of the cluster have no room now (")
-        assert "2 x rollout worker with 1 CPU on role=sim" in told
-        assert not written
+    def test_nodes_that_others_use_are_waited_for_and_then_named(self, found):
+        assert found["reserved"]
+        assert found["busy"]["error"].startswith("the nodes of the cluster have no room now (")
+        assert "2 x rollout worker with 1 CPU on role=sim" in found["busy"]["error"]
+        assert not found["busy"]["written"]
 
-    def test_a_gpu_that_torch_cannot_use_is_told_by_the_learner_before_anything_is_written(self, said):
-        told, _, written = said["no CUDA"]
-        assert told.startswith("learner.device is 'cuda', but torch ")
-        assert not written
+    def test_a_gpu_that_torch_cannot_use_is_reported_by_the_learner_before_anything_is_written(self, found):
+        assert found["no CUDA"]["error"].startswith("learner.device is 'cuda', but torch ")
+        assert not found["no CUDA"]["written"]
 
-    def test_while_nodes_are_awaited_an_autoscaler_can_read_what_for(self, said):
-        assert said["groups while waiting"] == ["PENDING"]
-        assert said["groups after refusals"] == []
+    def test_while_nodes_are_awaited_an_autoscaler_can_read_what_for(self, found):
+        assert found["groups while waiting"] == ["PENDING"]
+        assert found["groups after refusals"] == []
 
-    def test_a_node_that_comes_late_is_found(self, said):
-        assert "late" in said, said["errors"]
-        assert {node for node, _ in said["late"][:-1]} == {"late"}
+    def test_a_node_that_comes_late_is_found(self, found):
+        assert {node for node, _ in found["late"]["actors"][:-1]} == {"late"}

@@ -400,8 +400,9 @@ class Proxy:
     Attributes:
         cut: how the first two sockets of a log end after their first lines: ``politely`` or ``abruptly``.
         deaf: whether nothing is answered any more.
-        silent: method and pattern of the path of requests that get no answer.  unanswered: how many there were.
-        broken: whether their connection breaks.
+        silent: method and pattern of the path of requests that get no answer until it is cleared.
+        unanswered: number of such requests.
+        broken: True if their connection breaks at once.
     """
 
     def __init__(self, upstream: str, cut: str = "") -> None:
@@ -433,9 +434,9 @@ class Proxy:
             request.transport.abort()
         if request.method == self.silent[0] and re.fullmatch(self.silent[1], request.path):
             self.unanswered += 1
-            if self.broken:
-                request.transport.abort()
-            await asyncio.sleep(600)
+            while self.silent[0] and not self.broken:
+                await asyncio.sleep(0.1)
+            request.transport.abort()
         url, headers = self.upstream + request.path, {"Authorization": request.headers.get("Authorization", "")}
         async with aiohttp.ClientSession(headers=headers) as session:
             if not request.path.endswith("/tail"):
@@ -463,7 +464,7 @@ class Proxy:
         self._thread.join(timeout=60)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def proxy(head) -> Iterator:
     made = []
 
@@ -477,7 +478,7 @@ def proxy(head) -> Iterator:
         one.close()
 
 
-on_a_cluster = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(900)]
+on_a_cluster = [pytest.mark.soak, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 class TestOnACluster:
@@ -606,53 +607,102 @@ def drivers() -> list[psutil.Process]:
     return found
 
 
-@pytest.fixture(scope="class")
-def job(head, tmp_path_factory) -> str:
-    """A job that runs until it is stopped."""
+@dataclass
+class Story:
+    """What was seen of a job that ran until it was stopped.
+
+    Attributes:
+        job: its id.
+        sent: the command that sent it.
+        interrupted: exit code and messages of a follower that got Ctrl-C, and what the job server said then.
+        lost: the same of a follower whose connection died.
+        cut: exit code and log of followers whose connections were cut on the way; ``whole`` is the job's own log.
+        stopped: exit code of the command that stopped it.
+        left: processes of the job, once they had time to end.
+        late: exit code and messages of a follower that got Ctrl-C while it fetched the end of the log.
+        again: the command that stops it once more.
+    """
+
+    job: str
+    sent: subprocess.CompletedProcess[str]
+    interrupted: tuple[int, str, str]
+    lost: tuple[int, str, str]
+    cut: list[tuple[int, str]]
+    whole: str
+    stopped: int
+    left: list[psutil.Process]
+    late: tuple[int, str]
+    again: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def story(head, proxy, tmp_path_factory) -> Story:
+    """A job that is followed by several, stopped, and asked about afterwards."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
     sent = head.submit("small.yaml", "--detach", folder=folder)
     assert sent.returncode == 0, sent.stderr
-    assert all(f"{hint} {sent.stdout.strip()}" in sent.stderr for hint in ("--follow", "--stop"))
-    return sent.stdout.strip()
+    job = sent.stdout.strip()
+
+    def status() -> str:
+        assert drivers()
+        return head.ask(f"/api/jobs/{job}")["status"]
+
+    follower = head.following(job, folder, head.address)
+    follower.wait_for("Running entrypoint")
+    follower.process.send_signal(signal.SIGINT)
+    interrupted = *follower.end(), status()
+
+    between = proxy()
+    follower = head.following(job, folder, between.address, "--lost-after", "3")
+    follower.wait_for("Running entrypoint")
+    between.deaf = True
+    lost = *follower.end(), status()
+
+    proxies = [proxy("politely"), proxy("abruptly")]
+    followers = [head.following(job, folder, one.address) for one in proxies]
+    for follower in followers:
+        follower.wait_for(" 3/")
+    wait_until(lambda: all(one.sockets >= 3 for one in proxies), "the third socket")
+    stopped = head.submit("--stop", job, folder=folder).returncode
+    whole = head.ask(f"/api/jobs/{job}/logs")["logs"]
+    cut = [(follower.end()[0], follower.log.read_text()) for follower in followers]
+    wait_until(lambda: not (processes() or drivers()), "the end of its processes", seconds=60)
+    left = [*processes(), *drivers()]
+
+    between = proxy()
+    between.silent = ("GET", ".*/logs")
+    follower = head.following(job, folder, between.address)
+    wait_until(lambda: between.unanswered, "the log")
+    follower.process.send_signal(signal.SIGTERM)  # handled as Ctrl-C is, which a shell may have its jobs ignore
+    time.sleep(1)
+    between.silent = ("", "")
+    late = follower.end()
+    again = head.submit("--stop", job, folder=folder)
+    return Story(job, sent, interrupted, lost, cut, whole, stopped, left, late, again)
 
 
 class TestAJobThatRuns:
-    """In this order: the third one stops it; what follows it finds it stopped."""
-
     pytestmark = on_a_cluster
 
-    def test_ctrl_c_ends_the_following_and_not_the_job(self, head, job, folder):
-        follower = head.following(job, folder, head.address)
-        follower.wait_for("Running entrypoint")
-        follower.process.send_signal(signal.SIGINT)
-        code, said = follower.end()
-        assert code == 3
-        assert f"--stop {job}" in said
-        assert head.ask(f"/api/jobs/{job}")["status"] == "RUNNING"
-        assert drivers()
+    def test_whoever_detaches_is_told_how_to_follow_and_to_stop_it(self, story):
+        assert all(f"{hint} {story.job}" in story.sent.stderr for hint in ("--follow", "--stop"))
 
-    def test_lost_contact_is_neither_success_nor_failure(self, head, job, folder, proxy):
-        between = proxy()
-        follower = head.following(job, folder, between.address, "--lost-after", "3")
-        follower.wait_for("Running entrypoint")
-        between.deaf = True
-        code, said = follower.end()
-        assert code == 3
+    def test_ctrl_c_ends_the_following_and_not_the_job(self, story):
+        code, said, status = story.interrupted
+        assert (code, status) == (3, "RUNNING")
+        assert f"--stop {story.job}" in said
+
+    def test_lost_contact_is_neither_success_nor_failure(self, story):
+        code, said, status = story.lost
+        assert (code, status) == (3, "RUNNING")
         assert "lost contact" in said
-        assert head.ask(f"/api/jobs/{job}")["status"] == "RUNNING"
 
-    def test_a_cut_log_is_whole_and_a_stopped_job_has_saved(self, head, job, folder, proxy):
-        proxies = [proxy("politely"), proxy("abruptly")]
-        followers = [head.following(job, folder, one.address) for one in proxies]
-        for follower in followers:
-            follower.wait_for(" 3/")
-        wait_until(lambda: all(one.sockets >= 3 for one in proxies), "the third socket")
-        assert head.submit("--stop", job, folder=folder).returncode == 130
-        whole = head.ask(f"/api/jobs/{job}/logs")["logs"]
-        for follower in followers:
-            assert follower.end()[0] == 130
-            assert follower.log.read_text() == whole
+    def test_a_log_whose_connection_is_cut_is_whole(self, story):
+        assert story.cut == [(130, story.whole)] * 2
+
+    def test_a_stopped_job_has_saved(self, head, story):
+        assert story.stopped == 130
         (run,) = (head.home / "runs/small").iterdir()
         saved = int(max((run / "checkpoints").glob("*.npz")).stem.rpartition("-")[2])
         command, environment = head.command("train", "--resume", str(run), "--local")
@@ -664,17 +714,11 @@ class TestAJobThatRuns:
         rows = [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert rows == list(range(1, saved + 2))
 
-    def test_a_stopped_job_leaves_no_process(self, job):
-        wait_until(lambda: not (processes() or drivers()), "the end of its processes", seconds=60)
+    def test_a_stopped_job_leaves_no_process(self, story):
+        assert story.left == []
 
-    def test_ctrl_c_while_the_end_of_the_log_is_fetched_leaves_the_outcome_known(self, head, job, folder, proxy):
-        between = proxy()
-        between.silent = ("GET", ".*/logs")
-        follower = head.following(job, folder, between.address)
-        wait_until(lambda: between.unanswered, "the log")
-        follower.process.send_signal(signal.SIGTERM)  # handled as Ctrl-C is, which a shell may have its jobs ignore
-        assert follower.end()[0] == 130
+    def test_ctrl_c_while_the_end_of_the_log_is_fetched_leaves_the_outcome_known(self, story):
+        assert story.late[0] == 130
 
-    def test_a_job_that_has_ended_is_not_asked_to_stop(self, head, job, folder):
-        asked = head.submit("--stop", job, folder=folder)
-        assert (asked.returncode, "it had ended before" in asked.stderr) == (130, True)
+    def test_a_job_that_has_ended_is_not_asked_to_stop(self, story):
+        assert (story.again.returncode, "it had ended before" in story.again.stderr) == (130, True)

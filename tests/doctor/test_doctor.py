@@ -439,12 +439,7 @@ def of(report: CheckReport, name: str) -> list[CheckResult]:
     return [found for found in report.findings if found.name.startswith(name)]
 
 
-ray = pytest.mark.usefixtures("ray_cluster")
-
-
-@ray
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
     from rlpipe.distributed.node_checks import examine
 
@@ -454,9 +449,7 @@ def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
     assert of(report, "Ray")[0].found == "1 node with 2 CPUs and 0 GPUs"
 
 
-@ray
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
     import ray
 
@@ -467,10 +460,9 @@ def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
     assert ray.get(asked, timeout=120) == "0"
 
 
-@ray
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 15, True)])
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 10, True)])
 def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience, silent):
     from rlpipe.distributed.node_checks import examine
 
@@ -480,9 +472,7 @@ def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience
     assert (found.found == "no answer in time.") == silent
 
 
-@ray
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_workers_that_no_node_can_hold_are_told(tmp_path):
     from rlpipe.distributed.node_checks import nodes_to_check
 
@@ -490,9 +480,8 @@ def test_workers_that_no_node_can_hold_are_told(tmp_path):
     assert (found.name, found.status, "3 CPUs" in found.found) == ("placement", "fail", True)
 
 
-@ray
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_cluster")
 def test_the_short_form_lets_a_healthy_run_begin_and_stops_one_that_cannot(tmp_path, monkeypatch):
     import ray
 
@@ -528,7 +517,6 @@ def test_nodes_that_share_a_host_have_names_of_their_own():
     ]
 
 
-@pytest.mark.slow
 def test_the_command_exits_with_1_and_says_why_as_json(tmp_path, silent_port):
     process = rlpipe_command("doctor", "--json", "--ray-address", f"127.0.0.1:{silent_port}", cwd=tmp_path)
     stdout, stderr = process.communicate(timeout=120)

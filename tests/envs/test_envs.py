@@ -87,7 +87,7 @@ ADAPTERS = {
     "gymnasium, NEXT_STEP": lambda: gymnasium_vector(AutoresetMode.NEXT_STEP),
     "gymnasium, SAME_STEP": lambda: gymnasium_vector(AutoresetMode.SAME_STEP),
     "gymnasium, DISABLED": lambda: gymnasium_vector(AutoresetMode.DISABLED),
-    "maniskill": pytest.param(maniskill, marks=[pytest.mark.maniskill, pytest.mark.slow]),
+    "maniskill": pytest.param(maniskill, marks=[pytest.mark.maniskill]),
 }
 ADAPTERS = [maker if not callable(maker) else pytest.param(maker, id=name) for name, maker in ADAPTERS.items() if maker]
 
@@ -300,7 +300,6 @@ def test_observations_that_are_no_box_are_refused():
 
 
 @pytest.mark.maniskill
-@pytest.mark.slow
 class TestManiSkill:
     def test_an_unknown_task_names_the_nearest(self):
         from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -31,12 +28,12 @@ from hypothesis import strategies as st
 
 import rlpipe
 from rlpipe import files
-from rlpipe.cli import main
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics.row import Event, HistogramView, Row
 from rlpipe.metrics.spans import Span
 from rlpipe.run import shapes
 from rlpipe.trajectory import Episode
+from tests.helpers.commands import Answer, command
 from tests.helpers.runs import scripted
 
 MORE = float(os.environ.get("RLPIPE_FUZZ", "1"))
@@ -50,33 +47,6 @@ def fuzz(examples: int) -> settings:
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command answered: exit code, and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-def command(*arguments: str) -> Answer:
-    """Runs ``rlpipe`` with these arguments, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    argv, sys.argv = sys.argv, ["rlpipe", *arguments]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.argv = argv
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    return Answer(code, out.getvalue(), err.getvalue())
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

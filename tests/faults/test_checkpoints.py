@@ -33,6 +33,7 @@ from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.run.retention import Retention
 from rlpipe.trajectory import SpaceSpec
+from tests.helpers.commands import command
 from tests.helpers.runs import SLOW_RUN, lines, rlpipe_command, scripted, to_mapping, wait_for_rows, write_config
 
 ARRAYS = {"version": np.array(7), "policy/weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -534,7 +535,7 @@ while True:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_write_that_is_killed_at_any_moment_leaves_what_was_there_whole(tmp_path):
     moments = random.Random(0)
     for _ in range(20):
@@ -584,23 +585,20 @@ class TestElsewhere:
         assert {type(array) for array in arrays.values()} == {np.ndarray}
         assert {array.dtype.kind for array in arrays.values()} <= {"f", "i", "u"}
 
-    @pytest.mark.ray
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-    def test_another_number_of_learners_goes_on(self, tmp_path, ray_cluster, before, after):
-        config = scripted(tmp_path, f"learner.num_learners={before}", "rollout.num_workers=2", "learner.device=cpu")
-        run = rlpipe.train(config).directory
-        (run / "checkpoints" / "iteration-000004.npz").unlink()
-        kept = checkpoint.newest(run).arrays
-        rlpipe.train(load_config(run / "config.yaml", [f"learner.num_learners={after}"]), resume=run)
-        rows = lines(run, "metrics.jsonl")
-        assert [(row["iteration"], row["metrics"]["train/n_updates"]) for row in rows] == [
-            (1, 8), (2, 16), (3, 24), (4, 32),
-        ]  # fmt: skip
-        moved = checkpoint.newest(run).arrays
-        assert int(moved["version"]) == int(kept["version"]) + 2
-        steps = [array for name, array in moved.items() if name.endswith("/step")]
-        assert {float(step) for step in steps} == {32.0}  # Adam went on and did not begin anew
+    @pytest.mark.soak
+    def test_another_number_of_learners_goes_on(self, tmp_path, ray_cluster):
+        config = scripted(tmp_path, "rollout.num_workers=2", "learner.device=cpu", "runner.total_timesteps=128")
+        run = rlpipe.train(config, local=True).directory
+        for iterations, learners in ((4, 2), (6, 1)):
+            kept = checkpoint.newest(run).arrays
+            more = [f"learner.num_learners={learners}", f"runner.total_timesteps={64 * iterations}"]
+            rlpipe.train(load_config(run / "config.yaml", more), resume=run, local=learners == 1)
+            moved = checkpoint.newest(run).arrays
+            assert int(moved["version"]) == int(kept["version"]) + 2
+            steps = [array for name, array in moved.items() if name.endswith("/step")]
+            assert {float(step) for step in steps} == {8.0 * iterations}  # Adam continued and did not start again
+        updates = [(row["iteration"], row["metrics"]["train/n_updates"]) for row in lines(run, "metrics.jsonl")]
+        assert updates == [(n, 8 * n) for n in range(1, 7)]
 
 
 def auto(tmp_path: Path, *overrides: str):
@@ -737,7 +735,7 @@ class TestAutoResume:
         with RunDirectory(run).lock_for_writing(), pytest.raises(ConfigError, match="the run is in progress"):
             found(auto(tmp_path))
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     def test_killed_twice_at_once_started_twice_one_goes_on_and_the_other_says_so(self, tmp_path):
         command = ["train", write_config(tmp_path), "--local", *SLOW_RUN, "runner.auto_resume=true"]
         first = rlpipe_command(*command)
@@ -764,17 +762,15 @@ class TestAutoResume:
         rows = [row["iteration"] for row in lines(run, "metrics.jsonl")]
         assert rows == list(range(1, len(rows) + 1))
 
-    @pytest.mark.slow
     def test_with_several_seeds_each_goes_on_by_itself_and_what_is_complete_stays(self, tmp_path):
-        command = ["train", write_config(tmp_path), "--local", "--seeds", "0,1", "runner.auto_resume=true"]
-        first = rlpipe_command(*command)
-        assert first.wait(timeout=250) == 0, first.communicate()
+        arguments = ["train", write_config(tmp_path), "--local", "--seeds", "0,1", "runner.auto_resume=true"]
+        first = command(*arguments)
+        assert first.code == 0, first.err
         runs = {path.parent for path in tmp_path.glob("runs/scripted/*/run.json")}
         (second,) = [run for run in runs if run.name.endswith("-seed1")]
         died(second)
-        again = rlpipe_command(*command)
-        _, stderr = again.communicate(timeout=250)
-        assert again.returncode == 0, stderr
+        again = command(*arguments)
+        assert again.code == 0, again.err
         assert {path.parent for path in tmp_path.glob("runs/scripted/*/run.json")} == runs
         incarnations = {run.name[-1]: json.loads((run / "run.json").read_text())["incarnation"] for run in runs}
         assert incarnations == {"0": 0, "1": 1}

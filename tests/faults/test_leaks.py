@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
 
+from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
-from tests.helpers.cluster import REPOSITORY
+from rlpipe.run import checkpoint
+from tests.helpers import REPOSITORY
 from tests.helpers.faulty import TWO_WORKERS, faulty
-from tests.helpers.runs import scripted, wait_for_rows
+from tests.helpers.runs import lines, scripted, wait_for_rows
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 
 def sign(environment: dict[str, str]) -> list[int]:
@@ -50,34 +54,77 @@ def belongs(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("end", ["success", "failure", "Ctrl-C", "SIGTERM", "SIGKILL"])
-def test_a_run_leaves_no_process_no_shared_memory_and_no_temporary_folder(tmp_path, end):
-    # Ray's own folder, /tmp/ray, keeps its logs, as Ray means it to.
-    if end == "failure":
-        settings = ("env.train.times=1000", "rollout.max_restarts=0", "rollout.simulator_retries=0")
-        config = faulty(tmp_path, "raise", *settings)
-    else:
-        steps = 128 if end == "success" else 1_000_000
-        config = scripted(tmp_path, *TWO_WORKERS, f"runner.total_timesteps={steps}", "env.train.step_seconds=0.01",
-                          "runner.logger.logger_backends=[csv]")  # fmt: skip
-    file = tmp_path / "config.yaml"
-    file.write_text(to_yaml(config))
-    (own := tmp_path / "temporary").mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"LEAK_TEST": str(tmp_path), "TMPDIR": str(own), "RAY_TMPDIR": "/tmp", "PYTHONPATH": str(REPOSITORY)}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path / "cache")  # torch's, one for all that a user runs
-    before = set(os.listdir("/dev/shm"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlpipe", "train", str(file)], cwd=REPOSITORY, env=environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        if end in ("Ctrl-C", "SIGTERM", "SIGKILL"):
-            wait_for_rows(tmp_path, 3)
-            process.send_signal({"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}[end])
-        expected = {"success": 0, "failure": 1, "Ctrl-C": 130, "SIGTERM": 130, "SIGKILL": -9}[end]
-        assert process.wait(240) == expected
-    finally:
-        process.kill()
-    assert left_behind(environment, before) == ([], set())
-    assert list(own.iterdir()) == []
+@dataclass(frozen=True)
+class Command:
+    """``rlpipe`` with a Ray of its own, and what tells its processes from others."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Command:
+        (folder / "temporary").mkdir()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment |= {"LEAK_TEST": str(folder), "TMPDIR": str(folder / "temporary"), "RAY_TMPDIR": "/tmp"}
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}  # torch's, one for all that a user runs
+        return cls(folder, environment | {"PYTHONPATH": str(REPOSITORY)})
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlpipe", "train", *arguments], cwd=REPOSITORY, env=self.environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def train(self, config: Config, number: signal.Signals | None = None) -> int:
+        """Trains, sends a signal after three iterations, checks that nothing is left, and returns the exit code."""
+        file = self.folder / "config.yaml"
+        file.write_text(to_yaml(config))
+        before = set(os.listdir("/dev/shm"))
+        process = self.start(str(file))
+        try:
+            if number is not None:
+                wait_for_rows(self.folder, 3)
+                process.send_signal(number)
+            code = process.wait(240)
+        finally:
+            process.kill()
+        assert left_behind(self.environment, before) == ([], set())
+        assert list((self.folder / "temporary").iterdir()) == []  # Ray's own folder, /tmp/ray, keeps its logs
+        return code
+
+
+def endless(folder: Path, *overrides: str) -> Config:
+    """A run that continues until it is stopped."""
+    options = ("runner.total_timesteps=1_000_000", "env.train.step_seconds=0.01", "runner.logger.logger_backends=[csv]")
+    return scripted(folder, *TWO_WORKERS, *options, *overrides)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+def test_a_run_that_is_asked_to_end_saves_a_checkpoint_and_leaves_nothing_behind(tmp_path, number):
+    assert Command.of(tmp_path).train(endless(tmp_path), number) == 130
+    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    assert checkpoint.newest(run).meta["iteration"] == lines(run, "metrics.jsonl")[-1]["iteration"]
+
+
+@pytest.mark.soak
+def test_a_run_that_is_killed_leaves_nothing_behind_and_resumed_loses_and_repeats_nothing(tmp_path):
+    command = Command.of(tmp_path)
+    assert command.train(endless(tmp_path), signal.SIGKILL) == -signal.SIGKILL
+    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    reported = len(lines(run, "metrics.jsonl"))
+    resumed = command.start("--resume", str(run), f"runner.total_timesteps={64 * (reported + 3)}")
+    assert resumed.wait(240) == 0
+    rows = lines(run, "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
+    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+
+
+@pytest.mark.soak
+def test_a_run_that_completes_leaves_nothing_behind(tmp_path):
+    assert Command.of(tmp_path).train(endless(tmp_path, "runner.total_timesteps=128")) == 0
+
+
+@pytest.mark.soak
+def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
+    settings = ("env.train.times=1000", "rollout.max_restarts=0", "rollout.simulator_retries=0")
+    assert Command.of(tmp_path).train(faulty(tmp_path, "raise", *settings)) == 1

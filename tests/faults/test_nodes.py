@@ -51,7 +51,7 @@ def story(tmp_path_factory):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 class TestNodes:
     def test_a_worker_whose_node_is_lost_goes_on_elsewhere(self, story):

@@ -11,45 +11,53 @@ from rlpipe.errors import RunError
 from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
 from tests.helpers.runs import scripted
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
 
 
-@pytest.mark.parametrize("name", ["learner", "metric-logger", "inference-0"])
-def test_a_part_that_is_killed_is_made_anew_and_the_run_is_whole(tmp_path, name):
-    served = ["rollout.inference=server", "cluster.cpus_per_inference_server=0.5"] if name == "inference-0" else []
-    with killed(name, tmp_path, after=5):
-        run = rlpipe.train(scripted(tmp_path, *SLOW, *served)).directory
-    assert_whole(run, 12)
-    (event,) = events(run, "recovered")
-    assert event["data"]["part"] == name
-    assert event["data"]["what"] == "died without a message, as after SIGKILL"
-    contents = json.loads((run / "run.json").read_text())
-    assert contents["status"] == "completed"
-    assert contents["incarnation"] == 1
-    assert contents["resumed_after"] == [event["iteration"]]
-    assert rows(run)[-1]["metrics"]["time/total_timesteps"] == 768
+class TestActorsThatAreKilled:
+    """The learner, the metric logger and the inference server in turn, in one run of 12 iterations."""
+
+    names = ("learner", "metric-logger", "inference-0")
+
+    @pytest.fixture(scope="class")
+    def run(self, ray_cluster, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("actors")
+        served = ("rollout.inference=server", "cluster.cpus_per_inference_server=0.5")
+        with killed(self.names, folder, after=3):
+            return rlpipe.train(scripted(folder, *SLOW, *served)).directory
+
+    def test_the_run_is_whole(self, run):
+        assert_whole(run, 12)
+        assert rows(run)[-1]["metrics"]["time/total_timesteps"] == 768
+
+    def test_each_loss_is_reported_with_its_cause(self, run):
+        losses = [event["data"] for event in events(run, "recovered")]
+        assert [data["part"] for data in losses] == [*self.names]
+        assert {data["what"] for data in losses} == {"died without a message, as after SIGKILL"}
+
+    def test_the_run_directory_knows_where_the_run_returned_to(self, run):
+        contents = json.loads((run / "run.json").read_text())
+        assert contents["status"] == "completed"
+        assert contents["incarnation"] == 3
+        assert contents["resumed_after"] == [event["iteration"] for event in events(run, "recovered")]
 
 
-def test_before_the_first_checkpoint_it_begins_again_with_the_weights_of_the_seed(tmp_path):
-    with killed("learner", tmp_path, after=3):
-        run = rlpipe.train(scripted(tmp_path, *SLOW, "runner.save_interval=100")).directory
-    assert_whole(run, 12)
-    assert [event["iteration"] for event in events(run, "recovered")] == [0]
-    for row in rows(run):  # who acts has the learner's weights, not those of before
-        assert abs(row["metrics"]["train/actor/rollout_train_kl"]) < 1e-6
-
-
-def test_a_part_that_is_killed_again_and_again_ends_the_run_which_can_be_resumed(tmp_path):
-    config = scripted(tmp_path, *SLOW, "runner.max_recoveries=1")
+@pytest.mark.soak
+def test_a_learner_that_is_killed_again_and_again_ends_the_run_which_can_be_resumed(tmp_path):
+    """The first time before there is a checkpoint: the run starts again with the weights of the seed."""
+    config = scripted(tmp_path, *SLOW, "runner.max_recoveries=1", "runner.save_interval=6")
     with (
-        killed("learner", tmp_path, after=4, times=2),
+        killed(("learner", "learner"), tmp_path, after=4),
         pytest.raises(RunError, match=r"runner\.max_recoveries") as raised,
     ):
         rlpipe.train(config)
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    assert [event["iteration"] for event in events(run, "recovered")] == [0]
     assert "learner" in str(raised.value)
     assert f"resume with: rlpipe train --resume {run}" in str(raised.value)
     assert json.loads((run / "run.json").read_text())["cause"]["part"] == "learner"
     rlpipe.train(config, resume=run)
     assert_whole(run, 12)
+    for row in rows(run):  # workers act with the learner's weights, not with those of before
+        assert abs(row["metrics"]["train/actor/rollout_train_kl"]) < 1e-6

@@ -13,49 +13,83 @@ from rlpipe.training.interruption import Interruption
 from tests.helpers.faulty import assert_whole, events, faulty, processes, rows
 from tests.helpers.runs import beside
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+TOLD = {
+    "kill": "died without a message, as after SIGKILL",
+    "crash": "crashed (Segmentation fault)",
+    "exit": "ended with exit code 7",
+    "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",
+    "hang": "gave no answer within 6 s (rollout.timeout)",
+    "stop": "gave no answer within 6 s (rollout.timeout)",
+}
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("kill", "died without a message, as after SIGKILL"),
-        ("crash", "crashed (Segmentation fault)"),
-        ("exit", "ended with exit code 7"),
-        ("hang", "gave no answer within 6 s (rollout.timeout)"),
-        ("stop", "gave no answer within 6 s (rollout.timeout)"),
-        ("raise", "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step"),
-    ],
-)
-def test_a_worker_that_fails_is_replaced_and_the_run_is_whole(tmp_path, fault, told):
-    overrides = ["rollout.simulator_retries=0", *(["rollout.timeout=6"] if fault in ("hang", "stop") else [])]
-    run = rlpipe.train(faulty(tmp_path, fault, *overrides)).directory
+class WorkersThatFail:
+    """Each fault in turn, in one run of 12 iterations with two workers."""
+
+    faults: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+
+    @pytest.fixture(scope="class")
+    def run(self, ray_cluster, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("workers")
+        options = ("env.train.at=20", "rollout.simulator_retries=0", "rollout.max_restarts=8", *self.overrides)
+        return rlpipe.train(faulty(folder, " ".join(self.faults), *options)).directory
+
+    def test_the_run_is_whole(self, run):
+        assert_whole(run, 12)
+        last = rows(run)[-1]["metrics"]
+        assert last["time/worker_restarts"] == len(self.faults)
+        assert last["time/total_timesteps"] == 768
+
+    def test_each_failure_is_reported_with_its_cause(self, run):
+        failures = [event["data"] for event in events(run, "restarted")]
+        assert len(failures) == len(self.faults)
+        for fault, data in zip(self.faults, failures, strict=True):
+            assert data["part"] in ("rollout-0", "rollout-1")
+            assert data["what"].startswith(TOLD[fault])
+            assert data["doing"] == "collect"
+            if fault in ("crash", "hang"):
+                assert "faulty.py" in "\n".join(data["log"])
+
+    def test_only_the_unfinished_episodes_of_the_failed_worker_are_lost(self, run):
+        discarded = [row["metrics"].get("rollout/discarded_trajectories", 0) for row in rows(run)]
+        assert sum(discarded) == 2 * len(self.faults)
+
+    def test_the_replacement_acts_with_the_weights_of_the_iteration(self, run):
+        for metrics in (row["metrics"] for row in rows(run)):
+            assert metrics["time/workers_reporting"] == 2
+            assert metrics["rollout/policy_lag_max"] == 0
+            assert abs(metrics["train/actor/rollout_train_kl"]) < 1e-6
+
+
+class TestWorkersThatDie(WorkersThatFail):
+    faults = ("kill", "crash", "exit", "raise")
+
+
+@pytest.mark.soak
+class TestWorkersThatFallSilent(WorkersThatFail):
+    faults = ("hang", "stop")
+    overrides = ("rollout.timeout=6",)
+
+
+@pytest.mark.soak
+def test_a_simulator_that_raises_is_replaced_in_place_and_groups_stay_with_one_worker(tmp_path):
+    grpo = {"name": "grpo", "group_size": 2, "update_epochs": 1, "num_minibatches": 2}
+    run = rlpipe.train(faulty(tmp_path, "raise kill", algorithm=grpo)).directory
     assert_whole(run, 12)
-    (event,) = events(run, "restarted")
-    assert event["data"]["part"] in ("rollout-0", "rollout-1")
-    assert event["data"]["what"].startswith(told)
-    assert event["data"]["doing"] == "collect"
-    last = rows(run)[-1]["metrics"]
-    assert last["time/worker_restarts"] == 1
-    assert last["time/total_timesteps"] == 768
-    assert sum(row["metrics"].get("rollout/discarded_trajectories", 0) for row in rows(run)) == 2
-    for metrics in (row["metrics"] for row in rows(run)):
-        assert metrics["time/workers_reporting"] == 2
-        assert metrics["rollout/policy_lag_max"] == 0  # whoever takes its place acts with the weights of the iteration
-        assert abs(metrics["train/actor/rollout_train_kl"]) < 1e-6
-    if fault in ("crash", "hang"):
-        assert "faulty.py" in "\n".join(event["data"]["log"])
-
-
-def test_a_simulator_that_raises_is_made_again_in_place(tmp_path):
-    run = rlpipe.train(faulty(tmp_path, "raise")).directory
-    assert_whole(run, 12)
-    assert not events(run, "restarted")
     (event,) = events(run, "simulator")
     assert "ArithmeticError: the solver diverged" in event["message"]
     assert "replaced (1 of 3)" in event["message"]
+    assert len(events(run, "restarted")) == 1  # for the kill alone
+    groups: dict[tuple[int, int], set[int]] = {}
+    for episode in rows(run, "episodes.jsonl"):
+        groups.setdefault((episode["iteration"], episode["slot"] // 2), set()).add(episode["seed"])
+    assert groups
+    assert all(len(seeds) == 1 for seeds in groups.values())
 
 
+@pytest.mark.soak
 def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path):
     config = faulty(tmp_path, "raise", "env.train.times=1000", "env.train.at=1", "rollout.simulator_retries=1",
                     "rollout.num_workers=1")  # fmt: skip
@@ -71,6 +105,7 @@ def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path
     assert event["data"] == contents["cause"]
 
 
+@pytest.mark.soak
 def test_a_spare_takes_the_place_of_a_worker(tmp_path):
     spares: set[int | None] = set()
     interruption, due = Interruption(), 5
@@ -95,7 +130,8 @@ def test_a_spare_takes_the_place_of_a_worker(tmp_path):
     assert len(events(run, "restarted")) > 1  # the first loss is what gives the node a spare
 
 
-def test_a_node_has_a_spare_from_the_beginning_where_that_is_wanted(tmp_path):
+@pytest.mark.soak
+def test_a_node_has_a_spare_from_the_start_if_wanted(tmp_path):
     interruption = Interruption()
 
     def interrupt() -> bool:
@@ -110,14 +146,7 @@ def test_a_node_has_a_spare_from_the_beginning_where_that_is_wanted(tmp_path):
     assert not (run / "events.jsonl").is_file() or not events(run, "restarted")
 
 
-def test_a_node_has_no_spare_where_none_is_wanted(tmp_path):
-    seen = []
-    with beside(lambda: bool(seen.extend(processes("rollout-spare")) or seen)):
-        run = rlpipe.train(faulty(tmp_path, "kill", "rollout.spares=never", "env.train.step_seconds=0.01")).directory
-    assert events(run, "restarted")
-    assert not seen
-
-
+@pytest.mark.soak
 def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(tmp_path):
     config = faulty(tmp_path, "kill", "env.train.at=100", "rollout.max_restarts=0")
     with pytest.raises(RunError, match=r"rollout\.max_restarts") as raised:
@@ -128,9 +157,13 @@ def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(
     assert_whole(run, 12)
 
 
-def test_with_fewer_workers_allowed_an_iteration_goes_on_with_what_arrived(tmp_path):
-    config = faulty(tmp_path, "kill", "rollout.min_workers=1", "env.train.step_seconds=0.02")
-    run = rlpipe.train(config).directory
+@pytest.mark.soak
+def test_with_fewer_workers_allowed_an_iteration_continues_with_what_arrived_and_no_spare_waits_unasked(tmp_path):
+    spares = []
+    options = ("rollout.min_workers=1", "rollout.spares=never", "env.train.step_seconds=0.02")
+    with beside(lambda: bool(spares.extend(processes("rollout-spare")) or spares)):
+        run = rlpipe.train(faulty(tmp_path, "kill", *options)).directory
+    assert not spares
     assert_whole(run, 12)
     reporting = [row["metrics"]["time/workers_reporting"] for row in rows(run)]
     assert 1 in reporting
@@ -139,30 +172,21 @@ def test_with_fewer_workers_allowed_an_iteration_goes_on_with_what_arrived(tmp_p
     assert steps[-1] == sum(32 * int(count) for count in reporting)
 
 
-def test_groups_are_one_workers_from_beginning_to_end(tmp_path):
-    grpo = {"name": "grpo", "group_size": 2, "update_epochs": 1, "num_minibatches": 2}
-    run = rlpipe.train(faulty(tmp_path, "kill", algorithm=grpo)).directory
-    assert events(run, "restarted")
-    groups: dict[tuple[int, int], set[int]] = {}
-    for episode in rows(run, "episodes.jsonl"):
-        groups.setdefault((episode["iteration"], episode["slot"] // 2), set()).add(episode["seed"])
-    assert groups
-    assert all(len(seeds) == 1 for seeds in groups.values())
-
-
+@pytest.mark.soak
 def test_a_worker_that_dies_in_an_evaluation_changes_no_number_of_it(tmp_path):
     quiet, disturbed = (
-        faulty(tmp_path / fault, fault, "env.eval.at=3", env={
+        faulty(tmp_path / fault, "", "env.eval.at=3", env={
             "train": {"name": "tests.helpers.faulty:Faulty", "total_num_envs": 4, "match_actions": True},
             "eval": {"fault": fault, "folder": str(tmp_path)},
         })
         for fault in ("", "kill")
     )  # fmt: skip
-    expected, run = rlpipe.train(quiet).directory, rlpipe.train(disturbed).directory
+    expected, run = rlpipe.train(quiet, local=True).directory, rlpipe.train(disturbed).directory
     assert [event["data"]["doing"] for event in events(run, "restarted")] == ["evaluate"]
     assert rows(run, "eval_episodes.jsonl") == rows(expected, "eval_episodes.jsonl")
 
 
+@pytest.mark.soak
 def test_a_worker_that_leaks_is_replaced_before_it_holds_too_much_and_no_budget_pays_for_it(tmp_path):
     config = faulty(tmp_path, "leak", "rollout.max_memory=0.5", "rollout.max_restarts=0", "env.eval.fault=''")
     run = rlpipe.train(config).directory

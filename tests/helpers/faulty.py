@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ class FaultyConfig(ScriptedConfig):
     """Options of the faulty simulator."""
 
     fault: str = ""
-    """``kill``, ``crash``, ``exit``, ``hang``, ``stop``, ``raise``, ``leak``; empty for none."""
+    """``kill``, ``crash``, ``exit``, ``hang``, ``stop``, ``raise``, ``leak``, or ``none``, which only leaves its note.
+    Several, separated by spaces, happen in turn. Empty for no fault."""
     folder: str = ""
-    """Where it is noted how often it has failed, in whatever process."""
+    """Where each fault leaves a note, so that all processes know how many there were."""
     times: int = 1
-    """How often it fails."""
+    """How often each fault happens."""
     at: int = 40
-    """Step of a simulator at which it fails."""
+    """Steps that a simulator takes before it fails, counted from its start and from the last fault anywhere."""
 
 
 class Faulty(Scripted):
@@ -52,7 +54,7 @@ class Faulty(Scripted):
         simulator = super().make(config, num_envs, next_seed)
         assert isinstance(simulator, Faulty)
         simulator._config = config
-        simulator._taken = 0
+        simulator._taken = simulator._since = simulator._seen = 0
         simulator._kept = []
         for env in simulator._envs:
             env._slot = 0  # or environments of a group could be told apart
@@ -60,23 +62,30 @@ class Faulty(Scripted):
 
     def step(self, actions: NDArray[Any]) -> Step:
         self._taken += 1
-        fault = self._config.fault
-        if fault == "leak":
+        if self._config.fault == "leak":
             self._kept.append(os.urandom(2_000_000))
-        elif fault and self._taken >= self._config.at and self._may():
-            fail(fault)
+        else:
+            self._fail_if_due(self._config.fault.split() * self._config.times)
         return super().step(actions)
 
-    def _may(self) -> bool:
-        """Whether it has not failed often enough, which is noted."""
-        for n in range(self._config.times):
+    def _fail_if_due(self, faults: list[str]) -> None:
+        """Fails unless a simulator somewhere has failed since this one looked last; then it counts its steps anew."""
+        while self._seen < len(faults) and self._note.exists():
+            self._seen, self._since = self._seen + 1, self._taken
+        if self._seen < len(faults) and self._taken - self._since >= self._config.at:
             with contextlib.suppress(FileExistsError):
-                Path(self._config.folder, f"fault-{n}").touch(exist_ok=False)
-                return True
-        return False
+                self._note.touch(exist_ok=False)
+                fail(faults[self._seen])
+
+    @property
+    def _note(self) -> Path:
+        """File that says that the next fault has happened."""
+        return Path(self._config.folder, f"fault-{self._seen}")
 
 
 def fail(fault: str) -> None:
+    if fault == "none":
+        return
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "stop":
@@ -150,18 +159,26 @@ def processes(*names: str) -> list[psutil.Process]:
     return found
 
 
-def killed(name: str, log_path: Path, after: int, times: int = 1) -> contextlib.AbstractContextManager[None]:
-    """Kills a part with SIGKILL once so many iterations are written since the run began or the part was killed."""
-    done = 0
+def killed(names: Sequence[str], log_path: Path, after: int) -> contextlib.AbstractContextManager[None]:
+    """Kills actors in turn with SIGKILL, each after so many more iterations than were written when the last was killed.
+
+    Args:
+        names: first letters of each actor's name.
+        log_path: folder of the run, the only one in it.
+        after: iterations.
+    """
+    pending, due = list(names), after
 
     def kill() -> bool:
-        nonlocal done
+        nonlocal due
         files = [*log_path.glob("*/*/metrics.jsonl")]
-        if files and files[0].read_bytes().count(b"\n") >= after * (done + 1) and (found := processes(name)):
+        written = files[0].read_bytes().count(b"\n") if files else 0
+        if written >= due and (found := processes(pending[0])):
             with contextlib.suppress(psutil.Error):
                 found[0].kill()
                 found[0].wait(10)
-            done += 1
-        return done == times
+            pending.pop(0)
+            due = written + after
+        return not pending
 
     return beside(kill)

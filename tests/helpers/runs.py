@@ -65,6 +65,7 @@ def write_config(tmp_path) -> str:
 
 
 def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
+    """Starts ``rlpipe`` in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "rlpipe", *arguments],
         stdout=subprocess.PIPE,
@@ -75,13 +76,14 @@ def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
 
 
 def wait_for_rows(folder: Path, count: int) -> Path:
+    """Returns the directory of the first run below a folder that has written so many rows."""
     deadline = time.time() + 180
     while time.time() < deadline:
         for file in folder.glob("*/*/metrics.jsonl"):
-            if len(file.read_text().splitlines()) >= count:
+            if file.read_bytes().count(b"\n") >= count:
                 return file.parent
         time.sleep(0.05)
-    raise TimeoutError
+    raise TimeoutError(f"no run in {folder} has written {count} rows")
 
 
 @contextlib.contextmanager

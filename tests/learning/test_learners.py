@@ -150,9 +150,14 @@ def told(window):
     return {name: value for name, value in read.items() if not name.startswith("time/")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [PPO, GRPO, {**PPO, "kl_control": "adaptive"}], ids=["ppo", "grpo", "kl"])
-@pytest.mark.parametrize("size", [2, 5])  # two share evenly; five take 2, 2, 3, 2, 3 environments, across workers
+@pytest.mark.parametrize(
+    ("algorithm", "size"),  # two share evenly; five take 2, 2, 3, 2, 3 environments, across workers
+    [
+        pytest.param(algorithm, size, id=f"{name}-{size}", marks=[pytest.mark.soak] if size == 5 else [])
+        for name, algorithm in [("ppo", PPO), ("grpo", GRPO), ("kl", {**PPO, "kl_control": "adaptive"})]
+        for size in (2, 5)
+    ],
+)
 def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one(tmp_path, algorithm, size, together):
     plan, spec, iterations = collected(run_config(tmp_path, algorithm), 3)
     iterations = [
@@ -170,7 +175,6 @@ def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one
         assert [told(several)[name] for name in exact] == [told(one)[name] for name in exact]
 
 
-@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_on_one_learner_is_skipped_by_all(tmp_path, together):
     by_itself = {"normalize_advantages": False, "gae_lambda": 0.0}  # so that no other advantage hears of it
     plan, spec, iterations = collected(run_config(tmp_path, {**PPO, **by_itself}), 1)
@@ -187,7 +191,6 @@ def test_a_gradient_that_is_not_finite_on_one_learner_is_skipped_by_all(tmp_path
     assert not np.array_equal(alone["policy/actor.0.weight"], first["policy/actor.0.weight"])
 
 
-@pytest.mark.slow
 def test_learners_refuse_a_batch_for_what_any_of_them_finds_in_it(tmp_path, together):
     plan, spec, iterations = collected(run_config(tmp_path, GRPO), 1)
     iterations[0][0].observations[0, 0] += 1.0  # of a group of the first learner
@@ -195,7 +198,6 @@ def test_learners_refuse_a_batch_for_what_any_of_them_finds_in_it(tmp_path, toge
         together(2, plan, spec, iterations)
 
 
-@pytest.mark.slow
 class TestWeights:
     """All learners have the same, to the last bit."""
 
@@ -217,16 +219,15 @@ class TestWeights:
             self.shared_by(together, tmp_path, "Drifts", 1)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_run_on_ray_with_two_learners_is_the_run_with_one(tmp_path, ray_cluster):
+@pytest.mark.soak
+def test_a_run_on_ray_with_two_learners_is_the_run_with_one_in_one_process(tmp_path, ray_cluster):
     last = {}
     for count in (1, 2):
         config = load_config(
             to_mapping(run_config(tmp_path / str(count), PPO)),
             [f"learner.num_learners={count}", "rollout.num_workers=2", "runner.total_timesteps=576"],
         )
-        rows = lines(rlpipe.train(config).directory, "metrics.jsonl")
+        rows = lines(rlpipe.train(config, local=count == 1).directory, "metrics.jsonl")
         last[count] = [row["metrics"] for row in rows]
     names = ("train/loss", "train/approx_kl", "train/explained_variance", "env/return", "train/num_samples")
     for one, two in zip(last[1], last[2], strict=True):
@@ -236,8 +237,7 @@ def test_a_run_on_ray_with_two_learners_is_the_run_with_one(tmp_path, ray_cluste
     assert "time/actor/sync_gradients" not in last[1][-1]
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 class TestStarting:
     """What a learner cannot do is heard before anything is written, whichever it is."""
 
@@ -283,7 +283,7 @@ class TestOptions:
             found = [*policy.evaluate_actions(observations, actions), policy.value(observations)]
         assert [values.dtype for values in found] == [torch.float32] * 3
 
-    @pytest.mark.slow
+    @pytest.mark.soak
     @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
     def test_compiled(self, tmp_path):
         (plain, _), (compiled, _) = self.moves(tmp_path, compile=True)

@@ -67,7 +67,7 @@ def test_a_run_does_not_begin_on_a_full_disk(small_disk):
     assert not list(small_disk.glob("runs/scripted/*"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_end(small_disk):
     config = scripted(
         small_disk / "runs", "runner.logger.logger_backends=[csv, tensorboard]", "runner.total_timesteps=5120",
@@ -103,7 +103,7 @@ def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_
         assert sorted(store.numbers(directory)) == list(range(1, 81))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_disk, tmp_path_factory):
     config = scripted(
         small_disk / "runs", "runner.total_timesteps=2560", "runner.save_interval=5", "env.train.step_seconds=0.002",

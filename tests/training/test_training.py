@@ -31,6 +31,7 @@ from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.interruption import Interruption
 from rlpipe.trajectory import SpaceSpec
+from tests.helpers.commands import command
 from tests.helpers.runs import (
     SLOW_RUN,
     from_ledger,
@@ -427,7 +428,6 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
     process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
@@ -441,7 +441,6 @@ def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
-@pytest.mark.slow
 def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
     process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
     run = wait_for_rows(tmp_path / "runs", 5)
@@ -456,7 +455,6 @@ def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
     assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -471,19 +469,23 @@ def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
     ],
 )
 def test_a_wrong_command_exits_2_with_one_message_and_no_traceback(arguments, words):
-    process = rlpipe_command(*arguments)
+    answer = command(*arguments)
+    assert answer.code == 2
+    assert words in " ".join(answer.err.split())
+    assert "Traceback" not in answer.err
+
+
+def test_a_command_in_a_process_of_its_own_ends_with_the_same_code():
+    process = rlpipe_command("trian")
     _, stderr = process.communicate(timeout=200)
     assert process.returncode == 2
-    assert words in " ".join(stderr.split())
-    assert "Traceback" not in stderr
+    assert "No such command" in stderr
 
 
-@pytest.mark.slow
 def test_evaluate_prints_json_that_a_program_can_read(finished):
-    process = rlpipe_command("evaluate", str(finished.directory), "--episodes", "8", "--json", "--local")
-    stdout, stderr = process.communicate(timeout=200)
-    assert process.returncode == 0, stderr
-    report = json.loads(stdout)
+    answer = command("evaluate", str(finished.directory), "--episodes", "8", "--json", "--local")
+    assert answer.code == 0, answer.err
+    report = json.loads(answer.out)
     assert report["metrics"]["eval/num_trajectories"] == 8
     assert report["protocol"]["evaluation_first_seed"] == 1_000_000
 

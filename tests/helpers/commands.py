@@ -1,0 +1,38 @@
+"""Commands in the process of the test, which start a hundred times sooner than in one of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import sys
+from dataclasses import dataclass
+
+from rlpipe.cli import main
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered: exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(*arguments: str) -> Answer:
+    """Runs ``rlpipe`` with these arguments, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    argv, sys.argv = sys.argv, ["rlpipe", *arguments]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = argv
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return Answer(code, out.getvalue(), err.getvalue())

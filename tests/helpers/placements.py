@@ -1,0 +1,128 @@
+"""Places runs on a simulated cluster, and prints as JSON what became of them.
+
+    python -m tests.helpers.placements FOLDER
+
+The cluster is a head without CPUs, two nodes for simulators, and one with two pretended GPUs. It has a process of its
+own, because a process can be in one Ray only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+import rlpipe
+from rlpipe.config.stages import stages
+from rlpipe.distributed.engine import RayEngine
+from rlpipe.errors import ConfigError
+from tests.helpers.runs import scripted
+
+FOR_SIMULATORS = ("rollout.num_workers=2", "cluster.worker_nodes={role: sim}", "learner.device=cpu")
+SOON = "cluster.placement_timeout=2"
+
+
+def node_and_gpus(_: object) -> tuple[str, str]:
+    """Returns the node of an actor, and the GPUs that it sees."""
+    return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def placed(folder: Path, *wishes: str) -> dict[str, Any]:
+    """Starts the actors of a run, and returns the node of each, the GPUs it sees, and how many workers a node got."""
+    engine = RayEngine(scripted(folder, *wishes))
+    try:
+        plan = stages(engine._config)
+        engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
+        found = ray.get([actor.handle.__ray_call__.remote(node_and_gpus) for actor in engine.actors])
+        engine.start_logger(None, None, engine._config, None)  # its process is enough
+        _, logger = ray.get(engine._logger.handle.__ray_call__.remote(node_and_gpus))
+        names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
+        landed = {names[node]: count for node, count in engine._placement.bundles_by_node("rollout worker").items()}
+        return {"actors": [(names[node], gpus) for node, gpus in found], "logger": logger, "landed": landed}
+    finally:
+        engine.close()
+
+
+def refused(folder: Path, *wishes: str) -> dict[str, Any]:
+    """Starts a run that finds no place, and returns its error, after how long, and whether it has written anything."""
+    began, runs = time.monotonic(), folder / "refused"
+    try:
+        rlpipe.train(scripted(runs, *wishes))
+    except ConfigError as error:
+        return {"error": str(error), "seconds": time.monotonic() - began, "written": runs.exists()}
+    raise AssertionError(f"there is a place for {wishes}")
+
+
+def groups() -> list[str]:
+    """Returns the state of each placement group there is."""
+    return [group["state"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
+
+
+def trained(folder: Path, **where: bool) -> str:
+    """Trains for two iterations, and returns the run directory."""
+    config = scripted(folder, *FOR_SIMULATORS, "runner.total_timesteps=128", "cluster.gpus_per_learner=1")
+    return str(rlpipe.train(config, **where).directory)
+
+
+def refusals(folder: Path) -> dict[str, Any]:
+    """Returns what runs are told that no node can hold, or not now."""
+    found: dict[str, Any] = {
+        "too large": refused(folder, SOON, "cluster.cpus_per_worker=3"),
+        "head": refused(folder, SOON, "cluster.worker_nodes={name: head}"),
+        "nobody": refused(folder, SOON, "cluster.worker_nodes={role: render}"),
+        "groups after refusals": groups(),
+        "no CUDA": refused(folder, "learner.device=cuda", "rollout.num_workers=1"),
+    }
+    others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
+    found["reserved"] = others.wait(60)
+    found["busy"] = refused(folder, SOON, *FOR_SIMULATORS)
+    remove_placement_group(others)
+    return found
+
+
+def awaited(folder: Path, cluster: Cluster) -> dict[str, Any]:
+    """Starts a run for a node that comes late, and returns what was seen meanwhile and where the run was placed."""
+    found: dict[str, Any] = {}
+    late = ("cluster.worker_nodes={role: late}", "cluster.placement_timeout=300", "learner.device=cpu")
+    waiting = threading.Thread(target=lambda: found.update(late=placed(folder, *late)), daemon=True)
+    waiting.start()  # not the node: that starts only in the main thread
+    ends = time.monotonic() + 60
+    while not groups() and time.monotonic() < ends:
+        time.sleep(0.1)
+    found["groups while waiting"] = groups()
+    cluster.add_node(num_cpus=1, labels={"role": "late", "name": "late"})
+    waiting.join(timeout=400)
+    return found
+
+
+def main() -> None:
+    folder, found = Path(sys.argv[1]), {}
+    head = {"num_cpus": 0, "labels": {"name": "head"}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "left"})
+    cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "right"})
+    cluster.add_node(num_cpus=1, num_gpus=2, labels={"role": "learn", "name": "gpu"})
+    cluster.wait_for_nodes()
+    ray.init(address=cluster.address, namespace="rlpipe", log_to_driver=False)
+    try:
+        found["spread"] = placed(folder, *FOR_SIMULATORS, "cluster.gpus_per_learner=1")
+        found["pack"] = placed(folder, *FOR_SIMULATORS, "cluster.strategy=pack")
+        found["trained"] = trained(folder), trained(folder, local=True)
+        found |= refusals(folder)
+        found |= awaited(folder, cluster)
+    finally:
+        print(json.dumps(found), flush=True)
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
