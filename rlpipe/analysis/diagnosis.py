@@ -332,11 +332,11 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
             ConfigError
         ):  # a plug-in or simulator that is not installed here: its metrics are unknown
             declared = declared_metrics(load_config(directory / "config.yaml"))
-    said: shapes.Judged = {}
+    said: shapes.HealthRecord = {}
     if (directory / "run.json").is_file():
-        said = files.read(directory / "run.json", shapes.Judged)
+        said = files.read(directory / "run.json", shapes.HealthRecord)
     known = said.get("health", [])
-    total = said.get("view", {}).get("total_iterations", rows[-1]["iteration"])
+    total = said["view"]["total_iterations"] if "view" in said else rows[-1]["iteration"]
     reports = [
         Report(
             row["iteration"],

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.spans import ITERATION, Span
-from rlpipe.run import shapes
 from rlpipe.run.directory import KEPT_ITERATIONS, TIMELINE, RunDirectory, read_jsonl
 
 _ALONG_THE_DATA = ("driver", "rollout", "inference", "learner", "metric-logger")
@@ -112,9 +110,9 @@ def _place(part: str) -> tuple[int, str, int]:
 def chrome_trace(directory: RunDirectory, timeline: Timeline) -> dict[str, Any]:
     """The JSON object of a trace: a process for each host, a thread for each part, times in microseconds since the
     iteration began. What belongs to another iteration has its number in its name."""
-    cluster = files.read(directory.path / "run.json", shapes.Clustered)["cluster"]
+    cluster = directory.read_json()["cluster"]
     places = cluster.get("parts", {})
-    anywhere: shapes.Place = {"host": cluster["nodes"][0]["host"], "node": ""}
+    anywhere = {"host": next((node["host"] for node in cluster.get("nodes", [])), "unknown"), "node": ""}
     hosts = {part: places.get(part, anywhere) for part in timeline.parts}
     nodes = list(dict.fromkeys(host["node"] for host in hosts.values()))
     threads = {part: {"pid": 1 + nodes.index(hosts[part]["node"]), "tid": tid} for tid, part in enumerate(hosts, 1)}
