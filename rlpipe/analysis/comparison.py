@@ -16,7 +16,9 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, records_of, values_of
+from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
+from rlpipe.config.schema import Config
 from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
@@ -101,8 +103,7 @@ class EvaluatedRun:
     def kind(self) -> dict[str, Any]:
         """The configuration without what may differ between runs of one experiment, which is the seed and where it is
         logged; how it was evaluated as the protocol has it."""
-        skip = ("runner.seed", "runner.logger.", "evaluation.", "env.eval.")
-        kept = {key: value for key, value in self.config.items() if not key.startswith(skip)}
+        kept = {key: value for key, value in self.config.items() if Affects.COMPARISON in affected_by(Config, key)}
         if (origin := self.config.get(WARM_START)) is not None:
             kept[WARM_START] = _experiment(origin)  # which may have a run for each seed
         return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)

@@ -92,7 +92,8 @@ class RolloutWorker:
     @property
     def _group_size(self) -> int | None:
         """Environments that share their initial states and play whole episodes; None where each is for itself."""
-        return getattr(self._config.algorithm, "group_size", None)
+        group_size: int | None = self._config.algorithm.group_size
+        return group_size
 
     def _make_simulator(self) -> Simulator:
         config, stage, group_size = self._config, self._stage, self._group_size

@@ -17,7 +17,7 @@ def check_demonstrations(config: Config) -> None:
         ConfigError: one of these is not so.
     """
     algorithm = algorithm_class(config)
-    cloned = max(getattr(stage.config.algorithm, "cloning_coef", 0.0) for stage in stages(config))
+    cloned = max(stage.config.algorithm.cloning_coef or 0.0 for stage in stages(config))
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
             why = "algorithm.name is" if algorithm.needs_demonstrations else "algorithm.cloning_coef is"
@@ -27,7 +27,7 @@ def check_demonstrations(config: Config) -> None:
     if not (algorithm.needs_demonstrations or cloned):
         raise ConfigError(
             f"demos is {config.demos}, but algorithm.name={config.algorithm.name} learns nothing from it: leave it out"
-            + (", or give algorithm.cloning_coef." if hasattr(config.algorithm, "cloning_coef") else ".")
+            + (", or give algorithm.cloning_coef." if config.algorithm.cloning_coef is not None else ".")
         )
     dataset.check(config.demos, config.env.train)
     seeds = config.evaluation.seeds

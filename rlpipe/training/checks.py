@@ -29,11 +29,7 @@ def _check_alone(config: Config) -> None:
     Raises:
         ConfigError: some of it is configured.
     """
-    if getattr(config.algorithm, "update_to_data", 1.0) is None:
-        raise ConfigError(
-            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
-            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
-        )
+    config.algorithm.check_one_process()
     if config.learner.num_learners not in (1, AUTO):
         raise ConfigError(
             f"learner.num_learners is {config.learner.num_learners}, but with --local there is one process: leave out "
