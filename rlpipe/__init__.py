@@ -56,8 +56,11 @@ def train(
     from rlpipe.run.directory import RunDirectory
     from rlpipe.run.resume import claimed
     from rlpipe.training import recovery
+    from rlpipe.training.checks import check_spaces
 
     check_demonstrations(config)
+    if not local:  # where the first worker would tell only after it has started
+        check_spaces(config)
     with claimed(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()

@@ -121,6 +121,16 @@ class Simulator(ABC):
         """
 
     @classmethod
+    def check_spaces(cls, config: Any) -> None:
+        """Checks that a policy can use the observations and actions, where that is quick to find out in the driver.
+
+        Args:
+            config: an instance of ``Config``.
+        Raises:
+            ConfigError: no policy can. A simulator that cannot be made here passes: the workers may have what it needs.
+        """
+
+    @classmethod
     @abstractmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
         """The simulator of one worker.

@@ -6,7 +6,9 @@ Importing this file imports no Gymnasium.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -247,6 +249,12 @@ class GymnasiumVector(Simulator):
         self._env.close()
 
 
+def _arguments(config: GymnasiumConfig) -> dict[str, Any]:
+    """Returns the keyword arguments of ``gymnasium.make``."""
+    limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+    return {**config.kwargs, **limit}
+
+
 class Gymnasium(OneByOne):
     """Registered Gymnasium environments, one by one; or, when vectorised, a ``GymnasiumVector`` in their place."""
 
@@ -256,9 +264,7 @@ class Gymnasium(OneByOne):
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         import gymnasium
 
-        kwargs = dict(config.kwargs)
-        if config.max_episode_steps is not None:
-            kwargs["max_episode_steps"] = config.max_episode_steps
+        kwargs = _arguments(config)
         try:
             if config.vectorized:
                 env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
@@ -290,3 +296,18 @@ class Gymnasium(OneByOne):
             )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
+
+    @classmethod
+    def check_spaces(cls, config: GymnasiumConfig) -> None:
+        import gymnasium
+
+        if config.vectorized:
+            return
+        with warnings.catch_warnings(action="ignore"):  # the workers repeat them
+            try:
+                env = gymnasium.make(config.id, **_arguments(config))
+            except Exception:  # an environment may raise anything; the workers report it with their machine
+                return
+            space_spec(env.observation_space, env.action_space, str(env))
+            with contextlib.suppress(Exception):
+                env.close()

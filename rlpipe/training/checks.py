@@ -23,6 +23,16 @@ def check_engine(config: Config, engine: Engine) -> None:
             raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
 
 
+def check_spaces(config: Config) -> None:
+    """Checks that a policy can use the observations and actions of the simulators, before anything starts.
+
+    Raises:
+        ConfigError: no policy can.
+    """
+    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+        resolve("envs", section.name, f"{key}.name").check_spaces(section)
+
+
 def _check_alone(config: Config) -> None:
     """What one process cannot do, told before simulators load.
 
