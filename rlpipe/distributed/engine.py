@@ -320,7 +320,7 @@ class RayEngine:
             return snapshot, [window]
         count = len(batches)
         environments = config.env.train.total_num_envs // self._num_workers * count
-        group_size = getattr(config.algorithm, "group_size", 1)
+        group_size = config.algorithm.group_size or 1
         pairs = []
         for rank, learner in enumerate(self._learners):
             taken = share_of_learner(rank, size, count, environments, group_size).workers
