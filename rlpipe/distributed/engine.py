@@ -192,7 +192,9 @@ class RayEngine:
         self._make_servers(ready)
         self._start_learners(ready, state)
         self._worker_pool.start_over(
-            lambda worker, rank: worker.call(RolloutWorker.restart_episodes, incarnation, self._launcher.server_of(rank))
+            lambda worker, rank: worker.call(
+                RolloutWorker.restart_episodes, incarnation, self._launcher.server_of(rank)
+            )
         )
         return self._first_snapshot(warm if state is None else None)
 

@@ -16,6 +16,7 @@ import ray
 
 import rlpipe
 from rlpipe.config.loading import load_config
+from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from tests.helpers import REPOSITORY
