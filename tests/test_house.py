@@ -102,6 +102,9 @@ def test_there_are_no_import_cycles():
         ("rlpipe", ["torch", "ray", "gymnasium", "mani_skill", "sapien"]),
         ("rlpipe.run.metric_logger", ["torch", "ray", "gymnasium", "mani_skill"]),
         ("rlpipe.collection.worker", ["ray", "gymnasium", "mani_skill", "sapien"]),
+        ("rlpipe.distributed.worker_pool", ["ray"]),
+        ("rlpipe.distributed.placement", ["ray", "torch"]),
+        ("rlpipe.distributed.actors", ["torch", "gymnasium"]),  # an actor chooses its GPUs before torch looks
         ("rlpipe.envs.maniskill", ["torch", "gymnasium", "mani_skill", "sapien"]),
     ],
 )

@@ -678,4 +678,4 @@ class TestAJobThatRuns:
 
     def test_a_job_that_has_ended_is_not_asked_to_stop(self, head, job, folder):
         asked = head.submit("--stop", job, folder=folder)
-        assert (asked.returncode, "it had ended before" in asked.stderr) == (130, True)
+        assert (asked.returncode, "it had already ended" in asked.stderr) == (130, True)
