@@ -17,7 +17,7 @@ _MAX_ATTEMPTS = 100
 
 
 class Lock:
-    """Exclusive lock on a file, which stays behind. It ends with ``release``, or with the process in whatever way."""
+    """Exclusive lock on a file, which stays behind. It ends with ``release``, or when the process ends."""
 
     def __init__(self, file: Path, patience: float, refusal: str) -> None:
         """Takes the lock.
@@ -71,7 +71,7 @@ class TemporaryLock(Lock):
     """
 
     def __init__(self, file: Path, patience: float, refusal: str) -> None:
-        """As ``Lock``; creates missing folders."""
+        """Creates missing folders and takes the lock; see ``Lock``."""
         self._created: set[Path] = set()
         try:
             super().__init__(file, patience, refusal)
