@@ -53,14 +53,20 @@ class Lock:
                 self._file.close()
                 raise ConfigError(refusal)
             time.sleep(_POLL_SECONDS)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-                return True
+        if self._is_in_place():
+            return True
         self._file.close()
         return False
 
     def _open(self) -> IO[str]:
         return self._path.open("a")
+
+    def _is_in_place(self) -> bool:
+        """True if the path still names the open file."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
 
 class TemporaryLock(Lock):
@@ -82,7 +88,8 @@ class TemporaryLock(Lock):
     def release(self) -> None:
         """Removes the file and gives the lock up."""
         with suppress(OSError):  # a file that stays behind harms nobody
-            self._path.unlink()
+            if self._is_in_place():
+                self._path.unlink()
         super().release()
         self._remove_folders()
 
