@@ -17,7 +17,7 @@ from rich.console import Console
 from rlpipe.backends.memory import Memory
 from rlpipe.cli.doctor import screen
 from rlpipe.config.loading import load_config
-from rlpipe.config.tree import options_of
+from rlpipe.config.sections import options_of
 from rlpipe.doctor import checks
 from rlpipe.doctor.checks import Facts, Finding, Report, Share, Trial
 from rlpipe.envs.scripted import Scripted

@@ -33,8 +33,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config, LoggerConfig
+from rlpipe.config.sections import options_of
 from rlpipe.config.stages import stages
-from rlpipe.config.tree import options_of
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 from rlpipe.secrets import redacted
