@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+
 from omegaconf import OmegaConf
 
 from rlpipe.config.checks import check
