@@ -6,8 +6,8 @@ from typing import Any
 
 from rlpipe.config.fields import check_fields
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
+from rlpipe.config.sections import options_of
 from rlpipe.config.selection import algorithm_class, declared_metrics
-from rlpipe.config.tree import options_of
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.backends.base import Backend, RunInfo
-from rlpipe.config.tree import options_of
+from rlpipe.config.sections import options_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import resolve

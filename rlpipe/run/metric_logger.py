@@ -13,9 +13,10 @@ from typing import Any
 
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config, Stage
+from rlpipe.config.sections import options_of
 from rlpipe.config.selection import algorithm_class, best_metrics, declared_metrics
 from rlpipe.config.stages import stages
-from rlpipe.config.tree import options_of, to_yaml
+from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
