@@ -95,7 +95,7 @@ def evaluate(
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
     from rlpipe.config.tree import from_yaml
-    from rlpipe.run.directory import find_checkpoint
+    from rlpipe.run.checkpoint import find_checkpoint
     from rlpipe.training import evaluation
 
     files.kind_of(Path(checkpoint))

@@ -1,4 +1,4 @@
-"""What went wrong with a part of a run, said so that a user can act on it."""
+"""Errors that end or interrupt a run, worded so that a user can act on them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a part that was not meant to end.
+    """Record of an actor that ended, planned or not.
 
     Attributes:
-        part: its name, such as ``rollout-3``.
+        actor: its name, such as ``rollout-3``; the key ``part`` in the files of a run.
         what: signal or exception, as the rest of the sentence "rollout-3 on host ...".
-        doing: what it was asked to do, such as ``collect``.
-        host: where it ran.  node: Ray's id of that node.  pid: its process there.
-        log: last lines of its log; empty where they cannot be had any more.
+        doing: task it was given, such as ``collect``; empty if none.
+        host: machine it ran on.
+        node: Ray's id of that node.
+        pid: its process there.
+        log: last lines of its log; empty if they are no longer available.
         advice: what to try.
-        planned: whether it was ended on purpose, so that no budget pays for it.
-        taken: seconds from the fault until the part that replaced it had done what was asked of it.
-        successor: process of that part.
+        planned: True if the run itself ended the actor, which no budget is charged for.
+        taken: seconds from the fault until the replacement had finished the task.
+        successor: process of the replacement.
     """
 
-    part: str
+    actor: str
     what: str
     doing: str = ""
     host: str = ""
@@ -36,21 +38,21 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """What happened, in a sentence without its end."""
+        """What happened, as a sentence without its full stop."""
         process = f" (process {self.pid})" if self.pid is not None else ""
         where = f" on {self.host}{process}" if self.host else ""
         doing = f" while it was to {self.doing}" if self.doing else ""
-        return f"{self.part}{where} {self.what}{doing}"
+        return f"{self.actor}{where} {self.what}{doing}"
 
     def as_json(self) -> dict[str, Any]:
-        """For ``events.jsonl`` and ``run.json``; what is not known is left out."""
-        fields = {"part": self.part, "what": self.what, "doing": self.doing, "host": self.host, "node": self.node,
+        """Returns the known fields for ``events.jsonl`` and ``run.json``; the actor is stored under ``part``."""
+        fields = {"part": self.actor, "what": self.what, "doing": self.doing, "host": self.host, "node": self.node,
                   "pid": self.pid, "log": list(self.log), "advice": self.advice, "planned": self.planned,
                   "seconds": self.taken, "successor": self.successor}  # fmt: skip
         return {name: value for name, value in fields.items() if value not in ("", None, [], False)}
 
     def story(self) -> str:
-        """The sentence, the last lines of the log, and the advice, for a terminal."""
+        """Returns the sentence, the last lines of the log, and the advice, for a terminal."""
         lines = [f"{self.sentence}."]
         if self.log:
             lines += ["The last lines of its log:", *(f"    {line}" for line in self.log)]
@@ -58,36 +60,37 @@ class Fault:
 
 
 class RunError(RuntimeError):
-    """A run cannot go on. Its text is all that a user needs; a traceback would add nothing.
+    """A run cannot continue. The message is complete; a traceback would add nothing.
 
     Attributes:
-        fault: that ended it.  after: what to say after it, a line each.
+        fault: cause of the end.
+        after: lines printed after the fault.
     """
 
     def __init__(self, fault: Fault, *after: str) -> None:
-        """Takes the fault, and what to say after it."""
+        """Builds the message from the fault and the lines after it."""
         super().__init__("\n".join([fault.story(), *after]))
         self.fault, self.after = fault, after
 
 
 class ActorLostError(RunError):
-    """A part is gone without which nothing goes on, and with which its state: learner, logger, inference server.
+    """A learner, metric logger or inference server is gone, and its state with it.
 
-    The run goes on from its last checkpoint once the part is there again.
+    The run continues from its last checkpoint once the actor has been restarted.
     """
 
 
 class SimulatorError(RuntimeError):
-    """A simulator raised. The message says what it was doing; the cause is the simulator's own exception."""
+    """A simulator raised. The message says during which call; the cause is the simulator's own exception."""
 
     @classmethod
     def of(cls, error: Exception, doing: str) -> SimulatorError:
-        """What to raise from an error of the simulator."""
-        said = str(error).strip()
-        return cls(f"the simulator raised {type(error).__name__}{f': {said}' if said else ''} while {doing}")
+        """Returns the error to raise for an exception of the simulator."""
+        message = str(error).strip()
+        return cls(f"the simulator raised {type(error).__name__}{f': {message}' if message else ''} while {doing}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keeps the cause when it crosses to another process."""
+        """Keeps the cause when the error crosses to another process."""
         return _simulator_error, (self.args, self.__cause__)
 
 
@@ -98,4 +101,4 @@ def _simulator_error(args: tuple[Any, ...], cause: BaseException | None) -> Simu
 
 
 class ConfigError(ValueError):
-    """What the user asked for cannot be done; raised before anything starts, exit code 2."""
+    """A request of the user that cannot be carried out; raised before anything starts, exit code 2."""

@@ -1,7 +1,7 @@
-"""Keeps credentials out of what a run writes: its configuration, and what is printed.
+"""Keeps credentials out of the configuration of a run and out of everything it prints.
 
 A service reads its key from the environment or from its own login file. A configuration is copied to the run directory,
-to every checkpoint and to every backend, so a key that stands in it is published.
+to every checkpoint and to every backend, so a key in it is published.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _CREDENTIAL = re.compile(
     r"_([a-z0-9]*passw(or)?ds?|passphrase|secrets?|credentials?|(api|access|auth|private)_?keys?)_"
 )
 _AROUND = ("count", "dir", "env", "file", "folder", "id", "length", "mode", "name", "path", "size", "variable")
-"""Last words of names that say where a credential is, or of what kind, and not what it is."""
+"""Last words of names that hold the place or the kind of a credential instead of the credential."""
 _VOCABULARY = ("action", "bos", "cls", "eos", "image", "mask", "pad", "per", "sep", "state", "unk")
-"""Words before ``token`` where it is one of a policy's."""
+"""Words before ``token`` that mean a token of a policy."""
 _IN_URL = re.compile(r"(?<=://)[^\s/?#@:]*:([^\s/?#@]+)(?=@)")
-_CONTAINED, _EQUAL = 8, 5
-"""Characters from which on a value counts when it stands within a text, and as all of it; shorter ones are words."""
+_MIN_CONTAINED, _MIN_EQUAL = 8, 5
+"""Shortest credentials that are recognized inside a text, and as the whole of it; shorter ones are ordinary words."""
 _ADVICE = (
     "A configuration is copied to the run directory, to checkpoints and to backends. Leave credentials out of it: "
     "services read them from the environment or from their own login."
@@ -29,7 +29,7 @@ _ADVICE = (
 
 
 def is_credential(name: str) -> bool:
-    """Whether a key or an environment variable of that name holds a credential, such as ``WANDB_API_KEY``."""
+    """True if a key or an environment variable of that name holds a credential, such as ``WANDB_API_KEY``."""
     words = _words(name)
     spelled = _CREDENTIAL.search(f"_{'_'.join(words)}_") is not None
     return _is_token(words) or (spelled and words[-1] not in _AROUND)
@@ -39,7 +39,8 @@ def check_no_secrets(tree: Mapping[Any, Any], environ: Mapping[str, str]) -> Non
     """Checks that a resolved configuration holds no credential.
 
     Args:
-        tree: of mappings, lists and values.  environ: of the process.
+        tree: nested mappings, lists and values.
+        environ: environment variables of the process.
     Raises:
         ConfigError: it holds one; the message names the key and never the value.
     """
@@ -51,22 +52,22 @@ def check_no_secrets(tree: Mapping[Any, Any], environ: Mapping[str, str]) -> Non
         if _IN_URL.search(text):
             raise ConfigError(f"{key} is an address with a password in it (user:password@). {_ADVICE}")
         for secret, variable in known.items():
-            if secret == text or (len(secret) >= _CONTAINED and secret in text):
+            if secret == text or (len(secret) >= _MIN_CONTAINED and secret in text):
                 raise ConfigError(f"{key} holds the value of the environment variable {variable}. {_ADVICE}")
 
 
 def redacted(text: str, environ: Mapping[str, str]) -> str:
-    """The text with ``***`` for each credential of the environment and each password in an address."""
-    known = sorted((secret for secret in _values(environ) if len(secret) >= _CONTAINED), key=len, reverse=True)
+    """Returns the text with ``***`` for each credential of the environment and each password in an address."""
+    known = sorted((secret for secret in _values(environ) if len(secret) >= _MIN_CONTAINED), key=len, reverse=True)
     if known:
         text = re.sub("|".join(map(re.escape, known)), "***", text)
     return _IN_URL.sub("***", text)
 
 
 def _words(name: str) -> list[str]:
-    """wandb, api, key for ``wandbApiKey``, ``WANDB_API_KEY`` and ``wandb.api-key``."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    return re.findall("[a-z0-9]+", parted)
+    """Returns wandb, api, key for ``wandbApiKey``, ``WANDB_API_KEY`` and ``wandb.api-key``."""
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return re.findall("[a-z0-9]+", separated)
 
 
 def _is_token(words: list[str]) -> bool:
@@ -74,19 +75,22 @@ def _is_token(words: list[str]) -> bool:
 
 
 def _holds_credential(name: str, value: str | float) -> bool:
-    """A number under ``token`` is a price or a count; under ``password`` it may well be one."""
+    """True if the value under this name is a credential.
+
+    A number under ``token`` is a price or a count; a number under ``password`` may well be a password.
+    """
     return is_credential(name) and (isinstance(value, str) or not _is_token(_words(name)))
 
 
 def _values(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that holds each credential of the environment, by its value."""
+    """Returns the variable that holds each credential of the environment, by the credential."""
     found = {value.strip(): name for name, value in environ.items() if is_credential(name)}
     found |= {match[1]: name for name, value in environ.items() for match in _IN_URL.finditer(value)}
-    return {secret: name for secret, name in found.items() if len(secret) >= _EQUAL}
+    return {secret: name for secret, name in found.items() if len(secret) >= _MIN_EQUAL}
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str | float]]:
-    """Strings and numbers with the keys that lead to them."""
+    """Yields every string and number with the keys that lead to it."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from _leaves(value, (*path, str(name)))

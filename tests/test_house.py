@@ -125,3 +125,12 @@ def test_importing_a_module_does_not_load_what_it_may_never_need(module, absent)
     code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_commands_take_their_exit_codes_from_one_list():
+    """A number of its own would be missing in the documentation of the codes."""
+    for file in (PACKAGE / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit"):
+                numbers = [argument for argument in node.args if isinstance(argument, ast.Constant)]
+                assert not numbers, f"{file.name}:{node.lineno}"

@@ -85,7 +85,7 @@ def found_in(*folders: Path) -> list[str]:
 def test_nothing_is_passed_on_through_the_environment_that_rays_dashboard_shows():
     using = {file.name for file in (ROOT / "rlpipe").rglob("*.py") if "runtime_env" in file.read_text()}
     # Of `rlpipe submit`, which forwards what an allow-list or the user names (test_submit), and a switch of Ray's own.
-    assert using == {"jobs.py", "node_checks.py"}
+    assert using == {"job_server.py", "node_checks.py"}
 
 
 # --- what a configuration may hold

@@ -23,7 +23,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
 from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.directory import versions
+from rlpipe.run.provenance import versions
 from rlpipe.trajectory import Episode
 
 log = logging.getLogger("rlpipe")

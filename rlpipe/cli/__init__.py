@@ -1,8 +1,6 @@
-"""The command line: ``rlpipe COMMAND``. One file a command; each parses, calls, prints and chooses the exit code.
+"""Command line: ``rlpipe COMMAND``. One file per command, which parses, calls, prints and chooses the exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 something critical is wrong with the run,
-130 interrupted (after a clean save).
-Results go to stdout, progress to stderr.
+Results go to stdout, progress to stderr. ``exit_codes`` has the exit codes of all commands.
 """
 
 from __future__ import annotations
@@ -31,10 +29,11 @@ from rlpipe.cli import (
     train,
 )
 from rlpipe.cli.errors import print_failure, print_refusal
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
 
 app = typer.Typer(
-    help="Reinforcement learning for manipulation on Ray, with metrics that can be trusted.",
+    help="Train manipulation policies by reinforcement learning on Ray, with exact metrics.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -64,15 +63,15 @@ def main() -> None:
         handlers=[RichHandler(console=stderr, show_time=False, show_path=False, show_level=False)],
     )
     logging.getLogger("rlpipe").setLevel(logging.INFO)
-    warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # SwanLab brings it; torch minds
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # SwanLab installs it; torch warns
     try:
         app()
     except ConfigError as error:
         print_refusal(stderr, error)
-        sys.exit(2)
+        sys.exit(ExitCode.REFUSED)
     except KeyboardInterrupt:
         stderr.print("[yellow]interrupted[/]")
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         print_failure(stderr, error)
-        sys.exit(1)
+        sys.exit(ExitCode.FAILED)

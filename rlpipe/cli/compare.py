@@ -26,18 +26,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; those that differ only in seed go together.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; runs that differ only in seed form a group.")],
     metric: Annotated[
-        str | None, typer.Option(help="Such as eval/success_at_end. Success once, or the return, if not given.")
+        str | None,
+        typer.Option(
+            help="Metric of the evaluation, such as eval/success_at_end.", show_default="success once, or the return"
+        ),
     ] = None,
-    level: Annotated[float | None, typer.Option(help="Of the metric that counts as reached; 0.9 for a share.")] = None,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also where the protocols differ.")] = False,
+    level: Annotated[
+        float | None, typer.Option(help="Value of the metric to reach.", show_default="0.9 for a success rate")
+    ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare even if the protocols differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Put runs side by side: final value, difference, probability of improvement, and when a level was reached.
+    """Compare runs: final value, difference, probability of improvement, and steps to reach a level.
 
-    Takes the newest record of rlpipe evaluate of the last iteration, else the run's own last evaluation. Exit code 2
-    when runs have not ended, or were evaluated under protocols that cannot be compared.
+    Uses the newest record that rlpipe evaluate made of the last iteration, or else the run's own last evaluation.
+    The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
     comparison = compare_runs(runs, metric=metric, level=level, anyway=anyway)
     if as_json:
@@ -46,17 +51,17 @@ def compare(
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     for warning in comparison.warnings:
         stderr.print(f"[yellow]warning:[/] {escape(warning)}")
-    piped = not sys.stdout.isatty()  # a file or a pipe has no width of its own
+    piped = not sys.stdout.isatty()  # a file or a pipe has no width
     Console(highlight=False, width=100 if piped else None).print(screen(comparison))
 
 
 def screen(comparison: Comparison) -> RenderableType:
-    """The comparison as it is shown; of one group alone, that group."""
+    """Lays out a comparison, or the results of a single group, for the terminal."""
     name = comparison.metric.partition("/")[2]
     parts: list[RenderableType] = [Text(name, style="bold"), _values(comparison)]
     if comparison.differences:
         first = Text(comparison.groups[0].label, style="bold cyan")
-        parts += ["", Text.assemble((f"{name}, minus that of ", "bold"), first), _differences(comparison)]
+        parts += ["", Text.assemble((f"{name}, difference from ", "bold"), first), _differences(comparison)]
     if comparison.level is not None:
         parts += ["", Text(f"{name} of {comparison.level:g} or more", style="bold"), _levels(comparison)]
     facts = Table.grid(padding=(0, 2))
@@ -70,7 +75,7 @@ def screen(comparison: Comparison) -> RenderableType:
 
 
 def _table(comparison: Comparison, *columns: str) -> Table:
-    """A table with a row for each group: its label, which is as wide in every table, and numbers."""
+    """Table with a row for each group: its label, equally wide in every table, and numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     widest = max(len(group.label) for group in comparison.groups)
     table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
@@ -80,7 +85,7 @@ def _table(comparison: Comparison, *columns: str) -> Table:
 
 
 def _values(comparison: Comparison) -> Table:
-    table = _table(comparison, "mean", "95 % interval", "episodes", "seeds", "least", "most")
+    table = _table(comparison, "mean", "95 % interval", "episodes", "seeds", "lowest", "highest")
     best = max(group.pooled.value for group in comparison.groups)
     several = len(comparison.groups) > 1
     for group in comparison.groups:
@@ -119,7 +124,7 @@ def _differences(comparison: Comparison) -> Table:
 
 
 def _levels(comparison: Comparison) -> Table:
-    table = _table(comparison, "seeds that got there", "environment steps", "wall clock")
+    table = _table(comparison, "seeds that reached it", "environment steps", "wall clock")
     for group in comparison.groups:
         if (found := group.reached) is not None:
             table.add_row(escape(group.label), f"{found.runs} of {found.of}", _steps(found), _clock(found))
@@ -137,23 +142,23 @@ def _clock(found: Reached) -> str:
 
 
 def _notes(comparison: Comparison) -> Sequence[str]:
-    """What a reader must know to read the numbers, each in a line."""
+    """Notes that a reader needs to understand the numbers, one per line."""
     kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
-    notes = [f"mean, interval ({kind}): over the episodes of all seeds; least, most: of a seed"]
+    notes = [f"mean, interval ({kind}): over the episodes of all seeds; lowest, highest: mean of one seed"]
     if any(len(group.runs) > 1 for group in comparison.groups):
-        notes.append("several seeds: the interval also holds that of seeds and episodes drawn anew")
+        notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
     if any(one.over_seeds for one in comparison.differences):
-        notes.append("difference: seeds and episodes drawn anew; never narrower than over the episodes alone")
-        notes.append("P(better): that a run beats one of the other's; ties count half (Agarwal et al. 2021)")
+        notes.append("difference: bootstrap over seeds and episodes; never narrower than over the episodes alone")
+        notes.append("P(better): how likely a run beats one of the others; ties count half (Agarwal et al. 2021)")
     if any(one.probability is not None and one.probability[1] is None for one in comparison.differences):
-        notes.append("P(better) without an interval: all pairs of runs agree, so drawing seeds anew shows nothing else")
+        notes.append("P(better) without an interval: all pairs of runs agree, so a bootstrap over seeds cannot vary")
     if not all(one.over_seeds for one in comparison.differences):
-        notes.append("one seed: the interval of the difference does not know how much seeds differ")
+        notes.append("one seed: the interval of the difference does not include the variation between seeds")
     reached = [group.reached for group in comparison.groups if group.reached is not None]
     if any(found.runs for found in reached):
         notes.append("steps, wall clock: median over seeds, up to the first evaluation at that level")
     if any(found.at_the_latest for found in reached):
-        notes.append("<=: evaluated only at the end; runner.val_check_interval tells when it got there")
+        notes.append("<=: evaluated only at the end; runner.val_check_interval shows when the level was reached")
     if any(run.config.get(WARM_START) for group in comparison.groups for run in group.runs):
         notes.append(f"{WARM_START}: environment steps are counted from the warm start on")
     return notes

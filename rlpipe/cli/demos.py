@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rlpipe.cli.exit_codes import ExitCode
+
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
@@ -49,7 +51,7 @@ def demos(
             )  # fmt: skip
         except PlannerError as error:
             stderr.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(ExitCode.FAILED) from error
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{made.trajectories} demonstrations[/] of {task} in {escape(str(made.file))}")
     for label, text in {

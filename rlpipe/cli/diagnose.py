@@ -17,11 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpipe.analysis.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 
-CRITICAL_STANDS = 3
-"""Exit code when something critical stands at the end of the run."""
 STYLES = {"critical": "bold red", "warn": "yellow", "info": "cyan", "healthy": "green"}
 VERDICTS = {
     "critical": "This run is broken",
@@ -42,34 +41,37 @@ def diagnose_command(
         Path, typer.Argument(help="Run directory, metrics.jsonl or other JSON lines, CSV, or TensorBoard event files.")
     ],
     dialect: Annotated[
-        str | None, typer.Option(help=f"Whose names it uses: {', '.join(READABLE)}. Found out if not given.")
+        str | None,
+        typer.Option(
+            help=f"System that named the metrics: {', '.join(READABLE)}.", show_default="recognised from the names"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the judgement as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:
-    """Judge a run: what is healthy, what is not, since when, why, and what to try.
+    """Diagnose a run: what is healthy, what is not, since when, why, and what to try.
 
-    Exit code 3 when something critical stands at the end of the run.
+    The exit code is 3 if a critical finding remains at the end of the run.
     """
     diagnosis = diagnose(path, dialect)
     if as_json:
         print(json.dumps(diagnosis.as_json(), indent=2))
     else:
-        piped = not sys.stdout.isatty()  # a file or a pipe has no width of its own
+        piped = not sys.stdout.isatty()  # a file or a pipe has no width
         Console(highlight=False, width=100 if piped else None).print(screen(diagnosis))
     if diagnosis.verdict == "critical":
-        raise typer.Exit(CRITICAL_STANDS)
+        raise typer.Exit(ExitCode.CRITICAL)
 
 
 def screen(diagnosis: Diagnosis) -> RenderableType:
-    """The judgement as it is shown."""
+    """Lays out a diagnosis for the terminal."""
     parts: list[RenderableType] = [_header(diagnosis)]
     parts += [_standing(finding, diagnosis) for finding in diagnosis.standing]
     if diagnosis.past:
-        parts += ["", Text("Over by the end", style="bold"), _past(diagnosis.past)]
+        parts += ["", Text("Resolved before the end", style="bold"), _past(diagnosis.past)]
     if diagnosis.healthy:
         core = [found for found in diagnosis.healthy if CATALOGUE[found.metric].tier == "core"]
         shown = core or diagnosis.healthy
-        parts += ["", Text("In order", style="bold"), _healthy(shown)]
+        parts += ["", Text("Healthy", style="bold"), _healthy(shown)]
         if rest := len(diagnosis.healthy) - len(shown):
             parts.append(Text(f"  and {rest} more, which --json lists", style="dim"))
     if diagnosis.unknown:
@@ -80,9 +82,9 @@ def screen(diagnosis: Diagnosis) -> RenderableType:
 
 def _header(diagnosis: Diagnosis) -> Panel:
     verdict = diagnosis.verdict
-    written = "" if diagnosis.dialect == OURS else f", written in the words of {SYSTEM_TITLES[diagnosis.dialect]}"
+    written = "" if diagnosis.dialect == OURS else f", with the names of {SYSTEM_TITLES[diagnosis.dialect]}"
     broke = [finding for finding in diagnosis.past if finding.level == "critical"]
-    once = "; something critical went wrong before, and is over" if broke and verdict != "critical" else ""
+    once = "; an earlier critical finding is resolved" if broke and verdict != "critical" else ""
     body = Text.assemble(
         (VERDICTS[verdict] + once, STYLES[verdict]),
         (f"\n{diagnosis.path}", "bold"),

@@ -12,11 +12,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from rlpipe.doctor.checks import Finding, Report
+from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.doctor.results import CheckStatus
 
-STYLES = {"fail": "bold red", "warn": "yellow", "ok": "green"}
-SIGNS = {"fail": "✗", "warn": "!", "ok": "✓"}
+if TYPE_CHECKING:
+    from rlpipe.doctor.results import CheckReport, CheckResult
+
+STYLES = {CheckStatus.FAIL: "bold red", CheckStatus.WARN: "yellow", CheckStatus.OK: "green"}
+SIGNS = {CheckStatus.FAIL: "✗", CheckStatus.WARN: "!", CheckStatus.OK: "✓"}
+"""Sign of each status, the worst first."""
 SHOWN_NODES = 3
 """Nodes that are named one by one; the others are counted."""
 
@@ -27,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(
-    config: Annotated[str | None, typer.Argument(help="YAML file of the run that is planned.")] = None,
+    config: Annotated[str | None, typer.Argument(help="YAML file of the planned run.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
@@ -37,9 +41,10 @@ def doctor(
     ] = None,
     timeout: Annotated[float, typer.Option(min=1.0, help="Seconds within which each node must have answered.")] = 45.0,
 ) -> None:
-    """Check that this machine and every node of the cluster can carry a run, and say what to do where not.
+    """Check that this machine and every node of the cluster can carry a run, and say what to fix.
 
-    With CONFIG also what that run needs, down to ten steps of its simulator on each node that may get a rollout worker.
+    With CONFIG, also check what that run needs, up to ten steps of its simulator on each node that may get a rollout
+    worker.
 
     Exit code 1 when something must be fixed.
     """
@@ -48,65 +53,65 @@ def doctor(
 
     loaded = rlpipe.load_config(config, overrides or []) if config is not None else None
     stderr = Console(stderr=True, highlight=False)
-    with stderr.status("Looking ..."):
+    with stderr.status("Checking ..."):
         report = examine(loaded, ray_address, timeout)
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
     else:
         Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(screen(report))
-    if report.status == "fail":
-        raise typer.Exit(1)
+    if report.status == CheckStatus.FAIL:
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def screen(report: Report) -> RenderableType:
-    """The findings as they are shown: each check once, its nodes together."""
-    checks: dict[str, list[Finding]] = {}
-    for found in report.findings:
-        checks.setdefault(found.name, []).append(found)
+def screen(report: CheckReport) -> RenderableType:
+    """Returns the report as it is shown: each check once, its nodes together."""
+    checks: dict[str, list[CheckResult]] = {}
+    for result in report.findings:
+        checks.setdefault(result.name, []).append(result)
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_column(style="dim")
-    for name, findings in checks.items():
-        for index, row in enumerate(_rows(findings, len(report.nodes))):
-            sign, told, where = row
-            table.add_row(sign, Text("" if index else name), told, where)  # Text: a name may hold brackets
+    for name, results in checks.items():
+        for index, (sign, found, where) in enumerate(_rows(results, len(report.nodes))):
+            table.add_row(sign, Text("" if index else name), found, where)  # Text: a name may hold brackets
     return Group(table, "", _summary(report))
 
 
-def _rows(findings: Sequence[Finding], nodes: int) -> list[tuple[Text, Text, str]]:
-    """A line for each thing that was found, worst first, and the nodes where it was, unless on all."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for found in sorted(findings, key=lambda found: list(SIGNS).index(found.status)):
-        groups.setdefault((found.status, found.found, found.remedy), []).append(found.node)
-    rows, fine = [], 0
-    for (status, told, remedy), where in groups.items():
-        fine += status == "ok"
-        if fine > SHOWN_NODES:
-            continue  # numbers that differ and are all in order
-        text = Text.assemble(told, (f"\n→ {remedy}" if remedy else "", "bold"))
+def _rows(results: Sequence[CheckResult], nodes: int) -> list[tuple[Text, Text, str]]:
+    """Returns a line for each different finding, the worst first, with its nodes unless it concerns all."""
+    groups: dict[tuple[CheckStatus, str, str], list[str]] = {}
+    for result in sorted(results, key=lambda result: list(SIGNS).index(result.status)):
+        groups.setdefault((result.status, result.found, result.remedy), []).append(result.node)
+    rows, in_order = [], 0
+    for (status, found, remedy), where in groups.items():
+        in_order += status == CheckStatus.OK
+        if in_order > SHOWN_NODES:
+            continue  # numbers that differ from node to node and are all in order
+        text = Text.assemble(found, (f"\n→ {remedy}" if remedy else "", "bold"))
         everywhere = len(where) >= nodes or not any(where)
-        rows.append((Text(SIGNS[status], style=STYLES[status]), text, "" if everywhere else _several(where)))
-    if fine > SHOWN_NODES:
-        rows.append((Text(SIGNS["ok"], style=STYLES["ok"]), Text(f"and {fine - SHOWN_NODES} more", style="dim"), ""))
+        rows.append((Text(SIGNS[status], style=STYLES[status]), text, "" if everywhere else _names(where)))
+    if in_order > SHOWN_NODES:
+        more = Text(f"and {in_order - SHOWN_NODES} more", style="dim")
+        rows.append((Text(SIGNS[CheckStatus.OK], style=STYLES[CheckStatus.OK]), more, ""))
     return rows
 
 
-def _several(nodes: Sequence[str]) -> str:
+def _names(nodes: Sequence[str]) -> str:
     more = len(nodes) - SHOWN_NODES
     return ", ".join(nodes[:SHOWN_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _summary(report: Report) -> Text:
-    broken, weak = report.count("fail"), report.count("warn")
-    many = f", {_times(len(report.nodes), 'node')}" if len(report.nodes) > 1 else ""
+def _summary(report: CheckReport) -> Text:
+    broken, weak = report.count(CheckStatus.FAIL), report.count(CheckStatus.WARN)
+    nodes = f", {_counted(len(report.nodes), 'node')}" if len(report.nodes) > 1 else ""
     return Text.assemble(
-        (f"Not ready: {_times(broken, 'thing')} must be fixed" if broken else "Ready", STYLES[report.status]),
-        (f"{', ' if broken else ', but '}{weak} could be better" if weak else "", STYLES["warn"]),
-        (f"  {_times(len(report.findings), 'check')} in {report.seconds:.0f} s{many}", "dim"),
+        (f"Not ready: {_counted(broken, 'thing')} must be fixed" if broken else "Ready", STYLES[report.status]),
+        (f"{', ' if broken else ', but '}{weak} could be better" if weak else "", STYLES[CheckStatus.WARN]),
+        (f"  {_counted(len(report.findings), 'check')} in {report.seconds:.0f} s{nodes}", "dim"),
     )
 
 
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

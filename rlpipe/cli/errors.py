@@ -1,4 +1,4 @@
-"""How a command says what went wrong: without credentials, which a service's error may quote."""
+"""Prints what went wrong in a command, without credentials, which a service's error may quote."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rlpipe.secrets import redacted
 
 
 def print_refusal(stderr: Console, error: Exception) -> None:
-    """The message alone: it says what to do."""
+    """Prints the message alone, because it says what to do."""
     stderr.print(f"[bold red]error:[/] {escape(_cut(redacted(str(error), os.environ)))}", soft_wrap=True)
 
 
 def _cut(text: str) -> str:
-    """With the beginning of what is no word of a person, such as a damaged file's name for a simulator."""
+    """Shortens anything too long for a word, such as the name of a simulator in a damaged file."""
     return re.sub(r"(\S{80})\S{320,}", r"\1...", text)
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
-    """The traceback, and what it comes down to; of a fault that says all by itself, only that."""
+    """Prints the traceback and the error; of a fault of the run, only the message, which says all."""
     if isinstance(error, RunError):
         stderr.print(f"[bold red]failed:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
         return
     stderr.print(redacted("".join(traceback.format_exception(error)), os.environ), markup=False, soft_wrap=True)
-    told = escape(redacted(f"{type(error).__name__}: {error}", os.environ))
-    stderr.print(f"[bold red]failed:[/] {told}", soft_wrap=True)
+    message = escape(redacted(f"{type(error).__name__}: {error}", os.environ))
+    stderr.print(f"[bold red]failed:[/] {message}", soft_wrap=True)

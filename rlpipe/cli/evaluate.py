@@ -25,18 +25,20 @@ def evaluate(
         typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="Take the run's best checkpoint, by its evaluations, not its newest.")
+        bool, typer.Option("--best", help="Evaluate the checkpoint with the best evaluation instead of the newest.")
     ] = False,
-    episodes: Annotated[int | None, typer.Option(help="Whole episodes to run, on held-out seeds.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(help="Whole episodes to run, with held-out seeds.", show_default="as configured")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
+        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
     ] = None,
 ) -> None:
     """Evaluate a policy on whole episodes with held-out seeds.
 
-    Leaves evaluations/<n>.json in the run directory, for rlpipe compare.
+    Writes evaluations/<n>.json in the run directory, for rlpipe compare.
     """
     import rlpipe
 
@@ -60,19 +62,19 @@ def evaluate(
         facts["record"] = [str(relative(Path(report.record)))]
     if report.changes:
         changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
-        facts["changed"] = [f"{changed}; rlpipe compare passes such a record over"]
+        facts["changed"] = [f"{changed}; rlpipe compare ignores such a record"]
     for label, lines in facts.items():
         for index, line in enumerate(lines):
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
 
 
 def number(value: float) -> str:
-    """A share, a return or a length, with as many digits as say something."""
+    """Formats a rate, a return or a length with a useful number of digits."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    """Bounds in brackets; a dash where there are none."""
+    """Formats bounds in brackets, or a dash if there are none."""
     if low is None or high is None:
         return "-"
     low_sign, high_sign = ("+" if signed and bound > 0 else "" for bound in (low, high))
@@ -80,20 +82,20 @@ def interval(low: float | None, high: float | None, *, signed: bool = False) -> 
 
 
 def protocol_lines(protocol: Mapping[str, Any]) -> list[str]:
-    """What makes two evaluations comparable, in two or three lines."""
+    """Describes an evaluation's protocol, on which comparisons depend, in two or three lines."""
     options = dict(protocol["eval_env"])
     task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
     options.pop("total_num_envs")
     given = ", ".join(f"{key}={value}" for key, value in options.items() if value)  # the rest is as registered
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
     actions = "most likely" if protocol["deterministic_actions"] else "sampled"
-    played = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions} actions"
+    run = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions} actions"
     shown = given if len(given) < 200 else f"{given[:200]} ..."
-    return [task, *([shown] if shown else []), played]
+    return [task, *([shown] if shown else []), run]
 
 
 def relative(path: Path) -> Path:
-    """The path from here, where it lies below."""
+    """Path relative to the present folder, if it lies below."""
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -101,7 +103,7 @@ def relative(path: Path) -> Path:
 
 
 def headline(metrics: Mapping[str, float]) -> str:
-    """The result in a line: success with its interval, or the return where there is no success; empty without one."""
+    """One line for an evaluation: success with its interval, or else the return; empty without an evaluation."""
     if "eval/num_trajectories" not in metrics:
         return ""
     episodes = f"over {metrics['eval/num_trajectories']:.0f} held-out episodes"

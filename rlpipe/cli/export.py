@@ -1,6 +1,6 @@
-"""``rlpipe export RUN``: the run directory as tables, for notebooks.
+"""``rlpipe export RUN``: writes a run directory as tables, for notebooks.
 
-A file is read twice, once for its columns and once for its rows, so a run of any length takes the same memory.
+Reads each file twice, once for its columns and once for its rows, so the memory needed does not grow with the run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rlpipe.plugins import nearest, require
 from rlpipe.run import shapes
 
 VALUES_AT_ONCE = 200_000
-"""Cells that are kept in memory."""
+"""Cells kept in memory at a time."""
 
 Cells = dict[str, Any]
-"""One line of a file: value by column. None, or no entry, is an absent one."""
+"""One line of a file: value by column. None, or no entry, means an absent value."""
 Write = Callable[[Sequence[Cells]], None]
 
 
@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may be going on.")],
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be running.")],
     form: Annotated[str, typer.Option("--format", help="parquet, which keeps the types, or csv.")] = "parquet",
     out: Annotated[Path | None, typer.Option(help="Folder for the tables.", show_default="RUN/export")] = None,
 ) -> None:
@@ -55,16 +55,16 @@ def export(
             (source, opened.enter_context(_Lines(directory.path / f"{source.name}.jsonl", source.cells)))
             for source in _sources()
         ]
-        tables = [(source.name, lines, source.columns(lines)) for source, lines in sources]  # all, before any is made
+        tables = [(source.name, lines, source.columns(lines)) for source, lines in sources]  # reads all first
         _write(tables, folder, form, directory.run_id)
 
 
 def _write(tables: Sequence[tuple[str, _Lines, dict[str, type]]], folder: Path, form: str, run_id: str) -> None:
-    """Writes the tables and says so."""
+    """Writes the tables and prints a summary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out: cannot make the folder {folder}: {error}.") from error
+        raise ConfigError(f"--out: cannot create the folder {folder}: {error}.") from error
     console = Console(highlight=False, soft_wrap=True)
     summary = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("table", "rows", "columns", "size"):
@@ -83,7 +83,7 @@ def _write(tables: Sequence[tuple[str, _Lines, dict[str, type]]], folder: Path, 
 
 
 def _reading(file: Path, form: str) -> str:
-    """The line of Python that reads a table as it was written."""
+    """Line of Python that reads a table exactly as it was written."""
     exactly = {"parquet": 'dtype_backend="pyarrow"', "csv": 'float_precision="round_trip"'}[form]
     return f"import pandas; metrics = pandas.read_{form}({str(file)!r}, {exactly})"
 
@@ -92,16 +92,18 @@ def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"
 
 
-# --- what the lines of a file are as a table
+# --- lines as rows of a table
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A file of the run directory.
+    """File of the run directory.
 
     Attributes:
-        name: without its ending.  cells: what one of its lines says.
-        declared: type of each column it always has.  rest: of all others; None to take it from what they hold.
+        name: of the file, without its ending.
+        cells: turns a line into cells.
+        declared: types of the columns that are always there.
+        rest: type of all other columns; None to infer it from their values.
     """
 
     name: str
@@ -110,7 +112,7 @@ class _Source:
     rest: type | None
 
     def columns(self, lines: _Lines) -> dict[str, type]:
-        """Type of each column, in the order in which lines name them."""
+        """Type of each column, in the order in which the lines name them."""
         found: dict[str, set[type]] = {name: {kind} for name, kind in self.declared.items()}
         for cells in lines:
             for name, value in cells.items():
@@ -120,12 +122,12 @@ class _Source:
 
 
 def _kind(value: Any) -> type:
-    """Type of a value; text for a whole number that no table holds."""
+    """Type of a value; text for an integer of more than 64 bits."""
     return str if type(value) is int and not -(2**63) <= value < 2**63 else type(value)
 
 
 def _common(kinds: set[type]) -> type:
-    """The type that holds values of all these; text, as JSON where it was none, if no other does."""
+    """Type that can hold values of all these types; if none can, text, with other values as JSON."""
     if kinds == {int, float}:
         return float
     return kinds.pop() if len(kinds) == 1 and kinds <= {bool, int, float} else str
@@ -154,7 +156,7 @@ def _sources() -> list[_Source]:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Cells:
-    """Leaves of a nested object, by their path."""
+    """Leaves of a nested object, by path."""
     found: Cells = {}
     for name, value in tree.items():
         found |= _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -162,21 +164,21 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Cells:
 
 
 def _fitting(cells: Cells, columns: Mapping[str, type]) -> Cells:
-    """The values in the types of their columns."""
+    """Converts values to the types of their columns."""
     return {name: _as(columns[name], value) for name, value in cells.items()}
 
 
 def _as(kind: type, value: Any) -> Any:
     if kind is str and not isinstance(value, str | None):
         return json.dumps(value)
-    return float(value) if kind is float and type(value) is int else value  # Arrow rounds no whole number by itself
+    return float(value) if kind is float and type(value) is int else value  # Arrow does not convert integers by itself
 
 
 # --- reading
 
 
 class _Lines:
-    """What the lines say that were complete when it was first asked; the same each time, though the run may go on."""
+    """Cells of a file's complete lines; every pass ends where the first did, even if the run still writes."""
 
     def __init__(self, file: Path, cells: Callable[[Mapping[str, Any]], Cells]) -> None:
         self._cells = cells
@@ -221,7 +223,7 @@ def _batches(lines: _Lines, size: int) -> Iterator[list[Cells]]:
 
 @contextmanager
 def _whole(file: Path) -> Iterator[Path]:
-    """Where to write a file so that it appears whole or not at all."""
+    """Yields a path to write to, so that the file appears whole or not at all."""
     partial = file.with_name(f".{file.name}.partial")
     try:
         yield partial

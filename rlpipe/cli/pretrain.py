@@ -19,12 +19,12 @@ def pretrain(
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
+        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
     ] = None,
 ) -> None:
     """Fit a policy to demonstrations by behaviour cloning, and evaluate it.
 
-    Another run goes on from there with any algorithm: policy.warm_start=RUN.
+    A later run can start from the policy with any algorithm: policy.warm_start=RUN.
     """
     from rlpipe.cli.train import run
     from rlpipe.config.loading import load_pretraining

@@ -19,24 +19,36 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 from rlpipe.secrets import is_credential, redacted
 
 if TYPE_CHECKING:
-    from rlpipe.distributed.jobs import Outcome, Submission
+    from rlpipe.distributed.job_server import Outcome
+    from rlpipe.distributed.submission import Submission
 
-EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130, "LOST": 3, "DETACHED": 3}
-"""Of each way the following of a job can end; 3 means that how the job ends is not known."""
+EXIT_CODES = {
+    "SUCCEEDED": ExitCode.DONE,
+    "FAILED": ExitCode.FAILED,
+    "STOPPED": ExitCode.INTERRUPTED,
+    "LOST": ExitCode.UNKNOWN,
+    "DETACHED": ExitCode.UNKNOWN,
+}
+"""Exit code of each ``rlpipe.distributed.job_server.JobEnd``."""
 _HEADINGS = {
     "SUCCEEDED": "[bold green]succeeded[/]",
     "FAILED": "[bold red]failed[/]",
     "STOPPED": "[bold yellow]stopped[/]",
-    "LOST": "[bold red]lost contact[/], the job may go on",
-    "DETACHED": "[bold]no longer following[/], the job goes on",
+    "LOST": "[bold red]lost contact[/], the job may continue",
+    "DETACHED": "[bold]no longer following[/], the job continues",
 }
-_MEANINGS = {2: "it could not use the configuration", 3: "a critical alert ended the run", 130: "it was interrupted"}
-
+_MEANINGS: dict[int, str] = {
+    ExitCode.REFUSED: "it could not use the configuration",
+    ExitCode.CRITICAL: "a critical alert ended the run",
+    ExitCode.INTERRUPTED: "it was interrupted",
+}
+"""Meanings of the exit codes of ``rlpipe train``, which a job runs."""
 _NOTHING_SENT = "interrupted; nothing was sent."
 
 
@@ -60,9 +72,9 @@ def submit(
         bool, typer.Option("--detach", help="Do not wait: print the job's id, and how to follow, stop and fetch.")
     ] = False,
     follow: Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")] = None,
-    stop: Annotated[str | None, typer.Option(metavar="JOB", help="Let a job save and end, and wait for that.")] = None,
+    stop: Annotated[str | None, typer.Option(metavar="JOB", help="Have a job save and end, and wait for it.")] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Run directory on the cluster; takes the place of CONFIG.")
+        str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
@@ -72,16 +84,16 @@ def submit(
     ] = None,
     max_package: Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")] = 100.0,
     stop_wait: Annotated[
-        int, typer.Option(metavar="SECONDS", help="What a stopped job has to finish its iteration and save.")
+        int, typer.Option(metavar="SECONDS", help="Time a stopped job has to finish its iteration and save.")
     ] = 300,
     lost_after: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Without an answer, after which contact counts as lost.")
+        float, typer.Option(metavar="SECONDS", help="Time without an answer after which contact counts as lost.")
     ] = 300.0,
 ) -> None:
     """Train on a cluster as a Ray job: check, pack, send, and follow it to its end.
 
-    Exit codes: 0 succeeded, 1 failed, 130 stopped, 3 lost contact, 2 not sent. Ctrl-C ends the following and leaves the
-    job alone (exit code 3), and before anything is sent it ends all (2); rlpipe submit --stop JOB ends the job.
+    Exit codes: 0 succeeded, 1 failed, 130 stopped, 3 lost contact, 2 not sent. Ctrl-C stops following and leaves the
+    job alone (exit code 3); before anything is sent it ends everything (2). rlpipe submit --stop JOB ends the job.
     """
     known = follow or stop
     if known is not None and (config is not None or resume is not None or (follow and stop)):
@@ -95,7 +107,8 @@ def submit(
     with _sigterm_like_ctrl_c():
         job, submission = known or "", None
         try:
-            from rlpipe.distributed.jobs import job_id, prepare
+            import rlpipe.distributed.job_server  # noqa: F401 - slow, so Ctrl-C meanwhile must count as before sending
+            from rlpipe.distributed.submission import job_id, prepare
 
             if known is None:
                 submission = prepare(
@@ -108,10 +121,10 @@ def submit(
             raise ConfigError(_NOTHING_SENT) from None
         outcome = _carry_out(address, job, submission, stop=stop is not None, detach=detach, lost_after=lost_after)
     if outcome is not None:
-        _tell(outcome)
-    if outcome is None or outcome.status in ("LOST", "DETACHED"):
+        _report(outcome)
+    if outcome is None or EXIT_CODES[outcome.end] == ExitCode.UNKNOWN:
         _hints(job, redacted(address, {}), submission)
-    if outcome is not None and (code := EXIT_CODES[outcome.status]):
+    if outcome is not None and (code := EXIT_CODES[outcome.end]):
         raise typer.Exit(code)
 
 
@@ -128,8 +141,12 @@ def _checked(address: str | None) -> str:
 def _carry_out(
     address: str, job: str, submission: Submission | None, *, stop: bool, detach: bool, lost_after: float
 ) -> Outcome | None:
-    """Sends a job, or finds one that was sent before, and follows it; None where it is not to be followed."""
-    from rlpipe.distributed.jobs import LostContactError, Outcome, connect
+    """Sends a job, or finds one that was sent before, and follows it.
+
+    Returns:
+        The outcome; None with ``detach``.
+    """
+    from rlpipe.distributed.job_server import JobEnd, LostContactError, Outcome, connect
 
     server = None
     try:
@@ -141,17 +158,17 @@ def _carry_out(
             server.check_exists(job)
         if stop:
             running = server.stop(job)
-            _say("asked it to stop; it finishes its iteration and saves" if running else "it had ended before")
+            _say("asked it to stop; it finishes its iteration and saves" if running else "it had already ended")
         if detach:
             print(job)
             return None
-        return server.follow(job, write=None if stop else _write, say=_say, lost_after=lost_after)
+        return server.follow(job, write=None if stop else _write, report=_say, lost_after=lost_after)
     except KeyboardInterrupt:
-        if submission is not None and (server is None or not server.asked):
+        if submission is not None and (server is None or not server.requested):
             raise ConfigError(_NOTHING_SENT) from None
-        return Outcome("DETACHED", "" if submission is None else "if the cluster has taken it")
+        return Outcome(JobEnd.DETACHED, "" if submission is None else "if the cluster has taken it")
     except LostContactError as error:
-        return Outcome("LOST", str(error))
+        return Outcome(JobEnd.LOST, str(error))
 
 
 @contextlib.contextmanager
@@ -176,7 +193,7 @@ def _say(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    """The job's log, on stdout; whoever read it may have gone, and the job is followed nevertheless."""
+    """Writes the job's log to stdout. A closed pipe must not end the following."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -185,16 +202,16 @@ def _write(text: str) -> None:
 
 
 def _show(submission: Submission) -> None:
-    """What is about to be sent."""
+    """Prints what will be sent."""
     sent = submission.package
-    parts = ", ".join(f"{name} {decimal(size)}" for name, size in sent.parts()[:4])
+    largest = ", ".join(f"{name} {decimal(size)}" for name, size in sent.largest()[:4])
     left_out = list(dict.fromkeys(name.rpartition("/")[2] for name in sent.left_out))
     more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
     facts = Table.grid()
     facts.add_column(min_width=13, style="dim")
     facts.add_column(overflow="fold")
     facts.add_row("  package", f"[bold]{decimal(sent.size)}[/] in {len(sent.files):,} files")
-    facts.add_row("", escape(f"largest: {parts}"))
+    facts.add_row("", escape(f"largest: {largest}"))
     if left_out:
         facts.add_row("  left out", escape(f"{', '.join(left_out[:8])}{more}"))
     facts.add_row("  variables", escape(", ".join(submission.variables)))
@@ -209,6 +226,7 @@ def _show(submission: Submission) -> None:
 
 
 def _hints(job: str, address: str, submission: Submission | None) -> None:
+    """Prints the commands that follow and stop the job, and fetch its results."""
     for what in ("follow", "stop"):
         _line(what, shlex.join(["rlpipe", "submit", f"--{what}", job, "--address", address]))
     if submission is not None:
@@ -217,9 +235,12 @@ def _hints(job: str, address: str, submission: Submission | None) -> None:
         _line("fetch", shlex.join(["rsync", "-a", f"{head}:{submission.results}/", f"{submission.results}/"]))
 
 
-def _tell(outcome: Outcome) -> None:
+def _report(outcome: Outcome) -> None:
+    """Prints how the job ended."""
     spent = "" if outcome.seconds is None else f" after {timedelta(seconds=round(outcome.seconds))}"
     why = outcome.message if outcome.exit_code is None else f"exit code {outcome.exit_code}"
     if outcome.exit_code in _MEANINGS:
         why += f": {_MEANINGS[outcome.exit_code]}"
-    _console().print(f"{_HEADINGS[outcome.status]}{spent}{f' ({escape(why)})' if why else ''}")
+    _console().print(f"{_HEADINGS[outcome.end]}{spent}{f' ({escape(why)})' if why else ''}")
+    if outcome.advice:
+        _console().print(escape(outcome.advice))

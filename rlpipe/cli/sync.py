@@ -26,10 +26,10 @@ def sync(
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow a run that is going on, to its end.")] = False,
-    parent: Annotated[int | None, typer.Option(hidden=True, help="End when this process is gone.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow a running run to its end.")] = False,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="End when this process has ended.")] = None,
 ) -> None:
-    """Show a run in a backend, from what its directory holds. Again and again, without doubling anything."""
+    """Copy a run from its directory to a backend. Repeating the command duplicates nothing."""
     from omegaconf import OmegaConf
 
     from rlpipe.config.tree import overridden
@@ -44,8 +44,10 @@ def sync(
     replaced = {str(key): value for key, value in given.items()}
     directory = RunDirectory.existing(run)
     if not watch and "view" not in directory.read_json():
-        raise ConfigError(f"{run} cannot be shown elsewhere: the run has not begun to write yet. Or follow it: --watch")
-    # the follower of a run that was killed and is resumed at once may need a moment to notice
+        raise ConfigError(
+            f"{run} cannot be copied to {to}: the run has not begun to write yet. Wait, or follow it with --watch."
+        )
+    # the backend process of a run that was killed and is resumed at once may take a moment to notice
     follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     while not follower.catch_up() and watch:
         if parent is not None and os.getppid() != parent:
@@ -55,8 +57,8 @@ def sync(
     console.print(f"{to} shows {run} up to iteration {follower.mark.iteration}")
     if follower.withheld:
         console.print(
-            f"  [dim]{follower.withheld} later iterations are in no checkpoint: a resume would make them again, and "
-            f"{to} could not take them back[/]"
+            f"  [dim]{follower.withheld} later iterations are not in a checkpoint yet: a resume would replay them, and "
+            f"{to} could not delete them[/]"
         )
-    if looking := follower.view_command():
-        console.print(f"  [dim]look:[/] {escape(looking)}")
+    if command := follower.view_command():
+        console.print(f"  [dim]open with:[/] {escape(command)}")

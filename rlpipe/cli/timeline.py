@@ -1,4 +1,4 @@
-"""``rlpipe timeline RUN``: who did what when in one iteration."""
+"""``rlpipe timeline RUN``: traces what each actor did in one iteration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def timeline(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may be going on.")],
-    iteration: Annotated[int | None, typer.Option(help="Which one.", show_default="the newest")] = None,
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be running.")],
+    iteration: Annotated[int | None, typer.Option(help="Iteration to trace.", show_default="the newest")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/timeline-K.json")] = None,
 ) -> None:
-    """Write a trace of one iteration for Perfetto: what each part did when, and where it waited."""
+    """Write a trace of one iteration for Perfetto: when each actor worked, and where it waited."""
     from rlpipe.analysis.timeline import chrome_trace, read
     from rlpipe.run.directory import RunDirectory
 
@@ -40,6 +40,6 @@ def timeline(
     )
     for part in found.parts:
         shares = [(name, f"{share:.0%}") for name, share in found.shares(part).items()]
-        told = ", ".join(f"{name} {share}" for name, share in shares if share != "0%")
-        console.print(f"  [dim]{escape(part):<15}[/]{told or 'nothing'}")
+        activities = ", ".join(f"{name} {share}" for name, share in shares if share != "0%")
+        console.print(f"  [dim]{escape(part):<15}[/]{activities or 'nothing'}")
     console.print(f"[dim]open in https://ui.perfetto.dev or chrome://tracing:[/] {escape(str(file))}")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Status
 
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
-EXIT_CODES = {Status.COMPLETED: 0, Status.STOPPED: 3, Status.FAILED: 1, Status.INTERRUPTED: 130}
-"""Of each way a run can end, from the best to the worst."""
+EXIT_CODES = {
+    Status.COMPLETED: ExitCode.DONE,
+    Status.STOPPED: ExitCode.CRITICAL,
+    Status.FAILED: ExitCode.FAILED,
+    Status.INTERRUPTED: ExitCode.INTERRUPTED,
+}
+"""Exit code of each way a run can end, from the best to the worst."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,15 +44,18 @@ def train(
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Run directory to go on with; takes the place of CONFIG.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Run directory to resume; replaces CONFIG.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="One run for each of these, one after the other, such as 0,1,2.")
+        str | None, typer.Option(help="Seeds, such as 0,1,2: trains one run for each, one after the other.")
     ] = None,
     ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
+        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
     ] = None,
 ) -> None:
-    """Train a policy. Ctrl-C stops after the current iteration and saves; a second Ctrl-C stops at once."""
+    """Train a policy, or resume a run.
+
+    Ctrl-C stops after the current iteration and saves a checkpoint; a second Ctrl-C stops at once.
+    """
     import rlpipe
     from rlpipe.run.directory import RunDirectory
 
@@ -64,7 +73,7 @@ def train(
 
 
 def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
-    """Trains, prints how it went, and exits with the code that says so."""
+    """Trains, prints a summary, and exits with the code of the outcome."""
     if code := EXIT_CODES[_run(loaded, _listen(), local, ray_address, resume).status]:
         raise typer.Exit(code)
 
@@ -72,7 +81,7 @@ def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, 
 def _run(
     loaded: Config, interruption: Interruption, local: bool, ray_address: str | None, resume: Path | None = None
 ) -> TrainResult:
-    """Trains, and prints how it went."""
+    """Trains, and prints a summary."""
     import rlpipe
 
     result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
@@ -81,10 +90,10 @@ def _run(
 
 
 def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
-    """The seeds of ``--seeds``.
+    """Parses ``--seeds``.
 
     Raises:
-        ConfigError: it names none, or one twice, or something else says the seed too.
+        ConfigError: the option names no seed or one twice, or another option sets the seed as well.
     """
     try:
         seeds = [int(seed) for seed in text.split(",")]
@@ -93,26 +102,30 @@ def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
             f"--seeds is {text!r}; write whole numbers with commas between them, such as 0,1,2."
         ) from error
     if len({*seeds}) < len(seeds):
-        raise ConfigError(f"--seeds is {text!r}, which holds a seed twice; the two runs would be the same.")
+        raise ConfigError(f"--seeds is {text!r}, which names a seed twice; the two runs would be the same.")
     if resume is not None:
         raise ConfigError("--seeds begins new runs; resume the runs of its seeds one by one, each with --resume.")
     if any(change.startswith("runner.seed=") for change in changes):
-        raise ConfigError("--seeds and runner.seed=... both say the seed: leave one out.")
+        raise ConfigError("--seeds and runner.seed=... both set the seed: leave one out.")
     return seeds
 
 
 def _run_seeds(
     source: str, changes: Sequence[str], seeds: Sequence[int], *, local: bool, ray_address: str | None
 ) -> None:
-    """One run for each seed, then the table of all that reached their end; exits with the worst of their codes, which
-    is that of an interruption where one kept a seed from beginning."""
+    """Trains one run for each seed, then prints a table of all completed runs.
+
+    Exits with the worst of their codes; if an interruption kept a seed from starting, with that of an interruption.
+    """
     import rlpipe
     from rlpipe.run import resume
 
-    plan = [rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds]  # all, before any begins
+    plan = [
+        rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds
+    ]  # checks all before the first run
     stderr = Console(stderr=True, highlight=False)
     outcomes: dict[int, tuple[Status, Path | None]] = {}
-    interruption = _listen()  # one for all: a run that completes while it is asked to end does not forget it
+    interruption = _listen()  # shared: a request during the last iteration of a run ends the next run
     for number, (seed, loaded) in enumerate(zip(seeds, plan, strict=True), start=1):
         stderr.rule(f"seed {seed}, run {number} of {len(seeds)}", align="left")
         others, path = _directories(loaded), None
@@ -128,13 +141,13 @@ def _run_seeds(
             status = Status.INTERRUPTED
         except Exception as error:
             if isinstance(error, ConfigError) and number == 1:
-                raise  # what cannot be done for the first seed cannot be done for the others
+                raise  # the other seeds would be refused for the same reason
             print_failure(stderr, error)
             status = Status.FAILED
         outcomes[seed] = status, path or next(iter(_directories(loaded) - others), None)
         if status == Status.INTERRUPTED or interruption.reason is not None:
             break
-    _tell_seeds(seeds, outcomes)
+    _print_seeds(seeds, outcomes)
     ends = [status for status, _ in outcomes.values()]
     if len(outcomes) < len(seeds):
         ends.append(Status.INTERRUPTED)
@@ -148,8 +161,8 @@ def _directories(config: Config) -> set[Path]:
     return {file.parent.resolve() for file in folder.glob(f"*-seed{config.runner.seed}/run.json")}
 
 
-def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path | None]]) -> None:
-    """How each run ended, and what those that reached their end say together."""
+def _print_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path | None]]) -> None:
+    """Prints how each run ended, and the pooled results of the completed ones."""
     from rlpipe.analysis.comparison import compare
     from rlpipe.cli.compare import screen
 
@@ -168,7 +181,7 @@ def _tell_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path 
 
 
 def _listen() -> Interruption:
-    """What a signal asks to end a run cleanly; before the run has begun, or the second time, it ends all at once."""
+    """Handles SIGINT and SIGTERM: the first one ends the run cleanly; before the run begins, or the second, at once."""
     from rlpipe.training.interruption import Interruption
 
     interruption = Interruption()
@@ -193,7 +206,7 @@ def _summarize(result: TrainResult, config: Config) -> None:
     if result.checkpoint is not None:
         lines.append(("checkpoint", relative(result.checkpoint)))
         if result.status != Status.COMPLETED:
-            lines.append(("go on", f"rlpipe train --resume {run}"))
+            lines.append(("resume", f"rlpipe train --resume {run}"))
         lines.append(("evaluate", f"rlpipe evaluate {run} --episodes 400"))
     logger = config.runner.logger
     for name in logger.logger_backends:

@@ -126,7 +126,7 @@ class RolloutWorker:
         """Part of the seed that sets this worker and simulator apart from those they replaced; empty at first."""
         return [self._life, self._simulators] if self._life or self._simulators else []
 
-    def begin_anew(self, incarnation: int, server: PolicyServer | None = None) -> None:
+    def restart_episodes(self, incarnation: int, server: PolicyServer | None = None) -> None:
         """Drops the running episodes and begins others, as a worker of a resumed run would; keeps its simulator.
 
         Args:
@@ -145,13 +145,13 @@ class RolloutWorker:
         Args:
             rank: rank of the other worker
             life: number of workers that had this rank before
-            incarnation: as in ``begin_anew``
-            server: as in ``begin_anew``
+            incarnation: as in ``restart_episodes``
+            server: as in ``restart_episodes``
         """
         self._rank, self._life = rank, life
         if isinstance(self._policy, ServedPolicy):
             self._policy.rank = rank
-        self.begin_anew(incarnation, server)
+        self.restart_episodes(incarnation, server)
 
     def _drop_episodes(self) -> None:
         self._discarded += self._collector.unfinished if self._collector else 0

@@ -1,7 +1,7 @@
-"""The parts of a run as Ray actors. The only folder that imports Ray."""
+"""Runs on a Ray cluster. The only room that imports Ray."""
 
 import os
 
-# Of a process that dies Ray prints a paragraph of its own, on standard output; who died and why is told by us. Read by
-# Ray when it is imported.
+# Ray prints a paragraph on standard output for every process that dies; the run reports who died and why itself. Ray
+# reads this variable when it is imported.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")

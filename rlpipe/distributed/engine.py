@@ -1,6 +1,6 @@
-"""The engine on Ray: rollout workers, learner and metric logger are actors, and a reference is Ray's own.
+"""Engine on Ray: rollout workers, learners, inference servers and the metric logger are actors.
 
-Batches, weights and windows stay in the object store; this process only passes their references on.
+Batches, weights and windows stay in the object store; the driver only passes references on.
 """
 
 from __future__ import annotations
@@ -14,53 +14,50 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlpipe.backends.base import Place, RunInfo
-from rlpipe.collection.worker import Ready
+from rlpipe.collection.inference import InferenceServer
+from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import algorithm_class
-from rlpipe.distributed.actors import Part, draining, lost, user_error
+from rlpipe.distributed.actors import Actor
+from rlpipe.distributed.answers import RayAnswers
 from rlpipe.distributed.cluster import Cluster
+from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
-from rlpipe.distributed.placement import LEARNER, SERVER, WORKER, RunPlacement, here, nodes, parts
+from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
+from rlpipe.distributed.placement import run_bundles
+from rlpipe.distributed.placement_group import RunPlacement
+from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import Task, WorkerPool
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
+from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import share_of_learner
 from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import NoWeights, Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
-from rlpipe.run.metric_logger import Backlog
-from rlpipe.trajectory import Float32
+from rlpipe.run.metric_logger import Backlog, MetricLogger
 
 log = logging.getLogger("rlpipe")
 
-
-_LOOK_FOR_NOTICES = 2.0
-"""Seconds between two looks for nodes that are about to go."""
-
-
-class _Server:
-    """Implements ``rlpipe.collection.served_policy.PolicyServer`` in a worker's process."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Any:
-        return ray.get(self._actor.call.remote("act", rank, version, observations, noise, each))
-
-    def release(self, rank: int) -> None:
-        ray.get(self._actor.call.remote("release", rank))
+_DRAIN_CHECK_SECONDS = 2.0
+"""Interval between two looks for draining nodes."""
 
 
 @dataclass
 class _Collection:
-    """What workers were asked to collect, and what the servers will say of it."""
+    """Collection that is under way.
+
+    Attributes:
+        task: task of the workers.
+        server_windows: references of the inference servers' windows.
+    """
 
     task: Task
-    served: list[Any]
+    server_windows: list[Any]
 
 
 class RayEngine:
@@ -77,230 +74,249 @@ class RayEngine:
         """
         self._config = config
         self._cluster = Cluster(address)
-        self._crew: WorkerPool | None = None
-        self._learners: list[Part] = []
-        self._servers: list[Part] = []
-        self._logger: Part | None = None
-        self._next_logger: Part | None = None  # on its way, while its predecessor is gone
-        self._gang: RunPlacement | None = None
-        self._store: Any = None
-        self._steps = 0  # that each environment was given in this incarnation
-        self._leaving: set[str] = set()
-        self._looked = 0.0
-        self._bundles = parts(config, nodes())
-        self._num_workers, self._num_learners, self._num_servers = (
-            sum(bundle.part == part for bundle in self._bundles) for part in (WORKER, LEARNER, SERVER)
-        )
+        self._bundles = run_bundles(config, alive_nodes())
+        self._launcher = Launcher(config, self._bundles)
+        self._worker_pool: WorkerPool | None = None
+        self._learners: list[Actor] = []
+        self._logger: Actor | None = None
+        self._next_logger: Actor | None = None  # starting, after its predecessor was lost
+        self._placement: RunPlacement | None = None
+        self._rendezvous_store: Any = None  # must live as long as the learners
+        self._steps = 0  # of each environment in this incarnation
+        self._draining: set[str] = set()
+        self._last_drain_check = 0.0
 
     @property
-    def parts(self) -> list[Part]:
-        """All parts as they are now."""
-        workers = self._crew.parts if self._crew else []
-        return [*workers, *self._servers, *self._learners, *([self._logger] if self._logger else [])]
+    def _num_workers(self) -> int:
+        return self._launcher.num_workers
+
+    @property
+    def _servers(self) -> list[Actor]:
+        return self._launcher.servers
+
+    @property
+    def actors(self) -> list[Actor]:
+        """All present actors: workers by rank, then the others."""
+        workers = self._worker_pool.actors if self._worker_pool else []
+        return [*workers, *self._other_actors]
+
+    @property
+    def _other_actors(self) -> list[Actor]:
+        return [*self._servers, *self._learners, *([self._logger] if self._logger else [])]
+
+    # --- starting
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         config, count, self._plan = self._config, self._num_workers, plan
-        if self._num_servers > count:
-            raise ConfigError(
-                f"rollout.num_inference_servers is {self._num_servers}, but there are {count} rollout workers "
-                "(rollout.num_workers): some servers would have none to answer."
-            )
-        least = config.rollout.min_workers
-        if isinstance(least, int) and least > count:
-            raise ConfigError(f"rollout.min_workers is {least}, but there are {count} rollout workers.")
+        self._check_numbers()
+        self._placement = RunPlacement(
+            self._bundles,
+            config.cluster.strategy,
+            config.cluster.placement_timeout,
+            grows=not self._cluster.started,
+        )
+        warnings = preflight(config, self._placement.bundles_by_node(Role.ROLLOUT_WORKER))
         each = config.env.train.total_num_envs // count
-        wishes = config.cluster
-        self._gang = RunPlacement(
-            self._bundles, wishes.strategy, wishes.placement_timeout, grows=not self._cluster.started
-        )
-        weak = preflight(config, self._gang.landed(WORKER))
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
-        self._incarnation, self._plan_ref = incarnation, ray.put(plan)
-        self._servers = [self._start_server(index) for index in range(self._num_servers)]
-        self._crew = WorkerPool(config, count, self._start_worker, self._start_spare, self._take_over, self._lost_part)
-        ready = self._crew.ready()
+        self._launcher.begin(self._placement, plan, incarnation)
+        self._launcher.start_servers()
+        self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._lost_dependency)
+        ready = self._worker_pool.wait_until_ready()
         self._make_servers(ready)
-        return replace(ready, notes=(*ready.notes, *(found.sentence for found in weak)))
+        return replace(ready, notes=(*ready.notes, *(warning.sentence for warning in warnings)))
 
-    def _start_worker(self, rank: int, life: int) -> Part:
-        assert self._gang is not None
-        return self._worker(f"rollout-{rank}", rank, life, **self._gang.place(rank))
-
-    def _start_spare(self, node: str) -> Part:
-        """It will work on the CPUs that are reserved for the worker whose place it takes."""
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        return self._worker("rollout-spare", 0, 0, num_cpus=0, scheduling_strategy=there)
-
-    def _worker(self, name: str, rank: int, life: int, **where: Any) -> Part:
-        environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # simulators on CPU must not see a GPU
-        worker = Part(name, "rlpipe.collection.worker:RolloutWorker", environment, **where)
-        worker.make(self._plan_ref, rank, self._num_workers, self._incarnation, self._server_of(rank), life)
-        return worker
-
-    def _take_over(self, spare: Part, rank: int, life: int) -> Any:
-        return spare.call("take_over", rank, life, self._incarnation, self._server_of(rank))
-
-    def _server_of(self, rank: int) -> _Server | None:
-        return _Server(self._servers[rank % self._num_servers].actor) if self._servers else None
-
-    def _start_server(self, index: int) -> Part:
-        assert self._gang is not None
-        where = self._gang.place(self._num_workers + self._num_learners + index)
-        environment = {"OMP_NUM_THREADS": str(max(1, int(where["num_cpus"])))}
-        if not where["num_gpus"]:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        return Part(
-            f"inference-{index}",
-            "rlpipe.collection.inference:InferenceServer",
-            environment,
-            max_concurrency=self._num_workers + 2,  # a request of each worker, and two calls from here
-            **where,
-        )
+    def _check_numbers(self) -> None:
+        """Raises a ConfigError if there are too few workers for what is configured."""
+        count, servers = self._num_workers, self._launcher.num_servers
+        if servers > count:
+            raise ConfigError(
+                f"rollout.num_inference_servers is {servers}, but there are {count} rollout workers "
+                "(rollout.num_workers): some servers would have no worker. Lower the one or raise the other."
+            )
+        least = self._config.rollout.min_workers
+        if isinstance(least, int) and least > count:
+            raise ConfigError(
+                f"rollout.min_workers is {least}, but there are {count} rollout workers. Lower it, or raise "
+                "rollout.num_workers."
+            )
 
     def _make_servers(self, ready: Ready) -> None:
-        """Waits until they are made: calls of a server run side by side, not one after the other."""
-        ranks = [range(index, self._num_workers, self._num_servers) for index in range(self._num_servers)]
+        """Makes the servers and waits for them: a server runs calls side by side, so later ones could overtake."""
+        count = len(self._servers)
+        ranks = [range(index, self._num_workers, count) for index in range(count)]
         self.wait(
-            [
-                server.make(self._config, ready.spec, index, own)
-                for index, (server, own) in enumerate(zip(self._servers, ranks, strict=True))
-            ]
+            [server.make(self._config, ready.spec, index, ranks[index]) for index, server in enumerate(self._servers)]
         )
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
-        seeded = state is None and self._num_learners == 1 and self._incarnation == 0
-        self._begin_learners(ready, state)
+        seeded = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
+        self._start_learners(ready, state)
         if seeded and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
-            return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # nobody has to wait for the learner
+            return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner
         return self._first_snapshot(warm)
 
-    def _begin_learners(self, ready: Ready, state: Checkpoint | None) -> None:
-        count = self._num_learners
-        self._learners = [self._start_learner(rank) for rank in range(count)]
+    def _start_learners(self, ready: Ready, state: Checkpoint | None) -> None:
+        count, plan = self._launcher.num_learners, self._launcher.plan_ref
+        self._learners = [self._launcher.start_learner(rank) for rank in range(count)]
         if count == 1:
-            self._learners[0].make(self._plan_ref, ready.spec)
+            self._learners[0].make(plan, ready.spec)
         else:
-            self._store, meeting = open_rendezvous(ray.util.get_node_ip_address(), count)
+            self._rendezvous_store, rendezvous = open_rendezvous(ray.util.get_node_ip_address(), count)
             for rank, learner in enumerate(self._learners):
-                learner.make(self._plan_ref, ready.spec, rank, meeting)
+                learner.make(plan, ready.spec, rank, rendezvous)
         if state is not None:
             arrays = ray.put(state.arrays)
-            self.wait([learner.call("resume", arrays, state.path) for learner in self._learners])
+            self.wait([learner.call(LearnerBase.resume, arrays, state.path) for learner in self._learners])
 
     def _first_snapshot(self, warm: Weights | None) -> Any:
-        question = ["snapshot"] if warm is None else ["begin_with", ray.put(warm)]
-        answers = [learner.call(*question) for learner in self._learners]
-        self.wait(answers)  # whatever a learner cannot do is heard before anything is written
-        return answers[0]
-
-    def _start_learner(self, rank: int) -> Part:
-        assert self._gang is not None
-        where = self._gang.place(self._num_workers + rank)
-        hidden = {} if where["num_gpus"] else {"CUDA_VISIBLE_DEVICES": ""}
-        name = "learner" if self._num_learners == 1 else f"learner-{rank}"
-        return Part(name, algorithm_class(self._config).learner, hidden, **where)
+        """Waits until the learners have their first weights, so that an error comes before anything is written."""
+        if warm is None:
+            snapshots = [learner.call(LearnerBase.snapshot) for learner in self._learners]
+        else:
+            weights = ray.put(warm)
+            snapshots = [learner.call(LearnerBase.begin_with, weights) for learner in self._learners]
+        self.wait(snapshots)
+        return snapshots[0]
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
-        self._logger, self._next_logger = self._next_logger or self._start_logger(), None
+        self._logger, self._next_logger = self._next_logger or self._launcher.start_logger(), None
         self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
 
-    def _start_logger(self) -> Part:
-        return Part(  # it keeps the run directory, so it must live where that is
-            "metric-logger", "rlpipe.run.metric_logger:MetricLogger", {"CUDA_VISIBLE_DEVICES": ""}, num_cpus=0,
-            scheduling_strategy=here(),
-        )  # fmt: skip
-
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         self._end_stateful()
-        self._incarnation, self._steps = incarnation, 0
-        self._next_logger = self._start_logger()  # it comes up beside the learner, not after it
-        self._next_logger.load("rlpipe.run.metric_logger", algorithm_class(self._config).__module__)
-        self._servers = [self._start_server(index) for index in range(self._num_servers)]
+        self._launcher.incarnation, self._steps = incarnation, 0
+        self._next_logger = self._launcher.start_logger()  # beside the learner, because it takes seconds
+        self._next_logger.load(MetricLogger.__module__, algorithm_class(self._config).__module__)
+        self._launcher.start_servers()
         self._make_servers(ready)
-        self._begin_learners(ready, state)
-        self._crew.begin_anew(lambda part, rank: part.call("begin_anew", incarnation, self._server_of(rank)))
+        self._start_learners(ready, state)
+        self._worker_pool.start_over(
+            lambda worker, rank: worker.call(
+                RolloutWorker.restart_episodes, incarnation, self._launcher.server_of(rank)
+            )
+        )
         return self._first_snapshot(warm if state is None else None)
 
     def _end_stateful(self) -> None:
-        """Ends everything but the rollout workers, which hold nothing that another could not."""
-        for part in [*self._learners, *self._servers, self._logger, self._next_logger]:
-            if part is not None:
-                part.end()
-        self._learners, self._servers, self._logger, self._next_logger = [], [], None, None
-        self._store = None
+        """Ends all actors but the rollout workers, which hold nothing that a replacement could not have."""
+        for actor in [*self._learners, *self._servers, self._logger, self._next_logger]:
+            if actor is not None:
+                actor.end()
+        self._learners, self._launcher.servers, self._logger, self._next_logger = [], [], None, None
+        self._rendezvous_store = None
+
+    # --- the machines
 
     def cluster(self) -> dict[str, Any]:
         return {
             "mode": "ray",
             "workers": self._num_workers,
             "nodes": self._cluster.describe(),
-            "parts": self._where(),
+            "parts": self._locations(),
             "job": self._cluster.job(),
         }
 
-    def _where(self) -> dict[str, dict[str, Any]]:
-        """Host, node and clock of each part; the metric logger will be where the driver is."""
-        node = ray.get_runtime_context().get_node_id()
+    def _locations(self) -> dict[str, dict[str, Any]]:
+        """Returns host, node and clock of each actor; the metric logger will be on the driver's node."""
+        node, timeout = own_node_id(), self._config.cluster.start_timeout
         own = {"host": platform.node(), "node": node, "clock": 0.0}
-        started = [part for part in self.parts if part is not self._logger]
+        started = [actor for actor in self.actors if actor is not self._logger]
         try:
-            places = ray.get([part.place for part in started], timeout=self._config.cluster.start_timeout)
+            locations = ray.get([actor.location_ref for actor in started], timeout=timeout)
         except GetTimeoutError as error:
             raise ConfigError(
-                f"not all parts of the run have a process after {self._config.cluster.start_timeout:g} s "
-                "(cluster.start_timeout); is the cluster busy, or does no node suit cluster.learner_nodes?"
+                f"not all actors of the run have a process after {timeout:g} s (cluster.start_timeout). Check whether "
+                "the cluster is busy, or no node matches cluster.learner_nodes."
             ) from error
         except RayError as error:
             raise self._explained(error) from None
         clocks, found = {node: 0.0}, {"driver": own}
-        for part, place in zip(started, places, strict=True):
-            if place.node not in clocks:
-                clocks[place.node] = self._ahead(part)
-            found[part.name] = {"host": place.host, "node": place.node, "pid": place.pid, "clock": clocks[place.node]}
-        return {**found, "metric-logger": own}
+        for actor, at in zip(started, locations, strict=True):
+            if at.node not in clocks:
+                clocks[at.node] = self._clock_offset(actor)
+            found[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clocks[at.node]}
+        return {**found, Role.METRIC_LOGGER.actor_name(): own}
 
-    def _ahead(self, part: Part) -> float:
-        """Seconds by which the clock of a part is ahead of ours: from the quickest of three answers, given half way
-        between question and answer (Cristian 1989, "Probabilistic clock synchronization")."""
+    def _clock_offset(self, actor: Actor) -> float:
+        """Returns the seconds by which the clock of an actor's node is ahead of the driver's.
+
+        Uses the quickest of three answers, and takes each as given half way between question and answer (Cristian
+        1989, "Probabilistic clock synchronization").
+        """
         answers: list[tuple[float, float]] = []
         for _ in range(3):
             asked = time.time()
-            clock = self.get(part.actor.where.remote()).clock
+            clock = self.get(actor.handle.where.remote()).clock
             answered = time.time()
             answers.append((answered - asked, clock - (asked + answered) / 2))
         return round(min(answers)[1], 6)
 
-    def _acting(self, snapshot: Any) -> list[Any]:
-        """Snapshots for the workers in turn; where servers act, without weights, and ready when the server is."""
-        return [server.call("load", snapshot) for server in self._servers] or [snapshot]
+    def draining_nodes(self) -> list[str]:
+        if time.monotonic() - self._last_drain_check < _DRAIN_CHECK_SECONDS:
+            return []
+        self._last_drain_check = time.monotonic()
+        new = {node: deadline for node, deadline in draining_nodes().items() if node not in self._draining}
+        self._draining |= set(new)
+        hosts = {at.node: at.host for actor in self.actors if (at := actor.location(0.0)) is not None}
+        return [
+            f"{hosts[node]} is draining{f' and will go in {left:.0f} s' if (left := at - time.time()) > 0 else ''}"
+            for node, at in new.items()
+            if node in hosts
+        ]
+
+    def evacuate(self) -> None:
+        assert self._placement is not None
+        assert self._worker_pool is not None
+        self._worker_pool.evacuate(self._draining, self._placement.move)
+        movable = [*self._learners, *self._servers]  # in the order of their bundles, which follow those of the workers
+        leaving = [
+            index for index, actor in enumerate(movable)
+            if (at := actor.location(0.0)) is not None and at.node in self._draining
+        ]  # fmt: skip
+        if leaving:
+            self._placement.move([self._num_workers + index for index in leaving])
+            raise ActorLostError(movable[leaving[0]].planned_fault("has to leave its node, which is draining"))
+
+    # --- iterating
+
+    def _act_with(self, snapshot: Any) -> list[Any]:
+        """Returns the snapshots for the workers in turn.
+
+        With inference servers these hold no weights, and are answered once the server has loaded its own.
+        """
+        return [server.call(InferenceServer.load, snapshot) for server in self._servers] or [snapshot]
 
     def collect(self, snapshot: Any, stage: int) -> Any:
-        assert self._crew is not None
-        acting, seconds = self._acting(snapshot), self._config.rollout.timeout
+        assert self._worker_pool is not None
+        snapshots, seconds = self._act_with(snapshot), self._config.rollout.timeout
         first_step, self._steps = self._steps, self._steps + self._config.rollout.horizon
 
-        def ask(worker: Part, rank: int) -> Any:
-            arguments = ("collect", acting[rank % len(acting)], stage, first_step)
-            return worker.call_within(seconds, *arguments, num_returns=2)
+        def send(worker: Actor, rank: int) -> Any:
+            arguments = snapshots[rank % len(snapshots)], stage, first_step
+            return worker.call_within(seconds, RolloutWorker.collect, *arguments, num_returns=2)
 
-        task = self._crew.ask(Task(ask, "collect", seconds, "rollout.timeout"))
-        windows = [server.call("window", loaded) for server, loaded in zip(self._servers, acting, strict=False)]
+        task = self._worker_pool.send(Task(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout"))
+        windows = [
+            server.call(InferenceServer.window, loaded)
+            for server, loaded in zip(self._servers, snapshots, strict=False)  # without servers there is one snapshot
+        ]
         return _Collection(task, windows)
 
     def gather(self, collection: _Collection) -> tuple[list[Any], list[Any]]:
-        assert self._crew is not None
-        pairs, windows = self._crew.gather(collection.task)
+        assert self._worker_pool is not None
+        pairs, windows = self._worker_pool.gather(collection.task)
         if self._servers:
-            for rank in set(range(self._num_workers)) - set(collection.task.asked):
-                self.wait([self._servers[rank % self._num_servers].call("release", rank)])
-            windows = [*windows, *(self.get(ref) for ref in collection.served)]
-        return [batch for batch, _ in pairs], [*windows, *self._crew.losses()]
+            for rank in set(range(self._num_workers)) - set(collection.task.requests):
+                server = self._servers[rank % len(self._servers)]
+                self.wait([server.call(InferenceServer.release, rank)])  # else it would wait for a worker left out
+            windows = [*windows, *(self.get(ref) for ref in collection.server_windows)]
+        return [batch for batch, _ in pairs], [*windows, *self._worker_pool.take_losses()]
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
-        config, size = self._plan[stage].config, self._num_learners
+        config, size = self._plan[stage].config, self._launcher.num_learners
         if size == 1:
-            snapshot, window = self._learners[0].call("update", stage, iteration, *batches, num_returns=2)
+            snapshot, window = self._learners[0].call(LearnerBase.update, stage, iteration, *batches, num_returns=2)
             return snapshot, [window]
         count = len(batches)
         environments = config.env.train.total_num_envs // self._num_workers * count
@@ -309,70 +325,44 @@ class RayEngine:
         for rank, learner in enumerate(self._learners):
             taken = share_of_learner(rank, size, count, environments, group_size).workers
             own = batches[taken.start : taken.stop]
-            pairs.append(learner.call("update", stage, iteration, *own, num_returns=2, fragments=count))
+            pairs.append(learner.call(LearnerBase.update, stage, iteration, *own, num_returns=2, fragments=count))
         return pairs[0][0], [window for _, window in pairs]
 
     def learner_is_finished(self) -> bool:
-        return bool(self.get(self._learners[0].call("is_finished")))
+        return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
     def evaluate(self, snapshot: Any) -> list[Any]:
-        assert self._crew is not None
-        acting, seconds = self._acting(snapshot), self._config.evaluation.timeout
+        assert self._worker_pool is not None
+        snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
-        def ask(worker: Part, rank: int) -> Any:
-            return [worker.call_within(seconds, "evaluate", acting[rank % len(acting)])]
+        def send(worker: Actor, rank: int) -> Any:
+            return [worker.call_within(seconds, RolloutWorker.evaluate, snapshots[rank % len(snapshots)])]
 
-        task = Task(ask, "evaluate", seconds, "evaluation.timeout", waits=True)
-        _, windows = self._crew.gather(self._crew.ask(task))
-        return [*windows, *self._crew.losses()]
-
-    def repaired_faults(self) -> list[Fault]:
-        return self._crew.repaired_faults() if self._crew else []
-
-    def draining_nodes(self) -> list[str]:
-        if time.monotonic() - self._looked < _LOOK_FOR_NOTICES:
-            return []
-        self._looked = time.monotonic()
-        new = {node: when for node, when in draining().items() if node not in self._leaving}
-        self._leaving |= set(new)
-        hosts = {place.node: place.host for part in self.parts if (place := part.location(0.0)) is not None}
-        return [
-            f"{hosts[node]} is about to go{f', in {left:.0f} s' if (left := when - time.time()) > 0 else ''}"
-            for node, when in new.items()
-            if node in hosts
-        ]
-
-    def evacuate(self) -> None:
-        assert self._gang is not None
-        assert self._crew is not None
-        self._crew.leave(self._leaving, self._gang.move)
-        indexed = [*self._learners, *self._servers]
-        there = [
-            index for index, part in enumerate(indexed)
-            if (place := part.location(0.0)) is not None and place.node in self._leaving
-        ]  # fmt: skip
-        if there:
-            self._gang.move([self._num_workers + index for index in there])
-            raise ActorLostError(indexed[there[0]].moved("has to leave its node, which is about to go"))
+        task = Task(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True)
+        _, windows = self._worker_pool.gather(self._worker_pool.send(task))
+        return [*windows, *self._worker_pool.take_losses()]
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         assert self._logger is not None
-        return self._logger.call("write", iteration, *windows)
+        return self._logger.call(MetricLogger.write, iteration, *windows)
 
     def event(self, event: Event) -> Any:
         assert self._logger is not None
-        return self._logger.call("event", event)
+        return self._logger.call(MetricLogger.event, event)
 
     def save(self, iteration: int, if_best: bool = False) -> Any:
         assert self._logger is not None
-        return self._logger.call("save", iteration, self._learners[0].call("state"), if_best)
+        state = self._learners[0].call(LearnerBase.state)
+        return self._logger.call(MetricLogger.save, iteration, state, if_best)
+
+    # --- waiting, and what went wrong
 
     def wait(self, refs: list[Any]) -> None:
-        own = [ref for ref in refs if isinstance(ref, ray.ObjectRef)]
-        while own:
-            done, own = ray.wait(own, num_returns=1, fetch_local=False)
+        pending = [ref for ref in refs if isinstance(ref, ray.ObjectRef)]
+        while pending:
+            done, pending = ray.wait(pending, num_returns=1, fetch_local=False)
             for ref in done:
-                # A failed task is done too; asking for its object raises what it raised. Windows are small.
+                # A failed call is done too; getting its object raises what it raised. Windows are small.
                 self.get(ref)
 
     def get(self, ref: Any) -> Any:
@@ -384,44 +374,45 @@ class RayEngine:
             raise self._explained(error) from None
 
     def _explained(self, error: RayError) -> Exception:
-        """What the user should hear of it."""
-        if isinstance(error, RayTaskError) and (raised := user_error(error)) is not None:
-            return raised
-        if lost(error):
-            return ActorLostError(self._lost_part() or Fault("what a part had made", "was lost with its node"))
+        """Returns the exception for the user in the place of Ray's."""
+        if (refusal := user_error(error)) is not None:
+            return refusal
+        if means_loss(error):
+            return ActorLostError(self._lost_dependency() or Fault("an object of the run", "was lost with its node"))
         assert isinstance(error, RayTaskError)
-        for part in self.parts:
-            if (place := part.location(0.0)) is not None and place.pid == error.pid:
-                return RunError(part.fault(error, _DOES.get(part.name.partition("-")[0], "work")))
-        return RunError(Fault("a part", f"raised {type(error.cause).__name__}: {error.cause}"))
+        for actor in self.actors:
+            if (at := actor.location(0.0)) is not None and at.pid == error.pid:
+                return RunError(actor.fault(error, actor.role.task))
+        return RunError(Fault("an actor", f"raised {type(error.cause).__name__}: {error.cause}"))
 
-    def _lost_part(self) -> Fault | None:
-        """What became of a part other than the workers; None if they all live."""
-        for part in self.parts[self._num_workers :]:
-            if (death := part.death()) is not None:
-                return part.fault(death, _DOES[part.name.partition("-")[0]])
+    def _lost_dependency(self) -> Fault | None:
+        """Returns the fault of a dead actor other than the workers, or None if all are alive."""
+        for actor in self._other_actors:
+            if (death := actor.death()) is not None:
+                return actor.fault(death, actor.role.task)
         return None
+
+    def repaired_faults(self) -> list[Fault]:
+        return self._worker_pool.repaired_faults() if self._worker_pool else []
+
+    # --- ending
 
     def finish(self, status: Status) -> Backlog:
         if self._logger is None:
             return Backlog()
         try:
-            closing: Backlog = ray.get(self._logger.call("close", status))
+            backlog: Backlog = ray.get(self._logger.call(MetricLogger.close, status))
         except RayError as error:
-            if not lost(error):  # of one that is gone its end is told already
+            if not means_loss(error):  # the end of a dead logger has been reported
                 log.error("The metric logger could not close its backends: %s", self._explained(error))
             return Backlog()
-        return closing
+        return backlog
 
     def close(self) -> None:
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = None
+        if self._worker_pool is not None:
+            self._worker_pool.end()
+            self._worker_pool = None
         self._end_stateful()
-        if self._gang is not None:
-            self._gang.close()
+        if self._placement is not None:
+            self._placement.close()
         self._cluster.close()
-
-
-_DOES = {"rollout": "collect", "inference": "answer", "learner": "learn", "metric": "write"}
-"""What each part is for, by the beginning of its name."""

@@ -1,6 +1,6 @@
-"""The checks of ``rlpipe.doctor`` on every node of a cluster: a task on each looks, and another tries the simulator.
+"""Checks of every node of a cluster: one task on each node collects facts, another tries the simulator.
 
-A task is a process of its own: what crashes it is a finding and not the end, and one that hangs is given up.
+A task is a process of its own, so a crash becomes a finding, and a task that hangs is given up.
 """
 
 from __future__ import annotations
@@ -13,99 +13,124 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlpipe.config.schema import Config
 from rlpipe.distributed.cluster import Cluster
-from rlpipe.distributed.placement import WORKER, Node, named, parts, room, shortage, table
-from rlpipe.doctor import checks
-from rlpipe.doctor.checks import Finding, Report, Share, Trial
+from rlpipe.distributed.nodes import alive_nodes, own_node_id, pinned_to
+from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
+from rlpipe.distributed.roles import Role
+from rlpipe.doctor import driver, facts, machine, servers, simulators, versions
+from rlpipe.doctor.machine import NodeLoad
+from rlpipe.doctor.results import CheckReport, CheckResult, CheckStatus, fail, ok
 from rlpipe.errors import ConfigError
 
 PATIENCE_SECONDS = 45.0
-"""Within which every node must have answered."""
+"""Time in which every node must answer."""
 _SHORT_PATIENCE_SECONDS = 20.0
 _NODE, _SILENT = "node", "no answer in time."
-"""Name of the findings about nodes that could not be looked at, and what is found of those that say nothing."""
+"""Name of the results for nodes that could not be checked, and what they say of a node that did not answer."""
 _LOGS = "look at /tmp/ray/session_latest/logs there."
 
 
 @dataclass(frozen=True)
-class _Site:
-    """A node that is examined, and what a run may use of it."""
+class NodeToCheck:
+    """Node to check.
+
+    Attributes:
+        name: unique name of the node.
+        node_id: Ray's id of the node.
+        load: load that the run may put on it.
+    """
 
     name: str
     node_id: str
-    share: Share
+    load: NodeLoad
 
 
-def examine(config: Config | None = None, address: str | None = None, patience: float = PATIENCE_SECONDS) -> Report:
-    """Checks this machine, the cluster and its nodes; with a configuration also what that needs, on those it may use.
+def examine(
+    config: Config | None = None, address: str | None = None, patience: float = PATIENCE_SECONDS
+) -> CheckReport:
+    """Checks this machine, the cluster and its nodes.
 
     Args:
-        config: of a run.  address: cluster to join; else ``RAY_ADDRESS``, else one is started on this machine.
-        patience: seconds within which the nodes must have answered.
+        config: configuration of a planned run; then also what it needs is checked, on the nodes it may use.
+        address: cluster to join; else ``RAY_ADDRESS``, else one is started on this machine.
+        patience: seconds in which the nodes must answer.
     """
     began = time.perf_counter()
     address = address or os.environ.get("RAY_ADDRESS")
     joined = address is not None or ray.is_initialized()
-    trackers = checks.check_trackers(config) if config else list
-    here = checks.check_here(config, address)
-    here.append(checks.check_ray_default(_missing(), joined=joined, config=config))
-    trouble = None if ray.is_initialized() or address is None else checks.check_address(address)
-    if trouble is None:
-        try:
-            cluster = Cluster(address)
-        except ConfigError as error:
-            trouble = Finding("Ray", "fail", str(error))
-        except Exception as error:  # Ray has no type of its own for a start that failed
-            remedy = f"see below whether this machine lacks something; else {_LOGS}"
-            trouble = Finding("Ray", "fail", str(error).strip(), remedy)
-    if trouble is not None:
-        facts = checks.look(_needed_packages())  # what is so here may be why
-        versions = checks.check_versions(facts, {"": facts}, checks.requirements())
-        machine = checks.check_machine(facts, Share(facts.cpus, len(facts.gpus)))
-        return Report([trouble, *here, *trackers(), *versions, *machine], [], time.perf_counter() - began)
+    backend_results = servers.check_backends(config) if config else list
+    own = driver.check_driver(config, address)
+    own.append(driver.check_ray_default(_missing_from_ray(), joined=joined, config=config))
+    connected = _connect(address)
+    if isinstance(connected, CheckResult):
+        results = [connected, *own, *backend_results(), *_own_machine()]
+        return CheckReport(results, [], time.perf_counter() - began)
     try:
-        sites, placed = _sites(config)
-        where = (
-            f" at {address}" if address else "" if joined else ", started for this, as a run does without an address"
-        )
-        placed[0] = replace(placed[0], found=placed[0].found + where)
-        found = _examine(sites, config, patience)
+        nodes, placement = nodes_to_check(config)
+        own_ray = "" if joined else ", started for this, as a run does without an address"
+        where = f" at {address}" if address else own_ray
+        placement[0] = replace(placement[0], found=placement[0].found + where)
+        found = _examine(nodes, config, patience)
     finally:
-        cluster.close()
-    return Report([*placed, *here, *trackers(), *found], [site.name for site in sites], time.perf_counter() - began)
+        connected.close()
+    results = [*placement, *own, *backend_results(), *found]
+    return CheckReport(results, [node.name for node in nodes], time.perf_counter() - began)
 
 
-def preflight(config: Config, workers: Mapping[str, int]) -> list[Finding]:
-    """The short form, for the start of a run that has connected to Ray: what can be seen on each node of the run within
-    a second or two, without loading torch or a simulator.
+def _connect(address: str | None) -> Cluster | CheckResult:
+    """Connects to Ray; returns what is wrong if that fails."""
+    if not ray.is_initialized() and address is not None and (problem := driver.check_address(address)) is not None:
+        return problem
+    try:
+        return Cluster(address)
+    except ConfigError as error:
+        return fail("Ray", str(error))
+    except Exception as error:  # Ray has no exception of its own for a failed start
+        remedy = f"see below whether this machine lacks something; else {_LOGS}"
+        return fail("Ray", str(error).strip(), remedy)
+
+
+def _own_machine() -> list[CheckResult]:
+    """Checks this machine alone, which may show why Ray does not start."""
+    own = facts.look(_required_packages())
+    load = NodeLoad(own.cpus, len(own.gpus))
+    return [
+        *versions.check_versions(own, {"": own}, versions.requirements()),
+        *machine.check_machine(own, load),
+    ]
+
+
+def preflight(config: Config, workers: Mapping[str, int]) -> list[CheckResult]:
+    """Checks the nodes of a run that has connected to Ray, within a second or two: torch and simulators are not loaded.
 
     Args:
-        config: of the run.  workers: how many rollout workers have their place on each node, by its id.
+        config: configuration of the run.
+        workers: number of rollout workers placed on each node, by its id.
     Returns:
-        What works, but not as it might.
+        Warnings.
     Raises:
         ConfigError: something must be fixed; the message names all of it, with the remedies. A node that does not
-            answer is not among it: it may only be slow, and whether workers start in time is asked anyway.
+            answer is not among it: it may only be slow, and the workers have a time limit of their own.
     """
-    sites, _ = _sites(config)  # whether there is a place for everything, the placement itself says
-    sites = [replace(site, share=replace(site.share, workers=workers.get(site.node_id, 0))) for site in sites]
-    findings = [_lenient(found) for found in _examine(sites, config, _SHORT_PATIENCE_SECONDS, short=True)]
-    if broken := [found.sentence for found in findings if found.status == "fail"]:
-        lines = "\n  ".join(broken)
+    nodes, _ = nodes_to_check(config)  # the placement has checked whether everything fits
+    nodes = [replace(node, load=replace(node.load, workers=workers.get(node.node_id, 0))) for node in nodes]
+    results = [tolerated(result) for result in _examine(nodes, config, _SHORT_PATIENCE_SECONDS, short=True)]
+    if failed := [result.sentence for result in results if result.status == CheckStatus.FAIL]:
+        lines = "\n  ".join(failed)
         raise ConfigError(f"the cluster cannot carry this run:\n  {lines}")
-    return [found for found in findings if found.status == "warn"]
+    return [result for result in results if result.status == CheckStatus.WARN]
 
 
-def _lenient(found: Finding) -> Finding:
-    """A node that is slow may start its workers in time; one whose answer is an error will not."""
-    return replace(found, status="warn") if (found.name, found.found) == (_NODE, _SILENT) else found
+def tolerated(result: CheckResult) -> CheckResult:
+    """Turns the failure of a slow node into a warning: it may still start its workers in time."""
+    slow = (result.name, result.found) == (_NODE, _SILENT)
+    return replace(result, status=CheckStatus.WARN) if slow else result
 
 
-def _missing() -> str:
-    """Package of Ray's extra ``default`` that is not there."""
+def _missing_from_ray() -> str:
+    """Returns a package of Ray's extra ``default`` that is not installed; empty for none."""
     try:
         import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it starts its servers
     except ImportError as error:
@@ -113,104 +138,104 @@ def _missing() -> str:
     return ""
 
 
-def _needed_packages() -> list[str]:
-    return [one.name for one in checks.requirements()]
+def _required_packages() -> list[str]:
+    return [requirement.name for requirement in versions.requirements()]
 
 
-def _sites(config: Config | None) -> tuple[list[_Site], list[Finding]]:
-    """The nodes a run may use, all without a configuration; and whether there is a place for each of its parts."""
-    alive = named([node for node in ray.nodes() if node["Alive"]])
-    found = {name: Node(name, node["Resources"], node.get("Labels") or {}) for name, node in alive.items()}
-    used, workers = set(alive), dict.fromkeys(alive, 0)
-    findings: list[Finding] = []
-    if config is None:
-        workers = {name: int(node.resources.get("CPU", 0.0)) for name, node in found.items()}
-    else:
-        nodes = list(found.values())
-        bundles = parts(config, nodes)
-        worker, others = bundles[0], [bundle for bundle in bundles if bundle.part != WORKER]
+def nodes_to_check(config: Config | None) -> tuple[list[NodeToCheck], list[CheckResult]]:
+    """Returns the nodes that a run may use, or all without a configuration, and the results about the cluster."""
+    nodes = alive_nodes()
+    workers = {node.name: int(node.resources.get("CPU", 0.0)) for node in nodes}
+    used, problems = {node.name for node in nodes}, []
+    if config is not None:
+        bundles = run_bundles(config, nodes)
         if lacking := shortage(bundles, nodes):
-            told = f"{lacking}. There is:\n{table(nodes)}"
-            findings.append(Finding("placement", "fail", told, "ask for less, or add nodes."))
-        here = ray.get_runtime_context().get_node_id()
-        asking = [bundle for bundle in others if bundle.resources or bundle.labels]
-        most = len(bundles) - len(others)
-        workers = {name: min(most, room(worker, [node])) for name, node in found.items()}
+            found = f"{lacking}. There is:\n{node_table(nodes)}"
+            problems.append(fail("placement", found, "ask for less, or add nodes."))
+        worker, others = bundles[0], [bundle for bundle in bundles if bundle.role != Role.ROLLOUT_WORKER]
+        placed = [bundle for bundle in others if bundle.resources or bundle.labels]
+        own, most = own_node_id(), len(bundles) - len(others)
+        workers = {node.name: min(most, room(worker, [node])) for node in nodes}
         used = {
-            name
-            for name, node in found.items()
-            if workers[name] or any(one.fits(node) for one in asking) or alive[name]["NodeID"] == here
-        }
-    totals = {what: sum(node.resources.get(what, 0.0) for node in found.values()) for what in ("CPU", "GPU")}
-    told = f"{len(found)} node{'s' * (len(found) != 1)} with {totals['CPU']:g} CPUs and {totals['GPU']:g} GPUs"
-    told += f"; the run may use {len(used)} of them" if len(used) < len(found) else ""
-    findings.insert(0, Finding("Ray", "ok", told))
-    return [_site(name, alive[name], workers[name]) for name in alive if name in used], findings
+            node.name for node in nodes
+            if workers[node.name] or any(bundle.fits(node) for bundle in placed) or node.node_id == own
+        }  # fmt: skip
+    selected = [NodeToCheck(node.name, node.node_id, _load(node, workers[node.name])) for node in nodes]
+    return [node for node in selected if node.name in used], [_summary(nodes, len(used)), *problems]
 
 
-def _site(name: str, node: Mapping[str, Any], workers: int) -> _Site:
-    cpus, gpus, store = (node["Resources"].get(what, 0.0) for what in ("CPU", "GPU", "object_store_memory"))
-    return _Site(name, node["NodeID"], Share(cpus, gpus, store, workers))
+def _load(node: Node, workers: int) -> NodeLoad:
+    cpus, gpus, store = (node.resources.get(name, 0.0) for name in ("CPU", "GPU", "object_store_memory"))
+    return NodeLoad(cpus, gpus, store, workers)
 
 
-def _examine(sites: Sequence[_Site], config: Config | None, patience: float, *, short: bool = False) -> list[Finding]:
+def _summary(nodes: Sequence[Node], used: int) -> CheckResult:
+    cpus, gpus = (sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU"))
+    size = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"
+    return ok("Ray", size + (f"; the run may use {used} of them" if used < len(nodes) else ""))
+
+
+def _examine(
+    nodes: Sequence[NodeToCheck], config: Config | None, patience: float, *, short: bool = False
+) -> list[CheckResult]:
+    """Collects facts and trials from all nodes at once, and judges them."""
     ends = time.monotonic() + patience
-    needed, device = _needed_packages(), "auto" if config is None else config.learner.device
-    own = checks.look(needed, deep=False)
-    near = ray.get_runtime_context().get_node_id() if short else ""  # a task would take longer than all the rest
-    looking = {site.name: _on(site, checks.look, needed, deep=not short) for site in sites if site.node_id != near}
+    needed, device = _required_packages(), "auto" if config is None else config.learner.device
+    own = facts.look(needed, deep=False)
+    near = own_node_id() if short else ""  # a task would take longer than everything else
+    looking = {node.name: run_task(node, facts.look, needed, deep=not short) for node in nodes if node.node_id != near}
     trying = {}
     if config is not None and not short:
-        configured = checks.simulators(config)
-        trying = {site.name: _on(site, _try, configured) for site in sites if site.share.workers}
-    facts, findings = _answers(_NODE, looking, ends)
-    facts |= {site.name: own for site in sites if site.node_id == near}
+        configured = simulators.simulators(config)
+        trying = {node.name: run_task(node, _try_simulators, configured) for node in nodes if node.load.workers}
+    known, results = _answers(_NODE, looking, ends)
+    known |= {node.name: own for node in nodes if node.node_id == near}
     trials, silent = _answers("simulator", trying, ends)
-    findings += checks.check_versions(own, facts, checks.requirements()) if facts else []
-    for site in sites:
-        tried: list[Trial] = trials.get(site.name, [])
-        judged = [checks.check_trial(trial) for trial in tried]
-        if site.name in facts:
-            peak = max([checks.WORKER_BYTES, *(trial.peak for trial in tried)])
-            judged = checks.check_machine(facts[site.name], site.share, device, peak) + judged
-        findings += [replace(found, node=site.name) for found in judged]
-    return findings + silent
+    results += versions.check_versions(own, known, versions.requirements()) if known else []
+    for node in nodes:
+        tried: list[simulators.Trial] = trials.get(node.name, [])
+        judged = [simulators.check_trial(trial) for trial in tried]
+        if node.name in known:
+            peak = max([machine.WORKER_BYTES, *(trial.peak for trial in tried)])
+            judged = machine.check_machine(known[node.name], node.load, device, peak) + judged
+        results += [replace(result, node=node.name) for result in judged]
+    return results + silent
 
 
-def _try(configured: Mapping[str, Any]) -> list[Trial]:
-    os.environ.update({"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})  # as a rollout worker has them
-    return checks.try_simulators(configured)
+def _try_simulators(configured: Mapping[str, Any]) -> list[simulators.Trial]:
+    os.environ.update({"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})  # as in a rollout worker
+    return simulators.try_simulators(configured)
 
 
-def _on(site: _Site, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Reference of what the function returns on that node, busy or not, in a process that ends with it."""
-    seeing = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # else Ray may hide GPUs that are not reserved
-    task = ray.remote(max_calls=1, max_retries=0, num_cpus=0, runtime_env=seeing)(function)
-    where = NodeAffinitySchedulingStrategy(site.node_id, soft=False)
-    return task.options(name="rlpipe doctor", scheduling_strategy=where).remote(*args, **options)
+def run_task(node: NodeToCheck, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Runs a function on a node, busy or not, in a process that ends with it; returns the reference of its result."""
+    environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # else Ray may hide GPUs not reserved
+    task = ray.remote(max_calls=1, max_retries=0, num_cpus=0, runtime_env=environment)(function)
+    options_of_task = {"name": "rlpipe doctor", "scheduling_strategy": pinned_to(node.node_id)}
+    return task.options(**options_of_task).remote(*args, **options)
 
 
-def _answers(what: str, asked: Mapping[str, Any], ends: float) -> tuple[dict[str, Any], list[Finding]]:
-    """What came back of the nodes, by name, and of those from which nothing did, why."""
-    refs = list(asked.values())
+def _answers(name: str, refs: Mapping[str, Any], ends: float) -> tuple[dict[str, Any], list[CheckResult]]:
+    """Returns the answers by node, and a result for each node without one."""
+    pending = list(refs.values())
     done: set[Any] = set()
-    if refs:
-        done.update(ray.wait(refs, num_returns=len(refs), timeout=max(0.1, ends - time.monotonic()))[0])
+    if pending:
+        done.update(ray.wait(pending, num_returns=len(pending), timeout=max(0.1, ends - time.monotonic()))[0])
     answers: dict[str, Any] = {}
-    findings: list[Finding] = []
-    for name, ref in asked.items():
+    problems: list[CheckResult] = []
+    for node, ref in refs.items():
         if ref not in done:
             ray.cancel(ref, force=True)
             remedy = f"rlpipe doctor --timeout SECONDS waits longer; {_LOGS}"
-            findings.append(Finding(what, "fail", _SILENT, remedy, name))
+            problems.append(replace(fail(name, _SILENT, remedy), node=node))
             continue
         try:
-            answers[name] = ray.get(ref)
+            answers[node] = ray.get(ref)
         except RayError as error:
-            findings.append(Finding(what, "fail", _told(error), _LOGS, name))
-    return answers, findings
+            problems.append(replace(fail(name, _last_line(error), _LOGS), node=node))
+    return answers, problems
 
 
-def _told(error: RayError) -> str:
-    """Its last line: of a task that raised, what it raised."""
+def _last_line(error: RayError) -> str:
+    """Returns the last line of Ray's message, which is the exception if a task raised one."""
     return [line.strip() for line in str(error).splitlines() if line.strip()][-1]

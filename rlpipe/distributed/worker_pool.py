@@ -1,45 +1,67 @@
-"""The rollout workers of a run: what one of them cannot finish, another does in its place.
+"""Rollout workers of a run. A task that one worker cannot finish is given to its replacement.
 
-Every fragment is one worker's from its first step to its last, so that episodes, and groups of them, never mix what two
-workers saw.
+One worker collects a fragment from its first step to its last, so an episode, or a group of episodes, never mixes what
+two workers saw.
 
-To start a worker takes seconds, in which libraries load. So once a node has lost one, or from the beginning, a spare is
-kept there that is made already and takes the place of the next.
+Starting a worker takes seconds, in which libraries load. So a node that has lost a worker, or every node from the
+beginning, keeps a spare that is ready to replace the next one.
+
+Nothing here knows Ray: ``WorkerFactory`` starts the actors and ``Answers`` waits for them.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
-
-from rlpipe.collection.worker import Ready
+from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config
-from rlpipe.distributed.actors import Location, Part, lost, user_error
+from rlpipe.distributed.answers import Answers, CallError
+from rlpipe.distributed.restarts import RestartBudget, required_answers, wants_spare
+from rlpipe.distributed.roles import Role
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 
-_IN_A_ROW = 5
-"""Times that a worker may fail without a fragment in between."""
+if TYPE_CHECKING:
+    from rlpipe.distributed.actors import Actor, Location
+
 _GIB = 2**30
+_LONGEST_WAIT = 1.0
+"""Seconds between two looks at the deadlines."""
+_MEMORY_SECONDS = 5.0
+"""Time in which a worker must answer how much memory it holds."""
+
+
+class WorkerFactory(Protocol):
+    """Starts the actors of rollout workers."""
+
+    def start_worker(self, rank: int, life: int) -> Actor:
+        """Starts the worker of a rank; ``life`` counts the workers of this rank before it."""
+
+    def start_spare(self, node: str) -> Actor:
+        """Starts a worker without a rank on a node."""
+
+    def assign(self, spare: Actor, rank: int, life: int) -> None:
+        """Gives a spare a rank and a life."""
 
 
 @dataclass
 class _Member:
-    """The worker of one rank.
+    """Worker of one rank.
 
     Attributes:
-        part: it.  life: how many there were before.  ready: its answer once it is made.
-        absent: whether it has yet to show that it works.  failures: since its last fragment.
-        since: when the one before it failed.  fault: why, until that is told.
+        actor: its handle.
+        life: number of workers of this rank before it.
+        ready: reference that is answered once its simulator is made.
+        absent: True until it has finished a task, if it is a replacement.
+        failures: of this rank since it last finished a task.
+        since: when its predecessor was replaced.
+        fault: why, until that has been reported.
     """
 
-    part: Part
+    actor: Actor
     life: int
     ready: Any
     absent: bool = False
@@ -48,312 +70,328 @@ class _Member:
     fault: Fault | None = None
 
 
-@dataclass
-class Task:
-    """Something that was asked of workers.
+@dataclass(frozen=True)
+class _Request:
+    """Request to one worker.
 
     Attributes:
-        asks: sends it to the worker of a rank; returns the references of what it answers, the last of them small.
-        doing: what it is, as the end of "while it was to".
-        seconds: that each has for it.  key: of the configuration that says so.
-        waits: whether all must answer, whatever ``rollout.min_workers`` says.
-        asked: by rank, the life of the worker that was asked and the references.
+        life: life of the worker that received it.
+        refs: references of its answers.
     """
 
-    asks: Callable[[Part, int], list[Any]]
+    life: int
+    refs: list[Any]
+
+
+@dataclass
+class Task:
+    """Task for the workers.
+
+    Attributes:
+        send: sends it to the worker of a rank; returns the references of its answers, the last of them small.
+        doing: what it is, as the end of "while it was to".
+        seconds: time limit of each worker.
+        key: configuration key of the time limit.
+        waits_for_all: True if all must answer, whatever ``rollout.min_workers`` says.
+        requests: request to each worker that received it, by rank.
+    """
+
+    send: Callable[[Actor, int], list[Any]]
     doing: str
     seconds: float
     key: str
-    waits: bool = False
-    asked: dict[int, tuple[int, list[Any]]] = field(default_factory=dict)
+    waits_for_all: bool = False
+    requests: dict[int, _Request] = field(default_factory=dict)
 
 
 class WorkerPool:
-    """The rollout workers, by rank."""
+    """Rollout workers by rank, with their replacements and spares."""
 
     def __init__(
         self,
         config: Config,
         count: int,
-        start: Callable[[int, int], Part],
-        spare: Callable[[str], Part],
-        take_over: Callable[[Part, int, int], Any],
-        others: Callable[[], Fault | None],
+        factory: WorkerFactory,
+        answers: Answers,
+        lost_dependency: Callable[[], Fault | None],
     ) -> None:
-        """Starts them; ``ready`` waits for them.
+        """Starts the workers; ``wait_until_ready`` waits for them.
 
         Args:
-            config: of the run.  count: of the workers.
-            start: starts and makes the worker of a rank in its n-th life.
-            spare: starts and makes a worker on a node, for whatever rank.
-            take_over: tells such a worker which rank and life are its own from now on.
-            others: what happened to a part that the workers depend on; None if nothing did.
+            config: configuration of the run.
+            count: number of workers.
+            factory: starts workers and spares.
+            answers: source of their answers.
+            lost_dependency: returns the fault of an actor that the workers depend on; None if all are alive.
         """
         self._config = config
-        self._start = start
-        self._start_spare = spare
-        self._take_over = take_over
-        self._others = others
-        self._spares: dict[str, tuple[Part, Any]] = {}  # by node, with the answer that it is made
-        self._left: set[str] = set()
-        self._restarts = 0
-        self._news: list[Fault] = []
-        self._unsaid = MetricWindow()
-        self._members = [self._member(rank, 0) for rank in range(count)]
+        self._factory = factory
+        self._answers = answers
+        self._lost_dependency = lost_dependency
+        self._budget = RestartBudget(config.rollout.max_restarts)
+        self._required = required_answers(config.rollout.min_workers, count)
+        self._spares: dict[str, tuple[Actor, Any]] = {}  # by node, with the reference that is answered once it is ready
+        self._drained: set[str] = set()
+        self._unreported_faults: list[Fault] = []
+        self._unreported_losses = MetricWindow()
+        self._members = [self._new_member(rank, 0) for rank in range(count)]
 
-    def _member(self, rank: int, life: int, node: str = "") -> _Member:
-        if (part := self._ready_spare(node)) is not None:
-            part.name = f"rollout-{rank}"
-            self._take_over(part, rank, life)
+    # --- starting
+
+    def _new_member(self, rank: int, life: int, node: str = "") -> _Member:
+        if (actor := self._take_spare(node)) is not None:
+            actor.name = Role.ROLLOUT_WORKER.actor_name(rank)
+            self._factory.assign(actor, rank, life)
         else:
-            part = self._start(rank, life)
-        return _Member(part, life, part.call("ready"))
+            actor = self._factory.start_worker(rank, life)
+        return _Member(actor, life, actor.call(RolloutWorker.ready))
 
-    def _ready_spare(self, node: str) -> Part | None:
-        """The spare of a node, if it is made; it is none from now on."""
-        part, made = self._spares.get(node, (None, None))
-        if part is None or not ray.wait([made], timeout=0)[0]:
+    def _take_spare(self, node: str) -> Actor | None:
+        """Takes the spare of a node if it is ready."""
+        actor, ready = self._spares.get(node, (None, None))
+        if actor is None or not self._answers.wait([ready], timeout=0):
             return None
         del self._spares[node]
         try:
-            ray.get(made)
-        except RayError:
-            part.end()
+            self._answers.get(ready)
+        except CallError:
+            actor.end()
             return None
-        return part
+        return actor
 
     @property
-    def parts(self) -> list[Part]:
-        """All of them as they are now."""
-        return [member.part for member in self._members]
+    def actors(self) -> list[Actor]:
+        """Present workers by rank."""
+        return [member.actor for member in self._members]
 
-    def ready(self) -> Ready:
-        """What the first says of its simulator, once all have one.
+    def wait_until_ready(self) -> Ready:
+        """Waits until all workers have made their simulator; returns the answer of the first.
 
         Raises:
-            ConfigError: one cannot make it, or they are not ready in time.
-            RunError: one died of it.
+            ConfigError: a simulator cannot be made, or not all are ready in time.
+            RunError: a worker died.
         """
-        seconds, answers = self._config.cluster.start_timeout, [member.ready for member in self._members]
+        seconds, refs = self._config.cluster.start_timeout, [member.ready for member in self._members]
         try:
-            found: list[Ready] = ray.get(answers, timeout=seconds)
-        except RayTaskError as error:
-            raise user_error(error) or RunError(self._blame(answers, "make its simulator")) from None
-        except ray.exceptions.GetTimeoutError as error:
+            ready: list[Ready] = self._answers.get(refs, timeout=seconds)
+        except CallError as error:
+            raise error.refusal or RunError(self._first_fault(refs, "make its simulator")) from None
+        except TimeoutError as error:
             raise ConfigError(
                 f"not all {len(self._members)} rollout workers were ready within {seconds:g} s "
-                "(cluster.start_timeout); is the cluster busy, or the simulator slow to load?"
+                "(cluster.start_timeout). Check whether the cluster is busy or the simulator slow to load, or raise it."
             ) from error
-        except RayError:
-            raise RunError(self._blame(answers, "make its simulator")) from None
-        return found[0]
+        return ready[0]
 
-    def _blame(self, answers: Sequence[Any], doing: str) -> Fault:
-        for member, answer in zip(self._members, answers, strict=True):
+    def _first_fault(self, refs: Sequence[Any], doing: str) -> Fault:
+        for member, ref in zip(self._members, refs, strict=True):
             try:
-                ray.get(answer, timeout=0)
-            except ray.exceptions.GetTimeoutError:
+                self._answers.get(ref, timeout=0)
+            except TimeoutError:
                 continue
-            except RayError as error:
-                return member.part.fault(error, doing)
-        raise AssertionError("one of them raised")
+            except CallError as error:
+                return member.actor.fault(error.error, doing)
+        raise AssertionError("one of the calls failed")
 
-    def ask(self, task: Task) -> Task:
-        """Asks all of something, or those that are there if fewer will do."""
-        for rank in self._available(task):
-            self._send(task, rank)
+    # --- tasks
+
+    def send(self, task: Task) -> Task:
+        """Sends a task to all workers, or only to those that are present if they are enough."""
+        for rank in self._ranks_for(task):
+            self._send_to(rank, task)
         return task
 
-    def _available(self, task: Task) -> list[int]:
-        """LearnerGroup to ask: those that are not there yet may be left out while enough others are."""
+    def _ranks_for(self, task: Task) -> list[int]:
         ranks = range(len(self._members))
-        there = [rank for rank in ranks if self._is_there(self._members[rank])]
-        return there if not task.waits and len(there) >= self._needed else list(ranks)
+        present = [rank for rank in ranks if self._is_present(self._members[rank])]
+        return present if not task.waits_for_all and len(present) >= self._required else list(ranks)
 
-    @staticmethod
-    def _is_there(member: _Member) -> bool:
-        if not member.absent:
-            return True
-        done, _ = ray.wait([member.ready], timeout=0)
-        return bool(done)
+    def _is_present(self, member: _Member) -> bool:
+        return not member.absent or bool(self._answers.wait([member.ready], timeout=0))
 
-    @property
-    def _needed(self) -> int:
-        least = self._config.rollout.min_workers
-        return min(least, len(self._members)) if isinstance(least, int) else len(self._members)
-
-    def _send(self, task: Task, rank: int) -> None:
+    def _send_to(self, rank: int, task: Task) -> None:
         member = self._members[rank]
-        task.asked[rank] = member.life, task.asks(member.part, rank)
+        task.requests[rank] = _Request(member.life, task.send(member.actor, rank))
 
     def gather(self, task: Task) -> tuple[list[list[Any]], list[Any]]:
         """Waits for the answers, and replaces workers that fail.
 
         Returns:
-            By rank the references of those that answered; and what the last of these hold.
+            By rank, the references of the answers and the object of the last reference.
         Raises:
-            RunError: the budget for replacements is spent.
-            ActorLostError: what the workers depend on is gone.
+            RunError: the budget for restarts is spent.
+            ActorLostError: an actor that the workers depend on is gone.
         """
-        windows: dict[int, Any] = {}
-        seconds = task.seconds + self._config.cluster.start_timeout * any(member.absent for member in self._members)
-        ends = dict.fromkeys(task.asked, time.monotonic() + seconds)
-        while waiting := [rank for rank in task.asked if rank not in windows]:
-            if not task.waits and len(windows) >= self._needed and all(map(self._fails, waiting)):
+        found: dict[int, Any] = {}
+        deadlines = dict.fromkeys(task.requests, self._deadline(task, starting=self._any_absent))
+        while waiting := [rank for rank in task.requests if rank not in found]:
+            if self._may_leave_out(waiting, task, len(found)):
                 for rank in waiting:
-                    del task.asked[rank]
+                    del task.requests[rank]
                 break
-            ranks = {task.asked[rank][1][-1]: rank for rank in waiting}
-            left = min(ends[rank] for rank in waiting) - time.monotonic()
-            done, _ = ray.wait(list(ranks), timeout=min(1.0, max(0.0, left)), fetch_local=False)
-            for ref in done:
-                rank = ranks[ref]
+            done = self._wait_for_any(waiting, task, deadlines)
+            for rank in done:
                 try:
-                    windows[rank] = ray.get(ref)
-                    self._works(rank)
-                except RayError as error:
-                    self._again(task, rank, error)
-                    ends[rank] = time.monotonic() + task.seconds + self._config.cluster.start_timeout
-            for rank in [] if done else [rank for rank in waiting if ends[rank] <= time.monotonic()]:
-                self._again(task, rank, None)
-                ends[rank] = time.monotonic() + task.seconds + self._config.cluster.start_timeout
-        self._recycle()
-        ordered = sorted(task.asked)
-        return [task.asked[rank][1] for rank in ordered], [windows[rank] for rank in ordered]
+                    found[rank] = self._answers.get(task.requests[rank].refs[-1])
+                except CallError as error:
+                    self._recover(rank, task, error)
+                    deadlines[rank] = self._deadline(task, starting=True)
+                else:
+                    self._note_success(rank)
+            for rank in [] if done else [rank for rank in waiting if deadlines[rank] <= self._answers.now()]:
+                self._recover(rank, task, None)
+                deadlines[rank] = self._deadline(task, starting=True)
+        self._replace_leaking()
+        ordered = sorted(task.requests)
+        return [task.requests[rank].refs for rank in ordered], [found[rank] for rank in ordered]
 
-    def losses(self) -> list[MetricWindow]:
-        """What replacements cost since the last time; empty if there were none."""
-        unsaid, self._unsaid = self._unsaid, MetricWindow()
-        return [unsaid] if unsaid.states else []
+    @property
+    def _any_absent(self) -> bool:
+        return any(member.absent for member in self._members)
 
-    def _fails(self, rank: int) -> bool:
-        """Whether the worker of a rank has failed and not worked since."""
-        return self._members[rank].failures > 0
+    def _deadline(self, task: Task, *, starting: bool) -> float:
+        return self._answers.now() + task.seconds + self._config.cluster.start_timeout * starting
 
-    def _works(self, rank: int) -> None:
+    def _may_leave_out(self, waiting: Sequence[int], task: Task, answered: int) -> bool:
+        """True if enough workers have answered and all others have failed and not recovered."""
+        enough = not task.waits_for_all and answered >= self._required
+        return enough and all(self._members[rank].failures > 0 for rank in waiting)
+
+    def _wait_for_any(self, waiting: Sequence[int], task: Task, deadlines: dict[int, float]) -> list[int]:
+        """Returns the ranks that have answered; empty if none has until the next look at the deadlines."""
+        ranks = {task.requests[rank].refs[-1]: rank for rank in waiting}
+        left = min(deadlines[rank] for rank in waiting) - self._answers.now()
+        return [ranks[ref] for ref in self._answers.wait(list(ranks), timeout=min(_LONGEST_WAIT, max(0.0, left)))]
+
+    def _note_success(self, rank: int) -> None:
         member = self._members[rank]
         member.absent, member.failures = False, 0
         fault, member.fault = member.fault, None
         if fault is not None:
-            where, taken = member.part.location(), round(time.monotonic() - member.since, 3)
-            self._news.append(replace(fault, taken=taken, successor=where.pid if where else None))
-        spares = self._config.rollout.spares
-        if spares == "always" or (spares == "after_loss" and fault is not None):
-            self._keep_spare(member.part.location())
+            where, taken = member.actor.location(), round(self._answers.now() - member.since, 3)
+            self._unreported_faults.append(replace(fault, taken=taken, successor=where.pid if where else None))
+        if wants_spare(self._config.rollout.spares, restarted=fault is not None):
+            self._keep_spare(member.actor.location())
 
     def _keep_spare(self, where: Location | None) -> None:
-        """Has a node a spare. It is not started before a worker there works: it would take the processor from that."""
-        if where is not None and where.node not in self._spares and where.node not in self._left:
-            part = self._start_spare(where.node)
-            self._spares[where.node] = part, part.call("ready")
+        """Starts a spare on a node, once a worker there works: earlier it would compete for the processor."""
+        if where is not None and where.node not in self._spares and where.node not in self._drained:
+            spare = self._factory.start_spare(where.node)
+            self._spares[where.node] = spare, spare.call(RolloutWorker.ready)
 
-    def _again(self, task: Task, rank: int, error: RayError | None) -> None:
-        """Has another worker do what this one did not."""
+    # --- replacing
+
+    def _recover(self, rank: int, task: Task, error: CallError | None) -> None:
+        """Gives the task of a worker that failed to its replacement."""
         member = self._members[rank]
-        if task.asked[rank][0] == member.life:  # else it was replaced already, for something else that it was asked
-            if isinstance(error, RayTaskError) and (raised := user_error(error)) is not None:
-                raise raised from None
-            if self._is_others(member, error) and (other := self._others()) is not None:
-                raise ActorLostError(other)
-            spent = self._spent(member)
-            if not spent:
-                self._replace(rank, hangs=error is None)
-                self._send(task, rank)  # first of all: to read the log of another node takes time
-            fault = member.part.fault(error, task.doing, key=task.key, seconds=task.seconds)
-            if spent:
-                raise RunError(fault, spent)
-            self._members[rank].fault = fault
+        if task.requests[rank].life != member.life:  # it was already replaced because of another task
+            self._send_to(rank, task)
             return
-        self._send(task, rank)
+        if error is not None and error.refusal is not None:
+            raise error.refusal from None
+        if self._may_concern_another(member, error) and (other := self._lost_dependency()) is not None:
+            raise ActorLostError(other)
+        refusal = self._budget.charge(member.failures)
+        if not refusal:
+            self._replace(rank, hangs=error is None)
+            self._send_to(rank, task)  # before the fault is described: reading a log on another node takes time
+        cause = None if error is None else error.error
+        fault = member.actor.fault(cause, task.doing, key=task.key, seconds=task.seconds)
+        if refusal:
+            raise RunError(fault, refusal)
+        self._members[rank].fault = fault
 
     @staticmethod
-    def _is_others(member: _Member, error: RayError | None) -> bool:
-        """Whether it may be another part that is gone."""
-        if error is None or not lost(error):
+    def _may_concern_another(member: _Member, error: CallError | None) -> bool:
+        """True if another actor than this worker may be gone."""
+        if error is None or not error.is_loss:
             return False
-        where = member.part.location()
-        return not isinstance(error, RayActorError) or where is None or error.actor_id != where.actor
-
-    def _spent(self, member: _Member) -> str:
-        """Why no other may take the place of a worker; empty while one may, which is counted."""
-        budget = self._config.rollout.max_restarts
-        if member.failures + 1 >= _IN_A_ROW:
-            return f"It was replaced {member.failures} times in a row, and nothing came of it."
-        if self._restarts >= budget:
-            return f"{budget} workers were replaced before it (rollout.max_restarts)."
-        self._restarts += 1
-        return ""
+        where = member.actor.location()
+        return error.lost_actor is None or where is None or error.lost_actor != where.actor
 
     def _replace(self, rank: int, planned: Fault | None = None, *, hangs: bool = False) -> None:
-        """Puts a new worker in the place of one; its episodes are lost, one in each of its environments.
+        """Replaces a worker; its episodes are lost, one in each of its environments.
 
         Args:
-            rank: of both.  planned: why, where it is on purpose.  hangs: whether the one does not answer.
+            rank: of the worker.
+            planned: fault record of a planned replacement.
+            hangs: True if the worker does not answer.
         """
         before = self._members[rank]
-        where = before.part.location(0.0)
-        before.part.end(hangs=hangs)
+        where = before.actor.location(0.0)
+        before.actor.end(hangs=hangs)
         if before.fault is not None:
-            self._news.append(before.fault)  # it never got to work
-        member = self._member(rank, before.life + 1, "" if where is None or where.node in self._left else where.node)
+            self._unreported_faults.append(before.fault)  # it never finished a task
+        node = "" if where is None or where.node in self._drained else where.node
+        member = self._new_member(rank, before.life + 1, node)
         member.absent, member.failures = True, before.failures + (planned is None)
-        member.since, member.fault = time.monotonic(), planned
+        member.since, member.fault = self._answers.now(), planned
         self._members[rank] = member
-        self._unsaid.observe(m.WORKER_RESTARTS, 1)
+        self._unreported_losses.observe(m.WORKER_RESTARTS, 1)
         if not before.absent:
             environments = self._config.env.train.total_num_envs // len(self._members)
-            self._unsaid.observe(m.DISCARDED_TRAJECTORIES, environments)
+            self._unreported_losses.observe(m.DISCARDED_TRAJECTORIES, environments)
 
-    def _recycle(self) -> None:
-        """Replaces workers that hold too much memory."""
+    def _replace_leaking(self) -> None:
+        """Replaces workers that hold more memory than ``rollout.max_memory``."""
         limit = self._config.rollout.max_memory
         if limit is None:
             return
-        asked = {rank: member.part.memory() for rank, member in enumerate(self._members) if not member.absent}
-        for rank, answer in asked.items():
+        refs = {rank: member.actor.memory() for rank, member in enumerate(self._members) if not member.absent}
+        for rank, ref in refs.items():
             try:
-                held = ray.get(answer, timeout=5.0)
-            except RayError:
-                continue  # the next collection will find out
+                held = self._answers.get(ref, timeout=_MEMORY_SECONDS)
+            except (CallError, TimeoutError):
+                continue  # the next task will show what is wrong
             if held > limit * _GIB:
                 what = f"held {held / _GIB:.2f} GiB, more than rollout.max_memory={limit:g}"
-                self._replace(rank, self._members[rank].part.moved(what))
+                self._replace(rank, self._members[rank].actor.planned_fault(what))
 
-    def leave(self, nodes: Collection[str], move: Callable[[Sequence[int]], None]) -> None:
-        """Replaces the workers on these nodes.
+    def evacuate(self, nodes: Collection[str], move: Callable[[Sequence[int]], None]) -> None:
+        """Replaces the workers on draining nodes.
 
         Args:
-            nodes: ids.  move: finds the workers of some ranks places elsewhere.
+            nodes: ids of the nodes.
+            move: reserves places elsewhere for the workers of some ranks.
         """
-        self._left |= set(nodes)
-        for node in self._left & set(self._spares):
+        self._drained |= set(nodes)
+        for node in self._drained & set(self._spares):
             self._spares.pop(node)[0].end()
-        found = {}
+        faults = {}
         for rank, member in enumerate(self._members):
-            where = member.part.location()
+            where = member.actor.location()
             if where is not None and where.node in nodes:
-                found[rank] = member.part.moved("had to leave its node, which is about to go")
-        if found:
-            move(list(found))
-        for rank, fault in found.items():
+                faults[rank] = member.actor.planned_fault("had to leave its node, which is draining")
+        if faults:
+            move(list(faults))
+        for rank, fault in faults.items():
             self._replace(rank, fault)
 
-    def begin_anew(self, tell: Callable[[Part, int], Any]) -> None:
-        """Has every worker drop its episodes and begin others; one that cannot is replaced.
+    def start_over(self, send: Callable[[Actor, int], Any]) -> None:
+        """Has every worker drop its episodes and start new ones; a worker that cannot is replaced.
 
         Args:
-            tell: asks it of the worker of a rank.
+            send: sends the request to the worker of a rank; returns the reference of its answer.
         """
-        task = Task(lambda part, rank: [tell(part, rank)], "begin anew", self._config.rollout.timeout,
-                    "rollout.timeout", waits=True)  # fmt: skip
-        self.gather(self.ask(task))
+        task = Task(
+            lambda worker, rank: [send(worker, rank)], "start over", self._config.rollout.timeout, "rollout.timeout",
+            waits_for_all=True,
+        )  # fmt: skip
+        self.gather(self.send(task))
+
+    # --- reporting
+
+    def take_losses(self) -> list[MetricWindow]:
+        """Returns what replacements cost since the last call; empty if there were none."""
+        losses, self._unreported_losses = self._unreported_losses, MetricWindow()
+        return [losses] if losses.states else []
 
     def repaired_faults(self) -> list[Fault]:
-        """What happened since the last time."""
-        found, self._news = self._news, []
-        return found
+        """Returns the faults since the last call whose worker has been replaced."""
+        faults, self._unreported_faults = self._unreported_faults, []
+        return faults
 
     def end(self) -> None:
-        """Ends them all."""
-        for part in [*self.parts, *(part for part, _ in self._spares.values())]:
-            part.end()
+        """Ends all workers and spares."""
+        for actor in [*self.actors, *(spare for spare, _ in self._spares.values())]:
+            actor.end()

@@ -1,1 +1,1 @@
-"""Checks of a machine before a run."""
+"""Checks of machines before a run, without Ray: facts are measured, then judged one at a time (``rlpipe doctor``)."""

@@ -141,7 +141,7 @@ class BackendProcesses:
             view.process.kill()
             view.process.wait()
         view.again, view.pause = now + view.pause, min(2 * view.pause, LONGEST_PAUSE)
-        if view.failing or self._directory.trouble:  # a full disk has been told, and takes views with it
+        if view.failing or self._directory.write_error:  # a full disk has been told, and takes views with it
             return None
         view.failing = True
         why = f"made no progress for {self._deadline:g} s" if stuck else f"ended with exit code {code}"

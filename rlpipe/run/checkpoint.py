@@ -1,5 +1,4 @@
-"""Checkpoints: one file each, written whole or not at all, and read without running anybody's code; and which of them
-stay.
+"""Checkpoints: one file each, written whole or not at all, and read without running any code that is in it.
 
 A checkpoint is a NumPy archive without pickles: the learner's arrays, one JSON text with counters, configuration and
 the state of the metrics, and a digest of all that.
@@ -13,47 +12,48 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import from_json
+from rlpipe.run.directory import RunDirectory
 
 log = logging.getLogger("rlpipe")
 
 FORMAT = 2
-"""Format 1 is the same without the digest; it is still read."""
+"""Format 1 is the same without the digest; it can still be read."""
 BEST = "best.json"
 """File beside the checkpoints that names the best of them."""
 _META = "meta.json"
 _DIGEST = "digest"
 _NUMBERS = "biufc"
-"""Kinds of NumPy types that may be in a checkpoint: truth values, integers, real and complex numbers."""
+"""Kinds of NumPy types that a checkpoint may hold: truth values, integers, real and complex numbers."""
 
 
 class DamagedError(ConfigError):
-    """A file is no whole checkpoint."""
+    """A file that is not a whole checkpoint."""
 
 
 class NoCheckpointError(ConfigError):
-    """A run directory has no whole checkpoint."""
+    """A run directory without a whole checkpoint."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file holds.
+    """Contents of a checkpoint file.
 
     Attributes:
-        path: of the file.
-        arrays: policy, optimiser and random states, by name.
-        meta: ``iteration``, ``config`` (YAML), ``run_id`` and ``metrics`` (states that accumulate over the run).
+        path: path of the file
+        arrays: policy, optimiser and random states, by name
+        meta: ``iteration``, ``config`` (YAML), ``run_id`` and ``metrics`` (states that accumulate over the run)
     """
 
     path: Path
@@ -65,24 +65,26 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
     """Writes ``iteration-NNNNNN.npz``, which appears under its name only when it is complete and on the disk.
 
     Args:
-        folder: made if it is not there.  arrays: of numbers, by name.  meta: as in ``Checkpoint``.
+        folder: folder of the checkpoints, created if missing
+        arrays: arrays of numbers by name
+        meta: as in ``Checkpoint``
     Returns:
         Path of the file.
     Raises:
-        OSError: the disk does not take it; nothing is left of it, and what was there before is as it was.
-        ValueError: an array holds something else than numbers.
+        OSError: the disk does not accept it; nothing of it is left, and earlier files are unchanged.
+        ValueError: an array does not hold numbers.
     """
     for name, array in arrays.items():
         if array.dtype.kind not in _NUMBERS:
-            raise ValueError(f"a checkpoint holds numbers alone, but {name} has the type {array.dtype}.")
+            raise ValueError(f"a checkpoint holds only numbers, but {name} has the type {array.dtype}.")
     if not folder.is_dir():
         folder.mkdir(parents=True)
-        _settle(folder.parent)
+        fsync_folder(folder.parent)
     for left in folder.glob(".*.partial"):  # by a process that was killed while it wrote
         left.unlink()
     text = np.frombuffer(json.dumps({"format": FORMAT, **meta}).encode(), dtype=np.uint8)
     contents = {_META: text, **arrays}
-    path = folder / _name(meta["iteration"])
+    path = folder / file_name(meta["iteration"])
     partial = folder / f".{path.name}.partial"
     try:
         with partial.open("wb") as file:
@@ -93,12 +95,12 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    _settle(folder)
+    fsync_folder(folder)
     return path
 
 
 def digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """BLAKE2b (RFC 7693) over names, types, shapes and bytes of arrays, in the order of their names.
+    """Hashes names, types, shapes and bytes of arrays with BLAKE2b (RFC 7693), in the order of their names.
 
     Returns:
         [64] bytes.
@@ -114,10 +116,10 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads a checkpoint, and checks that it is what was written.
+    """Reads a checkpoint and checks that it is what was written.
 
     Raises:
-        DamagedError: it is none, or is not whole.
+        DamagedError: it is not a checkpoint, or not a whole one.
         ConfigError: it cannot be read, or was written by a newer version.
     """
     try:
@@ -125,14 +127,14 @@ def load(path: Path) -> Checkpoint:
             arrays = {name: archive[name] for name in archive.files}
         text, written = arrays.pop(_META), arrays.pop(_DIGEST, None)
         meta = json.loads(text.tobytes())
-    except Exception as error:  # what a damaged archive raises is promised nowhere: BadZipFile, zlib.error, KeyError...
+    except Exception as error:  # the errors of a damaged archive are undocumented: BadZipFile, zlib.error, KeyError...
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise ConfigError(f"{path} cannot be read: {error}.") from error
         raise DamagedError(f"{path} is not a whole checkpoint: {type(error).__name__}: {error}.") from error
     found: Any = meta.get("format") if isinstance(meta, dict) else None
-    if _is_count(found) and found > FORMAT:
+    if is_count(found) and found > FORMAT:
         raise ConfigError(
-            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}: take the version of rlpipe that "
+            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}: use the version of rlpipe that "
             "wrote it."
         )
     if wrong := _wrong_arrays(arrays) or _wrong_meta(meta):
@@ -142,12 +144,13 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(path, arrays, meta)
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """True for an integer of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _wrong_arrays(arrays: Mapping[str, Any]) -> str:
-    """What is wrong with the arrays for whatever learner; empty when nothing is."""
+    """Describes an error that no learner's arrays may have; empty if there is none."""
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in _NUMBERS:
             return f"{name} is no array of numbers"
@@ -158,10 +161,10 @@ def _wrong_arrays(arrays: Mapping[str, Any]) -> str:
 
 
 def _wrong_meta(meta: Any) -> str:
-    """What is wrong with ``meta.json``; empty when nothing is."""
+    """Describes an error in ``meta.json``; empty if there is none."""
     if not isinstance(meta, dict):
         return f"{_META} is no JSON object"
-    for name, legal in (("format", _is_count), ("iteration", _is_count), ("run_id", _is_text), ("config", _is_text)):
+    for name, legal in (("format", is_count), ("iteration", is_count), ("run_id", _is_text), ("config", _is_text)):
         if not legal(meta.get(name)):
             return f"{name} in {_META} is {meta.get(name)!r:.80}"
     if not isinstance(meta.get("metrics"), dict):
@@ -173,7 +176,7 @@ def _wrong_meta(meta: Any) -> str:
                 return f"the state of {name} in {_META} holds something else than numbers"
             metric: Any = from_json([kind, fields])
             metric.merge(metric).read()
-        except Exception as error:  # whatever fields that no state has, make of its arithmetic
+        except Exception as error:  # whatever the arithmetic raises for fields that no state has
             return f"the state of {name} in {_META} is none: {type(error).__name__}: {error}"
     return ""
 
@@ -183,14 +186,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _holds_numbers(value: Any) -> bool:
-    """Whether nested lists hold numbers, or nothing, and nothing else."""
+    """True if nested lists hold nothing but numbers and nulls."""
     if isinstance(value, list):
         return all(map(_holds_numbers, value))
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def files(run: Path) -> dict[int, Path]:
-    """The checkpoint files of a run directory by iteration, from the oldest to the newest, whole or not."""
+    """Lists the checkpoint files of a run directory by iteration, from the oldest to the newest, whole or not."""
     found = {}
     for file in (run / "checkpoints").glob("iteration-*.npz"):
         if match := re.fullmatch(r"iteration-(\d{6,})\.npz", file.name):
@@ -198,13 +201,18 @@ def files(run: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def file_name(iteration: int) -> str:
+    """Returns the file name of the checkpoint after an iteration."""
+    return f"iteration-{iteration:06d}.npz"
+
+
 def newest_iteration(run: Path) -> int:
-    """Iteration of the newest checkpoint of a run directory; 0 if there is none."""
+    """Returns the iteration of the newest checkpoint of a run directory; 0 if there is none."""
     return max(files(run), default=0)
 
 
 def newest(run: Path) -> Checkpoint:
-    """The newest checkpoint of a run directory that is whole; damaged ones are passed over, which is told.
+    """Reads the newest whole checkpoint of a run directory; damaged ones are skipped with a warning.
 
     Raises:
         NoCheckpointError: there is none.
@@ -217,10 +225,10 @@ def newest(run: Path) -> Checkpoint:
             if state.meta["iteration"] != iteration:
                 raise DamagedError(f"{file} holds the state after iteration {state.meta['iteration']}: it was renamed.")
         except DamagedError as error:
-            log.warning("%s It is passed over.", error)
+            log.warning("%s It is skipped.", error)
         except ConfigError:
             if file.exists():
-                raise  # otherwise newer ones took its place meanwhile
+                raise  # otherwise the run has meanwhile replaced it by newer ones
         else:
             return state
     many = f"none of its {len(found)} checkpoints is whole" if len(found) > 1 else "its only checkpoint is not whole"
@@ -230,12 +238,61 @@ def newest(run: Path) -> Checkpoint:
     )
 
 
+def newest_or_none(run: Path) -> Checkpoint | None:
+    """Reads the newest whole checkpoint of a run directory; None if there is none."""
+    try:
+        return newest(run)
+    except NoCheckpointError:
+        return None
+
+
+def best(run: Path) -> Checkpoint:
+    """Reads the checkpoint of a run directory with the best evaluation.
+
+    Raises:
+        ConfigError: none is known, or its file is gone or damaged.
+    """
+    named = BestCheckpoint.read(run / "checkpoints")
+    if named is None:
+        raise ConfigError(
+            f"{run} names no best checkpoint: it was not evaluated yet (runner.val_check_interval), keeps none "
+            "(runner.keep_best), or its evaluations do not have the metric that decides (runner.best_metric)."
+        )
+    return load(run / "checkpoints" / file_name(named.iteration))
+
+
+def find_checkpoint(path: Path, take_best: bool = False) -> tuple[Checkpoint, str]:
+    """Reads a checkpoint and the configuration (YAML) it was trained with.
+
+    Args:
+        path: checkpoint file, or run directory, which stands for its newest whole checkpoint
+        take_best: take the checkpoint of the run directory with the best evaluation instead of the newest
+    Raises:
+        ConfigError: there is none.
+    """
+    if path.is_dir():
+        run = RunDirectory.existing(path).path
+        state = best(run) if take_best else newest(run)
+    elif take_best:
+        raise ConfigError(f"{path} is not a run directory, whose best checkpoint could be taken.")
+    elif path.is_file():
+        state = load(path)
+    else:
+        raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
+    try:
+        from_yaml(state.meta["config"])
+    except Exception as error:  # OmegaConf promises no common base of YAML's own errors
+        raise ConfigError(f"{state.path}: the configuration in it is not readable as YAML: {error}") from error
+    return state, state.meta["config"]
+
+
 def set_aside(run: Path, after: int) -> tuple[str, ...]:
-    """Renames the checkpoints after an iteration, which ``newest`` passed over, to ``iteration-NNNNNN.npz.damaged``.
-    Only a run that resumes may do so, while it holds the directory.
+    """Renames the checkpoints after an iteration, which ``newest`` skipped, to ``iteration-NNNNNN.npz.damaged``.
+
+    Only a run that resumes may do so, while it holds the lock on the directory.
 
     Returns:
-        The names they had.
+        Names that they had.
     """
     damaged = [file for iteration, file in files(run).items() if iteration > after]
     for file in damaged:
@@ -243,137 +300,42 @@ def set_aside(run: Path, after: int) -> tuple[str, ...]:
     return tuple(file.name for file in damaged)
 
 
-def best(run: Path) -> Checkpoint:
-    """The checkpoint of a run directory whose evaluation was best.
-
-    Raises:
-        ConfigError: none is known, or its file is gone or damaged.
-    """
-    named = _read_best(run / "checkpoints")
-    if named is None:
-        raise ConfigError(
-            f"{run} names no best checkpoint: it was not evaluated yet (runner.val_check_interval), keeps none "
-            "(runner.keep_best), or its evaluations do not have the metric that decides (runner.best_metric)."
-        )
-    return load(run / "checkpoints" / _name(named.iteration))
-
-
 @dataclass(frozen=True)
-class Best:
-    """What ``best.json`` holds.
+class BestCheckpoint:
+    """Contents of ``best.json``.
 
     Attributes:
-        iteration: of the best checkpoint.  metric: that decides.  value: of that metric in its evaluation.
+        iteration: iteration of the best checkpoint
+        metric: metric that decided
+        value: value of that metric in the evaluation after that iteration
     """
 
     iteration: int
     metric: str
     value: float
 
+    @classmethod
+    def read(cls, folder: Path) -> BestCheckpoint | None:
+        """Reads ``best.json``; None if there is none.
 
-def _read_best(folder: Path) -> Best | None:
-    """What ``best.json`` names; None where there is none.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something else.
-    """
-    file = folder / BEST
-    try:
-        found = json.loads(file.read_bytes())
-        named = Best(**found)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{file} does not name the best checkpoint: {error}. Name a checkpoint file.") from error
-    if not (_is_count(named.iteration) and _is_text(named.metric) and isinstance(named.value, int | float)):
-        raise ConfigError(f"{file} does not name the best checkpoint: it holds {found}. Name a checkpoint file.")
-    return named
-
-
-class Retention:
-    """Which checkpoints of a run stay: the newest, and the one whose evaluation was best, which ``best.json`` names.
-
-    Each step leaves ``best.json`` naming a file that is there, wherever the process is killed: a checkpoint is written
-    before it is named, and what was named before goes last.
-    """
-
-    def __init__(self, run: Path, newest: int, metrics: Sequence[Metric]) -> None:
-        """Nothing is known yet.
-
-        Args:
-            run: directory of the run.  newest: how many stay, at least 1.
-            metrics: by which evaluations are compared; the first that an evaluation has decides, and an evaluation that
-                has it comes before one that has not. With none, no checkpoint is the best.
+        Raises:
+            ConfigError: it cannot be read, or holds something else.
         """
-        self._run = run
-        self._folder = run / "checkpoints"
-        self._newest = newest
-        self._metrics = metrics
-        self._best: Best | None = None
-        self._candidate: Best | None = None
-
-    def rank(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Takes note of the numbers of an iteration, before its checkpoint is written."""
-        decisive = next((metric.name for metric in self._metrics if metric.name in metrics), None)
-        if decisive is not None:
-            found = Best(iteration, decisive, metrics[decisive])
-            if self._best is None or self._rank(found) > self._rank(self._best):
-                self._candidate = found
-
-    def _rank(self, one: Best) -> tuple[int, float]:
-        place = [metric.name for metric in self._metrics].index(one.metric)
-        return -place, one.value if self._metrics[place].better == "higher" else -one.value
-
-    def leads(self, iteration: int) -> bool:
-        """Whether the evaluation of an iteration, the newest that was observed, is better than all before."""
-        return self._candidate is not None and self._candidate.iteration == iteration
-
-    def recall(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """As ``rank``, for the rows of a run that goes on, in turn: their checkpoints are written, or are gone."""
-        self.rank(iteration, metrics)
-        if self.leads(iteration) and (self._folder / _name(iteration)).is_file():
-            self._best = self._candidate
-
-    def settle(self) -> None:
-        """Names the best among what was recalled: what a resume cut off is not among that, and a kill may have come
-        between a checkpoint and ``best.json``."""
+        file = folder / BEST
         try:
-            named = _read_best(self._folder)
-        except ConfigError:
-            named = None
-        if self._best is None:
-            (self._folder / BEST).unlink(missing_ok=True)
-        elif self._best != named:
-            self._name(self._best)
-
-    def save(self, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint and removes those that need not stay; as ``save``."""
-        path = save(self._folder, arrays, meta)
-        if self._candidate is not None and self.leads(meta["iteration"]):
-            self._name(self._candidate)
-            self._best = self._candidate
-        there = files(self._run)
-        for iteration in list(there)[: -self._newest]:
-            if self._best is None or iteration != self._best.iteration:
-                there[iteration].unlink()
-        return path
-
-    def _name(self, best: Best) -> None:
-        partial = self._folder / f".{BEST}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(asdict(best), file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._folder / BEST)
-        _settle(self._folder)
+            found = json.loads(file.read_bytes())
+            named = cls(**found)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{file} does not name the best checkpoint: {error}. Name a checkpoint file.") from error
+        if not (is_count(named.iteration) and _is_text(named.metric) and isinstance(named.value, int | float)):
+            raise ConfigError(f"{file} does not name the best checkpoint: it holds {found}. Name a checkpoint file.")
+        return named
 
 
-def _name(iteration: int) -> str:
-    return f"iteration-{iteration:06d}.npz"
-
-
-def _settle(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk too. Some network file systems cannot say; the files are."""
+def fsync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk too. Some network file systems refuse; the files are safe."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -382,14 +344,6 @@ def _settle(folder: Path) -> None:
             os.close(number)
 
 
-def newest_or_none(run: Path) -> Checkpoint | None:
-    """As ``newest``; None in a run that has none yet, or none any more."""
-    try:
-        return newest(run)
-    except NoCheckpointError:
-        return None
-
-
 def subtree(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Arrays whose names begin so, without that beginning."""
+    """Selects the arrays whose names begin with a prefix, and removes the prefix from their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

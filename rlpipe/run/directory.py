@@ -1,66 +1,51 @@
-"""What a run leaves behind, and the promise that what was reported stays (``docs/run_directory.md``).
+"""The run directory: the files that a run leaves behind (``docs/run_directory.md``).
 
-``metrics.jsonl`` and the episode ledgers are the truth; every backend is a view of them. Each line is written whole and
-handed to the operating system at once, so killing the program loses no line that was reported. Where the disk takes
-nothing more, lines wait in memory, in their order, and what stands on the disk stays whole.
+``metrics.jsonl`` and the episode ledgers are the source of everything that backends show. Each line is written whole
+and handed to the operating system at once, so killing the program loses no line that was reported. If the disk is full,
+writes wait in memory in their order, and what is on the disk stays whole.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rlpipe import files
-from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.metrics.spans import Span
 from rlpipe.plugins import nearest
-from rlpipe.run import checkpoint, shapes
-from rlpipe.run.checkpoint import Checkpoint
+from rlpipe.run import shapes
 from rlpipe.run.locks import Lock, TemporaryLock
+from rlpipe.run.provenance import provenance
 from rlpipe.trajectory import Episode
 
+EVENTS = "events.jsonl"
 TIMELINE = "timeline.jsonl"
 KEPT_ITERATIONS = 100
-"""Of the timeline, at least; every so many iterations, those before are forgotten."""
-_ROLLED_BACK = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE)
-_LINES = (*_ROLLED_BACK, "events.jsonl")
+"""Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
+LINE_FILES = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE, EVENTS)
 
 
 @dataclass(frozen=True)
-class Rollback:
-    """What a resume took back.
+class _PendingWrite:
+    """Write that has not reached the disk yet.
 
     Attributes:
-        iterations: that had been reported and will come again.
-        torn: files whose last line a crash had left incomplete.
-        damaged: checkpoints after the one it goes on from, none of which was whole; they are set aside.
+        name: file in the run directory
+        contents: lines to append, or the new contents of the whole file
+        replaces: True if the contents replace the file
     """
-
-    iterations: int
-    torn: tuple[str, ...]
-    damaged: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """Something still to be written: lines to add to a file, or a file to replace."""
 
     name: str
     contents: bytes
@@ -68,20 +53,25 @@ class _Waiting:
 
 
 class RunDirectory:
-    """The files of one run. One process writes them."""
+    """Files of one run, written by one process.
+
+    Attributes:
+        path: absolute path of the directory
+        checkpoints: folder of the checkpoints
+        write_error: why the disk accepts no writes at the moment; None while it does
+    """
 
     def __init__(self, path: Path) -> None:
-        """Points at a directory; see ``create`` and ``existing``."""
+        """Refers to a directory; see ``create`` and ``existing``."""
         self.path = path
         self.checkpoints = path / "checkpoints"
-        self._waiting: deque[_Waiting] = deque()
-        self._whole: dict[str, int] = {}
-        self.trouble: OSError | None = None
-        """Why the disk takes nothing at the moment; None while it does."""
+        self.write_error: OSError | None = None
+        self._pending: deque[_PendingWrite] = deque()
+        self._complete_bytes: dict[str, int] = {}
 
     @classmethod
     def create(cls, config: Config, cluster: Mapping[str, Any]) -> RunDirectory:
-        """Makes the directory of a new run, with ``config.yaml`` and ``run.json``."""
+        """Creates the directory of a new run, with ``config.yaml`` and ``run.json``."""
         experiment = Path(config.runner.logger.log_path) / config.runner.logger.experiment_name
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
@@ -92,7 +82,7 @@ class RunDirectory:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise ConfigError(f"runner.logger.log_path: cannot make {path}: {error}.") from error
+                raise ConfigError(f"runner.logger.log_path: cannot create {path}: {error}.") from error
         run = cls(path.resolve())
         try:
             run.write_config(config)
@@ -107,28 +97,28 @@ class RunDirectory:
                 "status": Status.RUNNING,
                 "created": datetime.now(UTC).isoformat(),
                 "incarnation": 0,
-                **_circumstances(config, cluster),
+                **provenance(config, cluster),
             }
         )
-        if run.trouble:
+        if run.write_error:
             shutil.rmtree(path)
-            raise ConfigError(f"runner.logger.log_path: cannot write to {path}: {run.trouble}.")
+            raise ConfigError(f"runner.logger.log_path: cannot write to {path}: {run.write_error}.")
         return run
 
     def reopen(self, config: Config, cluster: Mapping[str, Any], incarnation: int, after: int) -> None:
-        """Notes that the run goes on after an iteration, perhaps with another configuration or on another machine."""
+        """Records that the run continues after an iteration, perhaps with other settings or on another machine."""
         self.write_config(config)
         before = {key: value for key, value in self.read_json().items() if key != "cause"}
-        changes = {"status": Status.RUNNING, "incarnation": incarnation, **_circumstances(config, cluster)}
+        changes = {"status": Status.RUNNING, "incarnation": incarnation, **provenance(config, cluster)}
         resumed = [*before.get("resumed_after", []), after]
         self.write_json({**before, **changes, "resumed_after": resumed})
 
     @classmethod
     def existing(cls, path: Path) -> RunDirectory:
-        """A directory that a run has made.
+        """Refers to the directory of an existing run.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the path is not a run directory.
         """
         if not (kind := files.kind_of(path)):
             beside = path.parent if path.parent.is_dir() else Path()
@@ -145,34 +135,34 @@ class RunDirectory:
 
     @property
     def run_id(self) -> str:
-        """Name of the run: its folder's."""
+        """Name of the run, which is that of its folder."""
         return self.path.name
 
     def check(self) -> None:
-        """Checks all that others read in it.
+        """Checks every file that others read.
 
         Raises:
-            ConfigError: something is damaged, or was not written by a run.
+            ConfigError: a file is damaged, or was not written by a run.
         """
         self.read_json()
         self.read_config()
-        for name in _LINES:
+        for name in LINE_FILES:
             if files.kind_of(self.path / name):
                 deque(read_jsonl(self.path / name), maxlen=0)
 
     def read_json(self) -> dict[str, Any]:
-        """Contents of ``run.json``, as ``records.RunRecord`` has them.
+        """Returns ``run.json``, checked against ``shapes.RunRecord``.
 
         Raises:
             ConfigError: it is damaged.
         """
-        waiting = [waiting.contents for waiting in self._waiting if waiting.name == "run.json"]
+        pending = [write.contents for write in self._pending if write.name == "run.json"]
         file = self.path / "run.json"
-        contents = waiting[-1] if waiting else files.content(file)
+        contents = pending[-1] if pending else files.content(file)
         return dict(files.parsed(contents, shapes.RunRecord, str(file)))
 
     def read_config(self) -> dict[str, Any]:
-        """Contents of ``config.yaml``, as far as ``records.ConfigRecord`` has them known to be there.
+        """Returns ``config.yaml``, of which ``shapes.ConfigRecord`` is checked.
 
         Raises:
             ConfigError: it is damaged.
@@ -182,65 +172,66 @@ class RunDirectory:
 
     def write_json(self, contents: Mapping[str, Any]) -> None:
         """Replaces ``run.json``, whole or not at all."""
-        self._write(_Waiting("run.json", (json.dumps(contents, indent=2) + "\n").encode(), replaces=True))
+        self._write(_PendingWrite("run.json", (json.dumps(contents, indent=2) + "\n").encode(), replaces=True))
 
     def logger_options(self, backend: str) -> dict[str, Any]:
-        """Options of a backend in the configuration of the run."""
+        """Returns the options of a backend in the configuration of the run."""
         options = self.read_config()["runner"]["logger"].get("options", {})
         return dict(options.get(backend) or {})
 
     def write_config(self, config: Config) -> None:
-        """Writes ``config.yaml``: what the run, or the part that resumes it, is made from."""
+        """Writes ``config.yaml``: the configuration of the run since its start or its last resume."""
         (self.path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds lines to a ``.jsonl`` file. Not-a-number cannot get in: ``json`` refuses it."""
+        """Appends lines to a ``.jsonl`` file. ``json`` refuses NaN and infinity."""
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         if lines:
-            self._write(_Waiting(name, lines.encode()))
+            self._write(_PendingWrite(name, lines.encode()))
 
-    def _write(self, new: _Waiting) -> None:
-        """Writes what waits, in order: a line in ``metrics.jsonl`` stands for episodes that came before it."""
-        self._waiting.append(new)
-        self.settle()
+    def _write(self, new: _PendingWrite) -> None:
+        """Writes in order, because a line in ``metrics.jsonl`` implies the episodes that were written before it."""
+        self._pending.append(new)
+        self.write_pending()
 
-    def settle(self, timeout: float = 0.0) -> int:
-        """Writes what waits for room on the disk.
+    def write_pending(self, timeout: float = 0.0) -> int:
+        """Writes everything for which the disk had no room before.
 
         Args:
-            timeout: seconds to wait for room.
+            timeout: seconds to wait for room
         Returns:
-            Number of iterations that still wait.
+            Number of iterations that are still pending.
         """
-        ends = time.monotonic() + timeout
-        while self._waiting:
+        deadline = time.monotonic() + timeout
+        while self._pending:
             try:
-                (self._replace if self._waiting[0].replaces else self._append)(self._waiting[0])
+                (self._replace if self._pending[0].replaces else self._append)(self._pending[0])
             except OSError as error:
-                self.trouble = error
-                if time.monotonic() >= ends:
+                self.write_error = error
+                if time.monotonic() >= deadline:
                     break
                 time.sleep(0.2)
             else:
-                self._waiting.popleft()
-                self.trouble = None
-        return sum(waiting.name == "metrics.jsonl" for waiting in self._waiting)
+                self._pending.popleft()
+                self.write_error = None
+        return sum(write.name == "metrics.jsonl" for write in self._pending)
 
-    def _append(self, lines: _Waiting) -> None:
+    def _append(self, lines: _PendingWrite) -> None:
+        """Appends lines; a line for which there is only partly room is taken back."""
         with (self.path / lines.name).open("ab", buffering=0) as file:
-            whole = self._whole.setdefault(lines.name, file.tell())
-            if file.tell() > whole:  # part of a line that found no room
-                file.truncate(whole)
+            complete = self._complete_bytes.setdefault(lines.name, file.tell())
+            if file.tell() > complete:  # part of a line that could not be taken back at once
+                file.truncate(complete)
             rest = memoryview(lines.contents)
             try:
                 while rest:
                     rest = rest[file.write(rest) :]
             except OSError:
-                file.truncate(whole)
+                file.truncate(complete)
                 raise
-            self._whole[lines.name] = whole + len(lines.contents)
+            self._complete_bytes[lines.name] = complete + len(lines.contents)
 
-    def _replace(self, new: _Waiting) -> None:
+    def _replace(self, new: _PendingWrite) -> None:
         partial = self.path / f".{new.name}.partial"
         try:
             partial.write_bytes(new.contents)
@@ -248,24 +239,24 @@ class RunDirectory:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
-        self._whole.pop(new.name, None)
+        self._complete_bytes.pop(new.name, None)
 
     def write_row(self, row: Row, episodes: Iterable[Episode], eval_episodes: Iterable[Episode]) -> None:
-        """Writes one iteration. Its episodes go first: the line in ``metrics.jsonl`` says that all of it is there."""
+        """Writes one iteration, its episodes first: the line in ``metrics.jsonl`` states that they are complete."""
         self.append("episodes.jsonl", (episode.as_row(row.iteration) for episode in episodes))
         self.append("eval_episodes.jsonl", (episode.as_row(row.iteration) for episode in eval_episodes))
         self.append("metrics.jsonl", [row.as_json()])
 
     def write_spans(self, iteration: int, spans: Iterable[Span]) -> None:
-        """Adds an iteration to the timeline, which forgets the oldest."""
+        """Appends an iteration to the timeline and from time to time drops the oldest ones."""
         self.append(TIMELINE, [{"iteration": iteration, "spans": [span.as_json() for span in spans]}])
-        if iteration % KEPT_ITERATIONS == 0 and not self._waiting:
+        if iteration % KEPT_ITERATIONS == 0 and not self._pending:
             lines = (self.path / TIMELINE).read_bytes().splitlines(keepends=True)
-            self._write(_Waiting(TIMELINE, b"".join(lines[-KEPT_ITERATIONS:]), replaces=True))
+            self._write(_PendingWrite(TIMELINE, b"".join(lines[-KEPT_ITERATIONS:]), replaces=True))
 
     def write_event(self, event: Event) -> None:
-        """Writes a line of ``events.jsonl``."""
-        self.append("events.jsonl", [event.as_json()])
+        """Appends a line to ``events.jsonl``."""
+        self.append(EVENTS, [event.as_json()])
 
     def lock_for_writing(self, patience: float = 20.0) -> Lock:
         """Locks the directory for its one writer; the lock file stays.
@@ -303,112 +294,18 @@ class RunDirectory:
             on_refusal.pop_all()
         return lock
 
-    def roll_back(self, iteration: int) -> Rollback:
-        """Forgets everything after an iteration; what is cut off is kept in ``discarded-<n>-<file>``.
-
-        Events stay, for what happened has happened; only a last line that a crash left incomplete goes.
-        """
-        discarded, torn = 0, []
-        number = len({file.name.split("-")[1] for file in self.path.glob("discarded-*")}) + 1
-        for name in _LINES:
-            file = self.path / name
-            if not file.is_file():
-                continue
-            lines = file.read_bytes().splitlines(keepends=True)
-            last = iteration if name in _ROLLED_BACK else sys.maxsize
-            kept = [line for line in lines if _iteration_of(line) <= last]
-            if len(kept) == len(lines):
-                continue
-            cut = [line for line in lines if _iteration_of(line) > last]
-            if _iteration_of(cut[-1]) == float("inf"):
-                torn.append(name)
-            discarded += len(cut) if name == "metrics.jsonl" else 0
-            (self.path / f"discarded-{number}-{name}").write_bytes(b"".join(cut))
-            partial = self.path / f".{name}.partial"
-            with partial.open("wb") as out:
-                out.writelines(kept)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(file)
-        return Rollback(discarded, tuple(torn), checkpoint.set_aside(self.path, iteration))
-
-
-def _iteration_of(line: bytes) -> float:
-    """Iteration a line belongs to; infinite for a line that a crash left incomplete."""
-    try:
-        return float(json.loads(line)["iteration"]) if line.endswith(b"\n") else float("inf")
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
-
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a ``.jsonl`` file in turn, but for a last line that is being written.
+    """Yields the records of a ``.jsonl`` file; a last line that is being written, or was torn, is skipped.
 
     Raises:
-        ConfigError: a line is damaged.
+        ConfigError: the file cannot be read, or a line is damaged.
     """
-    return shapes.read_lines(path)
-
-
-def now() -> float:
-    """Wall clock in seconds since 1970, for rows and events."""
-    return time.time()
-
-
-def _circumstances(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` says of how the newest part of a run was made."""
-    return {
-        "versions": versions(),
-        "git_commit": _git_commit(),
-        "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
-        "cluster": dict(cluster),
-        "protocol": protocol(config),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of Python, and of the packages that numbers depend on, as far as they are installed."""
-    found = {"python": platform.python_version()}
-    for package in ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _git_commit() -> str | None:
-    """Commit of the checkout this package runs from; None for an installed package."""
-    checkout = Path(__file__).resolve().parents[2]
-    if not (checkout / ".git").exists():
-        return None
+    lines = shapes.Lines(path)
     try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return answer.stdout.strip()
-
-
-def find_checkpoint(path: Path, best: bool = False) -> tuple[Checkpoint, str]:
-    """The checkpoint that a file or a run directory names, and the configuration (YAML) it was trained with.
-
-    Args:
-        path: of the file, or of the run directory, which stands for its newest whole checkpoint.
-        best: take the one whose evaluation was best instead of the newest.
-    Raises:
-        ConfigError: there is none.
-    """
-    if path.is_dir():
-        run = RunDirectory.existing(path).path
-        state = checkpoint.best(run) if best else checkpoint.newest(run)
-    elif best:
-        raise ConfigError(f"{path} is no run directory, of whose checkpoints one could be the best.")
-    elif path.is_file():
-        state = checkpoint.load(path)
-    else:
-        raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
-    try:
-        from_yaml(state.meta["config"])
-    except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
-        raise ConfigError(f"{state.path}: the configuration in it is not readable as YAML: {error}") from error
-    return state, state.meta["config"]
+        with path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield lines.record(line)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -28,8 +28,8 @@ from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run.backend_processes import BackendProcesses
-from rlpipe.run.checkpoint import Retention
-from rlpipe.run.directory import RunDirectory, now, read_jsonl
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.retention import Retention
 from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
 
@@ -82,7 +82,7 @@ class MetricLogger:
             percentiles = {name: view["percentiles"] for name, view in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
         if info.first_iteration > 1:
-            self._retention.settle()
+            self._retention.restore_best()
         self._stood = self._monitor.standing
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
         self._backends: list[Backend] = [
@@ -123,7 +123,7 @@ class MetricLogger:
         }
         dialects = {name: dialect.write(metrics, window.states) for name, dialect in self._dialects.items()}
         apart = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
-        row = Row(iteration, total, now(), metrics, nonfinite, histograms, dialects, apart)
+        row = Row(iteration, total, time.time(), metrics, nonfinite, histograms, dialects, apart)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
         self._retention.rank(iteration, metrics)
         failed = [self._failure(backend, iteration, backend.write, row) for backend in list(self._backends)]
@@ -132,10 +132,10 @@ class MetricLogger:
         events = [
             *filter(None, failed),
             *self._disk(iteration),
-            *self._backend_processes.tick(iteration, now()),
+            *self._backend_processes.tick(iteration, time.time()),
             *self._still_standing(iteration),
             *self._incidents(row, window.faults),
-            *(Event(EventKind.ALERT, a.message, iteration, now(), a.as_json()) for a in alerts),
+            *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
         ]
         for event in events:
             self.event(event)
@@ -168,18 +168,22 @@ class MetricLogger:
 
     def _disk(self, iteration: int) -> list[Event]:
         """That the run directory takes nothing more, and that it does again, each said once."""
-        trouble, before = self._directory.trouble, self._full
+        trouble, before = self._directory.write_error, self._full
         self._full = trouble is not None
         if trouble is not None and not before:
             message = (
                 f"{self._directory.path} takes nothing more: {trouble.strerror or trouble}. Training goes on, what "
                 "comes now waits in memory, and no checkpoint is written until there is room again."
             )
-            return [Event(EventKind.DISK, message, iteration, now(), {"level": "critical"})]
+            return [Event(EventKind.DISK, message, iteration, time.time(), {"level": "critical"})]
         if before and trouble is None:
             return [
                 Event(
-                    EventKind.DISK, "The run directory holds everything again.", iteration, now(), {"level": "cleared"}
+                    EventKind.DISK,
+                    "The run directory holds everything again.",
+                    iteration,
+                    time.time(),
+                    {"level": "cleared"},
                 )
             ]
         return []
@@ -212,7 +216,7 @@ class MetricLogger:
         self._stood = []
         if not names:
             return []
-        return [Event(EventKind.NOTE, f"Alerts still stand on {', '.join(names)}.", iteration, now())]
+        return [Event(EventKind.NOTE, f"Alerts still stand on {', '.join(names)}.", iteration, time.time())]
 
     def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
         """What happened in this iteration that a user should find again later: to its update, and to simulators."""
@@ -225,11 +229,11 @@ class MetricLogger:
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
                 f"{m.APPROX_KL.name} passed {target_kl:g} (algorithm.target_kl)."
             )
-            found.append(Event(EventKind.TARGET_KL, message, row.iteration, now(), {"epochs": epochs}))
+            found.append(Event(EventKind.TARGET_KL, message, row.iteration, time.time(), {"epochs": epochs}))
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
-            found.append(Event(EventKind.NONFINITE, message, row.iteration, now(), {"steps": skipped}))
-        return [*found, *(Event(EventKind.SIMULATOR, told, row.iteration, now()) for told in faults)]
+            found.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
+        return [*found, *(Event(EventKind.SIMULATOR, told, row.iteration, time.time()) for told in faults)]
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -250,7 +254,7 @@ class MetricLogger:
         Returns:
             Path of the checkpoint, or nothing.
         """
-        if self._directory.settle() or (if_best and not self._retention.leads(iteration)):
+        if self._directory.write_pending() or (if_best and not self._retention.is_best(iteration)):
             return ""
         began = time.perf_counter()
         meta = {
@@ -262,7 +266,7 @@ class MetricLogger:
         try:
             path = self._retention.save(arrays, meta)
         except OSError as error:
-            self._directory.trouble = error
+            self._directory.write_error = error
             for event in self._disk(iteration):
                 self.event(event)
             return ""
@@ -277,7 +281,7 @@ class MetricLogger:
         """
         timeout = self._config.runner.logger.finish_timeout
         self._directory.write_json({**self._directory.read_json(), "status": status})
-        unwritten = self._directory.settle(timeout)
+        unwritten = self._directory.write_pending(timeout)
         for backend in self._backends:
             backend.close(status)
         behind = self._backend_processes.finish(timeout)
@@ -289,7 +293,7 @@ def backend_closed_event(backend: Backend, error: Exception, iteration: int) -> 
     """That a view which cannot be opened again, because it lives beside the logger or the terminal, is closed."""
     name, why = type(backend).__name__, redacted(f"{type(error).__name__}: {error}", os.environ)
     message = f"The {name} backend raised {why}. It is left out from now on."
-    return Event(EventKind.BACKEND, message, iteration, now(), {"backend": name, "level": "warn"})
+    return Event(EventKind.BACKEND, message, iteration, time.time(), {"backend": name, "level": "warn"})
 
 
 def run_info(

@@ -7,7 +7,7 @@ type. A file that was torn, cut, merged by hand or written by something else is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -325,19 +325,3 @@ class Lines:
                 )
             self._last = iteration
         return found
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of a ``.jsonl`` file in turn, but for a last line that is being written or was torn.
-
-    Raises:
-        ConfigError: it cannot be read, or a line is damaged.
-    """
-    lines = Lines(path)
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield lines.record(line)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -6,6 +6,7 @@ whatever is tested with one holds for the other.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,8 @@ from rlpipe.errors import Fault
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind, Row, Status
 from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.directory import Rollback, now
 from rlpipe.run.metric_logger import backend_closed_event
+from rlpipe.run.rollback import Rollback
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.engine import Engine, Ref
 from rlpipe.training.interruption import Interruption
@@ -134,7 +135,7 @@ class TrainingLoop:
 
     def report(self, kind: EventKind, message: str, **data: Any) -> None:
         """Writes an event and shows it."""
-        self._report(Event(kind, message, self._done, now(), data))
+        self._report(Event(kind, message, self._done, time.time(), data))
 
     def _report(self, event: Event) -> None:
         self._written.append(self._engine.event(event))

@@ -18,9 +18,10 @@ from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
-from rlpipe.run.checkpoint import subtree
-from rlpipe.run.directory import Rollback, RunDirectory, find_checkpoint, now
+from rlpipe.run.checkpoint import find_checkpoint, subtree
+from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import Backlog, run_info
+from rlpipe.run.rollback import Rollback, roll_back
 from rlpipe.secrets import redacted
 from rlpipe.training.checks import check_engine
 from rlpipe.training.engine import Engine, Ref
@@ -165,7 +166,7 @@ class _Run:
         """Takes the run directory back to the checkpoint, or to the beginning."""
         assert self._directory is not None
         with self._directory.lock_for_writing():
-            rollback = self._directory.roll_back(self._done)
+            rollback = roll_back(self._directory.path, self._done)
             self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
         return rollback
 
@@ -227,7 +228,7 @@ class _Run:
         event = None
         if cause is not None:
             last = 0 if self._loop is None else self._loop.done
-            event = Event(EventKind.FAILED, f"{cause.sentence}.", last, now(), cause.as_json())
+            event = Event(EventKind.FAILED, f"{cause.sentence}.", last, time.time(), cause.as_json())
             with suppress(Exception):  # the logger may be what was lost; the event is then written below
                 engine.wait([engine.event(event)])
                 event = None

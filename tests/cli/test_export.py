@@ -286,7 +286,7 @@ def test_an_unknown_format_is_refused_with_the_nearest(run):
 
 def test_a_folder_that_cannot_be_made_is_refused(run, tmp_path):
     (tmp_path / "file").touch()
-    assert "--out: cannot make the folder" in refused(str(run.path), "--out", str(tmp_path / "file"))
+    assert "--out: cannot create the folder" in refused(str(run.path), "--out", str(tmp_path / "file"))
 
 
 def test_without_pyarrow_the_command_to_install_it_comes_before_anything_is_written(made, monkeypatch):

@@ -16,7 +16,7 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import Node, inference_bundles
-from rlpipe.doctor.checks import _aside
+from rlpipe.doctor.servers import in_background
 from rlpipe.errors import ActorLostError, ConfigError, RunError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
@@ -68,7 +68,7 @@ def ask(server, threads, *ranks, count=2, version=0, each=False):
 @pytest.fixture
 def threads():
     """Gives a thread to each call; one that is never answered holds up neither its test nor the end of all."""
-    return SimpleNamespace(submit=_aside)
+    return SimpleNamespace(submit=in_background)
 
 
 def read(window):
@@ -319,7 +319,7 @@ class TestOnRay:
             collection = engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
             while not (tmp_path / "fault-0").exists():
                 time.sleep(0.05)
-            ray.kill(engine._servers[0].actor)
+            ray.kill(engine._servers[0].handle)
             with pytest.raises(ActorLostError, match="inference-0"):
                 engine.gather(collection)
         finally:

@@ -16,7 +16,7 @@ import ray
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.doctor import checks
+from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from tests.helpers import REPOSITORY
@@ -49,7 +49,7 @@ def both(ray_cluster, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOOR_PASSWORD", "open-sesame")
         patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(JOB))
-        patch.setattr(checks, "ENOUGH_FILES", 10**9)
+        patch.setattr(machine, "ENOUGH_FILES", 10**9)
         return tuple(rlpipe.train(config, local=local).directory for local in (True, False))
 
 

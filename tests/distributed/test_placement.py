@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from rlpipe.distributed.placement import (
     Bundle,
     Node,
-    RunPlacement,
     learner_bundle,
-    parts,
+    node_table,
     room,
+    run_bundles,
     shortage,
-    table,
     without,
     worker_bundle,
 )
+from rlpipe.distributed.placement_group import RunPlacement
+from rlpipe.distributed.roles import Role
 from rlpipe.errors import ConfigError
 from tests.helpers import REPOSITORY
 from tests.helpers.runs import scripted, without_timings
@@ -37,7 +38,7 @@ HEAD = Node("head", {}, {})
 
 
 def worker(cpus=1.0, **labels):
-    return Bundle("rollout worker", "keys", {"CPU": cpus}, labels)
+    return Bundle(Role.ROLLOUT_WORKER, "keys", {"CPU": cpus}, labels)
 
 
 # --- what fits where
@@ -78,11 +79,11 @@ def test_labels_select_nodes_as_rays_selectors_do(selector, names):
 
 def test_a_label_that_nobody_has_is_named():
     said = shortage([worker(role="render")], [SMALL, LARGE])
-    assert said == "no node has the labels that a rollout worker is to have, role=render (keys)"
+    assert said == "no node has the labels that a rollout worker needs, role=render (keys)"
 
 
 def learner(**needs):
-    return Bundle("learner", "keys", {name.upper(): float(amount) for name, amount in needs.items()})
+    return Bundle(Role.LEARNER, "keys", {name.upper(): float(amount) for name, amount in needs.items()})
 
 
 def test_what_one_part_takes_is_gone_for_the_others():
@@ -102,7 +103,7 @@ def test_what_fits_part_by_part_but_not_together_is_told():
 
 
 def test_parts_that_compete_for_one_gpu_are_told_without_waiting():
-    server = replace(learner(cpu=1, gpu=1), part="inference server")
+    server = replace(learner(cpu=1, gpu=1), role=Role.INFERENCE_SERVER)
     one = Node("gpu", {"CPU": 4.0, "GPU": 1.0}, {})
     said = shortage([worker(), worker(), learner(gpu=1), server], [one])
     assert said is not None
@@ -130,7 +131,7 @@ def test_what_there_is_room_for_has_no_shortage(cpus, each):
 
 def test_the_table_of_nodes_shows_what_each_has_and_the_labels_a_user_gave():
     node = Node("gpu", {"CPU": 4.0, "GPU": 2.0, "memory": 1e9}, {"role": "learn", "ray.io/node-id": "0a"})
-    assert table([node, HEAD]) == "  gpu: 4 CPUs and 2 GPUs, labels role=learn\n  head: 0 CPUs and 0 GPUs"
+    assert node_table([node, HEAD]) == "  gpu: 4 CPUs and 2 GPUs, labels role=learn\n  head: 0 CPUs and 0 GPUs"
 
 
 # --- what the configuration asks for
@@ -146,22 +147,24 @@ def test_a_learner_takes_a_gpu_where_a_node_has_one_unless_it_is_to_learn_on_the
 
 def test_a_learner_that_must_have_a_gpu_asks_for_one_that_is_not_there(tmp_path):
     config = scripted(tmp_path, "learner.device=cuda")
-    said = shortage(parts(config, [SMALL]), [SMALL])
+    said = shortage(run_bundles(config, [SMALL]), [SMALL])
     assert said is not None
     assert said.startswith("no node that may hold a learner has 1 GPU (learner.device, ")
 
 
 def test_labels_of_a_learner_that_needs_nothing_else_are_looked_for_too(tmp_path):
     config = scripted(tmp_path, "cluster.learner_nodes={role: render}")
-    said = shortage(parts(config, [SMALL]), [SMALL])
+    said = shortage(run_bundles(config, [SMALL]), [SMALL])
     assert said is not None
-    assert said.startswith("no node has the labels that a learner is to have, role=render")
+    assert said.startswith("no node has the labels that a learner needs, role=render")
 
 
 def test_as_many_workers_as_there_is_room_for_beside_the_learner_share_the_environments(tmp_path):
-    assert [part.part for part in parts(scripted(tmp_path), [LARGE])] == ["rollout worker"] * 4 + ["learner"]
+    assert [bundle.role for bundle in run_bundles(scripted(tmp_path), [LARGE])] == [Role.ROLLOUT_WORKER] * 4 + [
+        Role.LEARNER
+    ]
     config = scripted(tmp_path, "cluster.cpus_per_learner=5")
-    assert len(parts(config, [LARGE])) == 2 + 1  # three CPUs are left, and three do not divide four environments
+    assert len(run_bundles(config, [LARGE])) == 2 + 1  # three CPUs are left, and three do not divide four environments
 
 
 def test_workers_need_what_the_configuration_says(tmp_path):
@@ -244,7 +247,7 @@ class TestOnACluster:
         [
             ("too large", "no node that may hold a rollout worker has 3 CPUs ("),  # all together have five
             ("head", "no node that may hold a rollout worker has 1 CPU ("),
-            ("nobody", "no node has the labels that a rollout worker is to have, role=render ("),
+            ("nobody", "no node has the labels that a rollout worker needs, role=render ("),
         ],
     )
     def test_what_no_node_can_hold_is_refused_with_what_each_node_has(self, found, wish, why):

@@ -34,7 +34,8 @@ from tests.helpers import REPOSITORY
 pytest.importorskip("aiohttp", reason="jobs need ray[default]")
 
 from rlpipe.distributed.cluster import token_refused
-from rlpipe.distributed.jobs import EXCLUDES, SECRETS, Package, package, prepare
+from rlpipe.distributed.packages import EXCLUDES, SECRETS, Package, package
+from rlpipe.distributed.submission import prepare
 from tests.helpers.faulty import processes
 
 TOKEN = "a" * 64
@@ -113,7 +114,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
 
 def test_the_largest_parts_come_first():
     sent = Package(Path(), {"a/b/c": 1, "a/b/d": 2, "a/e": 10, "f": 5}, ())
-    assert (sent.size, sent.parts()) == (18, [("a/e", 10), ("f", 5), ("a/b", 3)])
+    assert (sent.size, sent.largest()) == (18, [("a/e", 10), ("f", 5), ("a/b", 3)])
 
 
 def test_a_package_that_is_too_big_is_refused_with_its_largest_part(folder):
@@ -129,7 +130,7 @@ def test_a_job_trains_in_the_home_folder_because_its_working_directory_is_delete
 
 def test_an_absolute_folder_of_runs_is_that_of_the_cluster(folder):
     sent = prepare("small.yaml", ["runner.logger.log_path=/data/my runs"], folder=folder)
-    assert sent.command.endswith("runner.logger.log_path='/data/my runs'")
+    assert sent.command == "python -m rlpipe train small.yaml runner.logger.log_path='/data/my runs'"
 
 
 @pytest.mark.parametrize("run", ["runs/small/1", "~/runs/small/1"])
@@ -173,8 +174,8 @@ def test_a_variable_that_is_not_set_is_refused(folder):
 @pytest.mark.parametrize(
     ("environ", "why"),
     [
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, "does not take the token from RAY_AUTH_TOKEN"),
-        ({"RAY_AUTH_TOKEN": TOKEN}, "that in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, "does not accept the token from RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_TOKEN": TOKEN}, "the one in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"),
         ({}, "there is none here: set RAY_AUTH_MODE=token and put it into RAY_AUTH_TOKEN"),
         ({"RAY_AUTH_MODE": "token"}, "there is none here: put it into RAY_AUTH_TOKEN"),
     ],
@@ -506,6 +507,20 @@ class TestOnACluster:
         assert "Not a directory" in ended.stdout
         assert "failed after" in ended.stderr
 
+    @pytest.mark.parametrize(
+        ("changes", "package"), [([], "typer"), (["--env", "PYTHONPATH="], "rlpipe")], ids=["typer", "rlpipe"]
+    )
+    def test_a_job_in_a_python_without_rlpipe_says_which_python_and_how_to_start_ray(
+        self, head, folder, changes, package
+    ):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
+        path = f"PATH={folder}/.venv/bin:/usr/bin:/bin"
+        ended = head.submit("small.yaml", "--env", path, *changes, folder=folder)
+        assert ended.returncode == 1, ended.stderr
+        assert f"{folder}/.venv/bin/python: No module named {package}" in ended.stdout
+        assert f"ran the job with {folder}/.venv/bin/python, which has no package {package}." in ended.stderr
+        assert "ray start" in ended.stderr
+
     def test_ray_job_submit_sends_this_repository_too(self, head):
         command = [
             "bash",
@@ -559,7 +574,7 @@ class TestOnACluster:
     def test_the_token_of_another_cluster_is_refused(self, head, folder):
         ended = head.submit("small.yaml", folder=folder, RAY_AUTH_TOKEN="b" * 64)
         assert ended.returncode == 2
-        assert "does not take the token from RAY_AUTH_TOKEN" in ended.stderr
+        assert "does not accept the token from RAY_AUTH_TOKEN" in ended.stderr
 
     def test_a_run_joins_a_ray_that_runs_and_leaves_it_running(self, head, folder):
         run = ["train", "small.yaml", "runner.total_timesteps=128", "--ray-address", head.gcs]
@@ -572,7 +587,7 @@ class TestOnACluster:
         command, environment = head.command("train", "small.yaml", "--ray-address", head.gcs)
         ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
         assert ended.returncode == 2, ended.stderr
-        why = "that in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"
+        why = "the one in RAY_AUTH_TOKEN was not sent, because RAY_AUTH_MODE is not set"
         assert why in " ".join(ended.stderr.split())
 
     def test_a_job_that_the_named_cluster_does_not_know_is_not_followed(self, head, folder):

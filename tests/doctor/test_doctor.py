@@ -18,8 +18,20 @@ from rlpipe.backends.memory import Memory
 from rlpipe.cli.doctor import screen
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import options_of
-from rlpipe.doctor import checks
-from rlpipe.doctor.checks import Facts, Finding, Report, Share, Trial
+from rlpipe.doctor import servers, versions
+from rlpipe.doctor.driver import (
+    check_address,
+    check_address_file,
+    check_authentication,
+    check_ray_default,
+    check_run_folder,
+)
+from rlpipe.doctor.facts import Facts
+from rlpipe.doctor.machine import NodeLoad, check_machine
+from rlpipe.doctor.results import CheckReport, CheckResult
+from rlpipe.doctor.servers import check_backends, unreachable
+from rlpipe.doctor.simulators import Trial, check_trial, simulators, try_simulators
+from rlpipe.doctor.versions import check_versions
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
@@ -44,27 +56,27 @@ HEALTHY = Facts(
     devices=0,
     rendering=False,
 )
-SHARE = Share(cpus=8.0, gpus=0.0, object_store=9 * GB, workers=8)
+LOAD = NodeLoad(cpus=8.0, gpus=0.0, object_store=9 * GB, workers=8)
 RTX = "NVIDIA RTX 4090, 550.54, 24564 MiB"
 
 
-def judged(name: str, *, share: Share = SHARE, device: str = "auto", **facts: object) -> Finding:
+def judged(name: str, *, load: NodeLoad = LOAD, device: str = "auto", **facts: object) -> CheckResult:
     """What the check of that name makes of a healthy machine with these differences."""
-    findings = checks.check_machine(replace(HEALTHY, **facts), share, device)
+    findings = check_machine(replace(HEALTHY, **facts), load, device)
     (found,) = (one for one in findings if one.name == name)
     return found
 
 
 def test_a_healthy_machine_is_in_order():
-    assert {found.status for found in checks.check_machine(HEALTHY, SHARE)} == {"ok"}
+    assert {found.status for found in check_machine(HEALTHY, LOAD)} == {"ok"}
 
 
 def test_every_finding_that_is_not_in_order_comes_with_a_remedy():
     poor = replace(
         HEALTHY, cpus=2, available=GB, shared_memory=64_000_000, open_files=100, processes=100, full=0.99, gpus=(RTX,)
     )
-    findings = checks.check_machine(poor, replace(SHARE, gpus=1))
-    findings.append(checks.check_trial(Trial("reach (training)", "no module named reach")))
+    findings = check_machine(poor, replace(LOAD, gpus=1))
+    findings.append(check_trial(Trial("reach (training)", "no module named reach")))
     assert [found.name for found in findings if found.status == "ok"] == ["Vulkan"]
     assert all(found.remedy for found in findings if found.status != "ok")
 
@@ -83,7 +95,7 @@ def test_ray_may_not_count_more_cpus_than_its_processes_may_use():
 
 
 def test_memory_is_compared_with_what_the_workers_of_the_run_would_take():
-    findings = checks.check_machine(replace(HEALTHY, available=3 * GB), SHARE, per_worker=0.5 * GB)
+    findings = check_machine(replace(HEALTHY, available=3 * GB), LOAD, per_worker=0.5 * GB)
     (found,) = (one for one in findings if one.name == "memory")
     assert found.status == "warn"
     assert "8 rollout workers would take 4.0 GB (0.5 GB each)" in found.found
@@ -111,12 +123,12 @@ def test_no_gpu_is_in_order():
 
 
 def test_a_gpu_that_torch_was_not_built_for_names_the_build():
-    found = judged("GPU", share=replace(SHARE, gpus=1), gpus=(RTX,), cuda="", devices=0)
+    found = judged("GPU", load=replace(LOAD, gpus=1), gpus=(RTX,), cuda="", devices=0)
     assert (found.status, "built for CPUs" in found.found) == ("warn", True)
 
 
 def test_a_gpu_that_is_asked_for_and_cannot_be_used_must_be_fixed():
-    found = judged("GPU", share=replace(SHARE, gpus=1), device="cuda", gpus=(RTX,), cuda="13.0", devices=0)
+    found = judged("GPU", load=replace(LOAD, gpus=1), device="cuda", gpus=(RTX,), cuda="13.0", devices=0)
     assert (found.status, "CUDA 13.0" in found.found) == ("fail", True)
 
 
@@ -126,11 +138,11 @@ def test_a_gpu_that_ray_does_not_count_is_not_used():
 
 
 def test_a_learner_on_the_cpu_needs_nothing_of_a_gpu():
-    assert judged("GPU", share=replace(SHARE, gpus=1), device="cpu", gpus=(RTX,), devices=0).status == "ok"
+    assert judged("GPU", load=replace(LOAD, gpus=1), device="cpu", gpus=(RTX,), devices=0).status == "ok"
 
 
 def test_gpus_that_ray_only_pretends_to_have_are_told():
-    assert "start Ray there without --num-gpus" in judged("GPU", share=replace(SHARE, gpus=2)).remedy
+    assert "start Ray there without --num-gpus" in judged("GPU", load=replace(LOAD, gpus=2)).remedy
 
 
 def test_a_broken_driver_speaks_for_itself():
@@ -139,21 +151,21 @@ def test_a_broken_driver_speaks_for_itself():
 
 
 def test_two_gpus_that_work_are_counted():
-    found = judged("GPU", share=replace(SHARE, gpus=2), gpus=(RTX, RTX), cuda="12.8", devices=2)
+    found = judged("GPU", load=replace(LOAD, gpus=2), gpus=(RTX, RTX), cuda="12.8", devices=2)
     assert (found.status, found.found) == ("ok", f"2 x {RTX}, CUDA 12.8")
 
 
 def test_without_vulkan_it_is_said_what_that_means():
     assert "state observations need none" in judged("Vulkan", rendering=False).found
-    assert all(found.name != "Vulkan" for found in checks.check_machine(replace(HEALTHY, rendering=None), SHARE))
+    assert all(found.name != "Vulkan" for found in check_machine(replace(HEALTHY, rendering=None), LOAD))
 
 
 # --- versions
 
 
-def versions(needed: str = "torch>=2.5", **facts: object) -> Finding:
+def version_check(needed: str = "torch>=2.5", **facts: object) -> CheckResult:
     """What is said of a node that differs from the machine that asks."""
-    (found,) = checks.check_versions(HEALTHY, {"b": replace(HEALTHY, **facts)}, [Requirement(needed)])
+    (found,) = check_versions(HEALTHY, {"b": replace(HEALTHY, **facts)}, [Requirement(needed)])
     return found
 
 
@@ -166,23 +178,23 @@ def versions(needed: str = "torch>=2.5", **facts: object) -> Finding:
     ],
 )
 def test_a_node_that_runs_something_else_must_be_fixed(facts, told):
-    found = versions(**facts)
+    found = version_check(**facts)
     assert (found.status, found.node) == ("fail", "b")
     assert told in found.found
 
 
 def test_source_that_somebody_may_be_editing_stops_no_run():
-    found = versions(source="00000000")
-    assert (found.status, "another (00000000) than" in found.found) == ("warn", True)
+    found = version_check(source="00000000")
+    assert (found.status, "differs (00000000) from" in found.found) == ("warn", True)
 
 
 @pytest.mark.parametrize("facts", [{"python": "3.11.2"}, {"packages": {**HEALTHY.packages, "torch": "2.13.0+cu130"}}])
 def test_another_patch_of_python_or_build_of_torch_is_no_difference(facts):
-    assert versions(**facts).status == "ok"
+    assert version_check(**facts).status == "ok"
 
 
 def test_a_package_outside_the_range_that_rlpipe_declares_must_be_fixed():
-    found = versions("torch>=3")
+    found = version_check("torch>=3")
     assert (found.status, found.remedy) == ("fail", "pip install 'torch>=3'")
 
 
@@ -205,33 +217,33 @@ def silent_port():
 
 def test_an_address_where_nothing_answers_is_told_at_once(silent_port):
     began = time.monotonic()
-    found = checks.check_address(f"127.0.0.1:{silent_port}")
+    found = check_address(f"127.0.0.1:{silent_port}")
     assert (found.status, time.monotonic() - began < 5) == ("fail", True)
 
 
 def test_the_address_auto_is_never_tried():
-    assert checks.check_address("auto").status == "fail"
+    assert check_address("auto").status == "fail"
 
 
 @pytest.mark.parametrize(
-    ("address", "whose"), [("http://head:8265", "of the job server"), ("ray://head:10001", "Ray Client's")]
+    ("address", "whose"), [("http://head:8265", "of the job server"), ("ray://head:10001", "for Ray Client")]
 )
 def test_an_address_that_is_not_for_joining_is_told_with_the_one_that_is(address, whose):
-    found = checks.check_address(address)
+    found = check_address(address)
     assert (whose in found.found, found.remedy) == (True, "--ray-address head:6379, or unset RAY_ADDRESS.")
 
 
 def test_an_address_where_something_answers_is_joined(listener):
-    assert checks.check_address(f"127.0.0.1:{listener}") is None
+    assert check_address(f"127.0.0.1:{listener}") is None
 
 
 def test_the_address_that_a_dead_ray_left_behind_is_told(tmp_path, listener, silent_port):
     file = tmp_path / "ray_current_cluster"
-    assert checks.check_address_file(file) is None
+    assert check_address_file(file) is None
     file.write_text(f"127.0.0.1:{listener}")
-    assert checks.check_address_file(file) is None
+    assert check_address_file(file) is None
     file.write_text(f"127.0.0.1:{silent_port}")
-    assert checks.check_address_file(file).remedy.startswith(f"rm {file}")
+    assert check_address_file(file).remedy.startswith(f"rm {file}")
 
 
 @pytest.mark.parametrize(
@@ -246,20 +258,20 @@ def test_the_address_that_a_dead_ray_left_behind_is_told(tmp_path, listener, sil
     ],
 )
 def test_a_token_that_ray_will_ask_for_must_be_there(tmp_path, environ, address, status):
-    assert checks.check_authentication(environ, tmp_path, address).status == status
+    assert check_authentication(environ, tmp_path, address).status == status
 
 
 def test_a_token_file_that_turns_authentication_on_for_others_is_told(tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
-    assert checks.check_authentication({}, tmp_path, None).status == "warn"
-    assert checks.check_authentication({"RAY_AUTH_MODE": "token"}, tmp_path, "head:6379").status == "ok"
+    assert check_authentication({}, tmp_path, None).status == "warn"
+    assert check_authentication({"RAY_AUTH_MODE": "token"}, tmp_path, "head:6379").status == "ok"
 
 
 def test_a_run_folder_that_cannot_be_written_must_be_fixed(tmp_path):
     (tmp_path / "file").touch()
-    assert checks.check_log_path(scripted(tmp_path / "new" / "folder")).status == "ok"
-    assert checks.check_log_path(scripted(tmp_path / "file" / "runs")).status == "fail"
+    assert check_run_folder(scripted(tmp_path / "new" / "folder")).status == "ok"
+    assert check_run_folder(scripted(tmp_path / "file" / "runs")).status == "fail"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
@@ -284,10 +296,10 @@ def without_proxies(monkeypatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def tracked(tmp_path, url: str) -> list[Finding]:
+def tracked(tmp_path, url: str) -> list[CheckResult]:
     name = "tests.doctor.test_doctor:Service"
     logger = {"log_path": str(tmp_path), "logger_backends": [name], "options": {name: {"url": url}}}
-    return checks.check_trackers(scripted(tmp_path, runner={"logger": logger}))()
+    return check_backends(scripted(tmp_path, runner={"logger": logger}))()
 
 
 def test_a_tracker_that_does_not_answer_stops_no_run(tmp_path, monkeypatch, listener, silent_port):
@@ -299,15 +311,15 @@ def test_a_tracker_that_does_not_answer_stops_no_run(tmp_path, monkeypatch, list
 
 def test_a_name_that_nobody_resolves_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(30))
-    monkeypatch.setattr(checks, "REACH_SECONDS", 0.1)
-    assert checks.unreachable("tracker.invalid", 80) == "no answer within 0.1 s"
+    monkeypatch.setattr(servers, "REACH_SECONDS", 0.1)
+    assert unreachable("tracker.invalid", 80) == "no answer within 0.1 s"
 
 
 def test_behind_a_proxy_it_is_the_proxy_that_must_answer(tmp_path, monkeypatch, listener):
     without_proxies(monkeypatch)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener}")
     (found,) = tracked(tmp_path, "https://tracker.invalid")
-    assert (found.status, found.found) == ("ok", "tracker.invalid answers by the proxy 127.0.0.1")
+    assert (found.status, found.found) == ("ok", "tracker.invalid answers through the proxy 127.0.0.1")
 
 
 def test_a_tracker_without_a_server_is_not_asked_anything(tmp_path):
@@ -319,7 +331,7 @@ def test_rays_extra_is_asked_for_only_where_something_needs_it(tmp_path):
     config = scripted(tmp_path)
     config = replace(config, runner=replace(config.runner, logger=prometheus))
     asked = [
-        checks.check_ray_default("aiohttp", joined=joined, config=given)
+        check_ray_default("aiohttp", joined=joined, config=given)
         for joined, given in [(False, None), (True, None), (False, config)]
     ]
     assert [found.status for found in asked] == ["ok", "warn", "fail"]
@@ -329,57 +341,57 @@ def test_rays_extra_is_asked_for_only_where_something_needs_it(tmp_path):
 
 
 def test_the_simulator_takes_ten_steps_and_is_timed(tmp_path):
-    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path)))
+    (trial,) = try_simulators(simulators(scripted(tmp_path)))
     assert (trial.task, trial.failure) == ("scripted (training)", "")
     assert trial.speed > 0
-    assert checks.check_trial(trial).status == "ok"
+    assert check_trial(trial).status == "ok"
 
 
 def test_the_simulators_of_all_stages_and_of_evaluation_are_tried_each_once():
     config = load_config("configs/ppo_push_cube.yaml")
-    modes = {name: options.reward_mode for name, options in checks.simulators(config).items()}
+    modes = {name: options.reward_mode for name, options in simulators(config).items()}
     assert list(modes.values()) == ["normalized_dense", "sparse"]  # evaluation is like the second stage
     assert list(modes) == [stage.name for stage in config.stages]
 
 
 def test_a_simulator_that_cannot_be_made_says_what_is_wrong(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
-    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path, env=env)))
-    found = checks.check_trial(trial)
+    (trial,) = try_simulators(simulators(scripted(tmp_path, env=env)))
+    found = check_trial(trial)
     assert (found.status, "wheels" in found.found) == ("fail", True)
 
 
 def test_a_reward_that_is_not_a_number_must_be_fixed(tmp_path):
     script = [[{"length": 3, "reward": float("nan")}]]
     env = {"train": {"name": "scripted", "total_num_envs": 4, "script": script}}
-    (trial,) = checks.try_simulators(checks.simulators(scripted(tmp_path, env=env)))
+    (trial,) = try_simulators(simulators(scripted(tmp_path, env=env)))
     assert "not finite" in trial.failure
 
 
 # --- what is shown
 
 
-def shown(*findings: Finding, nodes: int = 1) -> str:
+def shown(*findings: CheckResult, nodes: int = 1) -> str:
     console = Console(width=120, file=io.StringIO())
     with console.capture() as captured:
-        console.print(screen(Report(list(findings), [f"node-{n}" for n in range(nodes)], 3.0)))
+        console.print(screen(CheckReport(list(findings), [f"node-{n}" for n in range(nodes)], 3.0)))
     return captured.get()
 
 
 def test_nodes_that_say_the_same_share_a_line():
-    same = [Finding("memory", "warn", "1.0 GB free.", "buy more.", f"node-{n}") for n in range(5)]
-    text = shown(*same, Finding("memory", "ok", "30 GB free", node="node-5"), nodes=6)
+    same = [CheckResult("memory", "warn", "1.0 GB free.", "buy more.", f"node-{n}") for n in range(5)]
+    text = shown(*same, CheckResult("memory", "ok", "30 GB free", node="node-5"), nodes=6)
     assert text.count("1.0 GB free.") == text.count("buy more.") == 1
     assert "node-0, node-1, node-2 and 2 more" in text
 
 
 def test_of_many_nodes_in_order_only_the_first_are_listed():
-    text = shown(*(Finding("memory", "ok", f"{n} GB free", node=f"node-{n}") for n in range(10, 30)), nodes=20)
+    text = shown(*(CheckResult("memory", "ok", f"{n} GB free", node=f"node-{n}") for n in range(10, 30)), nodes=20)
     assert "and 17 more" in text
 
 
 def test_the_last_line_says_whether_all_is_ready():
-    fine, weak, broken = (Finding("x", status, "y", "z") for status in ("ok", "warn", "fail"))
+    fine, weak, broken = (CheckResult("x", status, "y", "z") for status in ("ok", "warn", "fail"))
     assert "Ready  1 check in 3 s" in shown(fine)
     assert "Ready, but 1 could be better" in shown(fine, weak)
     assert "Not ready: 2 things must be fixed, 1 could be better" in shown(
@@ -388,12 +400,14 @@ def test_the_last_line_says_whether_all_is_ready():
 
 
 def test_a_fault_that_many_nodes_have_is_one_thing_to_fix():
-    assert "1 thing must be fixed" in shown(*(Finding("x", "fail", "y", "z", f"node-{n}") for n in range(3)), nodes=3)
+    assert "1 thing must be fixed" in shown(
+        *(CheckResult("x", "fail", "y", "z", f"node-{n}") for n in range(3)), nodes=3
+    )
 
 
 def test_the_status_of_a_report_is_its_worst():
-    findings = [Finding("x", status, "y") for status in ("ok", "fail", "warn")]
-    assert Report(findings, [], 0.0).as_json()["status"] == "fail"
+    findings = [CheckResult("x", status, "y") for status in ("ok", "fail", "warn")]
+    assert CheckReport(findings, [], 0.0).as_json()["status"] == "fail"
 
 
 # --- on Ray
@@ -421,7 +435,7 @@ def with_simulator(tmp_path, name: str, **options: object):
     )
 
 
-def of(report: Report, name: str) -> list[Finding]:
+def of(report: CheckReport, name: str) -> list[CheckResult]:
     return [found for found in report.findings if found.name.startswith(name)]
 
 
@@ -439,10 +453,10 @@ def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
 def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
     import ray
 
-    from rlpipe.distributed.node_checks import _on, _sites
+    from rlpipe.distributed.node_checks import nodes_to_check, run_task
 
-    (site,), _ = _sites(None)
-    asked = _on(site, lambda name: os.environ[name], "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+    (node,), _ = nodes_to_check(None)
+    asked = run_task(node, lambda name: os.environ[name], "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
     assert ray.get(asked, timeout=120) == "0"
 
 
@@ -460,9 +474,9 @@ def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_workers_that_no_node_can_hold_are_told(tmp_path):
-    from rlpipe.distributed.node_checks import _sites
+    from rlpipe.distributed.node_checks import nodes_to_check
 
-    _, (_, found) = _sites(scripted(tmp_path, "cluster.cpus_per_worker=3"))
+    _, (_, found) = nodes_to_check(scripted(tmp_path, "cluster.cpus_per_worker=3"))
     assert (found.name, found.status, "3 CPUs" in found.found) == ("placement", "fail", True)
 
 
@@ -476,27 +490,31 @@ def test_the_short_form_lets_a_healthy_run_begin_and_stops_one_that_cannot(tmp_p
     assert {found.status for found in preflight(scripted(tmp_path), {})} <= {"warn"}
     with pytest.raises(ConfigError, match=r"cannot carry this run:\n  open files on .* with 1000000000 workers"):
         preflight(scripted(tmp_path), {node["NodeID"]: 10**9 for node in ray.nodes()})
-    monkeypatch.setattr(checks, "requirements", lambda: [Requirement("torch>=99")])
+    monkeypatch.setattr(versions, "requirements", lambda: [Requirement("torch>=99")])
     with pytest.raises(ConfigError, match=r"cannot carry this run:\n  versions on .* Remedy: pip install 'torch>=99'"):
         preflight(scripted(tmp_path), {})
 
 
 def test_a_run_goes_on_without_the_answer_of_a_slow_node_and_not_with_an_error_for_one():
-    from rlpipe.distributed.node_checks import _lenient
+    from rlpipe.distributed.node_checks import tolerated
 
-    slow, broken = (Finding("node", "fail", told) for told in ("no answer in time.", "No module named 'rlpipe'"))
-    assert (_lenient(slow).status, _lenient(broken).status) == ("warn", "fail")
+    slow, broken = (CheckResult("node", "fail", told) for told in ("no answer in time.", "No module named 'rlpipe'"))
+    assert (tolerated(slow).status, tolerated(broken).status) == ("warn", "fail")
 
 
 def test_nodes_that_share_a_host_have_names_of_their_own():
-    from rlpipe.distributed.placement import named
+    from rlpipe.distributed.nodes import by_unique_name
 
     nodes = [
         {"NodeManagerHostname": host, "NodeManagerAddress": address, "NodeID": node_id}
         for host, address, node_id in [("a", "10.0.0.1", "11"), ("b", "10.0.0.2", "22"), ("b", "10.0.0.3", "33")]
     ]
-    assert list(named(nodes)) == ["a", "b (10.0.0.2)", "b (10.0.0.3)"]
-    assert list(named([{**node, "NodeManagerAddress": "127.0.0.1"} for node in nodes])) == ["a", "b (22)", "b (33)"]
+    assert list(by_unique_name(nodes)) == ["a", "b (10.0.0.2)", "b (10.0.0.3)"]
+    assert list(by_unique_name([{**node, "NodeManagerAddress": "127.0.0.1"} for node in nodes])) == [
+        "a",
+        "b (22)",
+        "b (33)",
+    ]
 
 
 def test_the_command_exits_with_1_and_says_why_as_json(tmp_path, silent_port):

@@ -28,9 +28,10 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run import checkpoint, resume
-from rlpipe.run.checkpoint import DamagedError, NoCheckpointError, Retention
+from rlpipe.run.checkpoint import DamagedError, NoCheckpointError
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
+from rlpipe.run.retention import Retention
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.commands import command
 from tests.helpers.runs import SLOW_RUN, lines, rlpipe_command, scripted, to_mapping, wait_for_rows, write_config
@@ -265,7 +266,7 @@ class TestNoCodeRuns:
         assert (tmp_path / "ran").exists()
 
     def test_nothing_is_written_that_would_have_to_be_unpickled(self, tmp_path):
-        with pytest.raises(ValueError, match="a checkpoint holds numbers alone"):
+        with pytest.raises(ValueError, match="a checkpoint holds only numbers"):
             checkpoint.save(tmp_path, {**ARRAYS, "more": np.array([Creates(tmp_path / "ran")])}, META)
 
 
@@ -401,7 +402,7 @@ class TestBest:
         retention = Retention(run, 1, metrics)
         for iteration, number in enumerate(numbers, start=1):
             retention.recall(iteration, {RETURN.name: number})
-        retention.settle()
+        retention.restore_best()
         return retention
 
     def test_it_stays_the_best_of_a_run_that_goes_on_until_a_later_one_beats_it(self, tmp_path):
@@ -515,17 +516,17 @@ CHILD = """
 import random, sys
 from pathlib import Path
 import numpy as np
-from rlpipe.run import checkpoint
+from rlpipe.run import checkpoint, retention
 from rlpipe.metrics import CATALOGUE
 
 run, meta = Path(sys.argv[1]), {"run_id": "a", "config": "{}", "metrics": {}}
 arrays = {"version": np.array(1), "policy/weight": np.arange(50_000.0)}
 value = lambda iteration: {"eval/return": random.Random(iteration).random()}
 done = checkpoint.newest_iteration(run)
-retention = checkpoint.Retention(run, 2, [CATALOGUE["eval/return"]])
+retention = retention.Retention(run, 2, [CATALOGUE["eval/return"]])
 for iteration in range(1, done + 1):
     retention.recall(iteration, value(iteration))
-retention.settle()
+retention.restore_best()
 while True:
     done += 1
     retention.rank(done, value(done))
@@ -552,7 +553,7 @@ def test_a_write_that_is_killed_at_any_moment_leaves_what_was_there_whole(tmp_pa
     numbers = {iteration: random.Random(iteration).random() for iteration in written}
     for iteration, number in numbers.items():
         retention.recall(iteration, {"eval/return": number})
-    retention.settle()
+    retention.restore_best()
     assert named(tmp_path)["iteration"] == max(numbers, key=numbers.__getitem__)
 
 

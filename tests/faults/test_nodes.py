@@ -66,7 +66,7 @@ class TestNodes:
     def test_before_a_node_goes_the_run_is_saved_and_its_worker_moves(self, story):
         told = story[1]
         (notice,) = (event for event in told["events"] if event["kind"] == "leaving")
-        assert "is about to go" in notice["message"]
+        assert "is draining" in notice["message"]
         (moved,) = (event for event in told["events"] if event["data"].get("planned"))
         assert "had to leave its node" in moved["message"]
 

@@ -34,7 +34,7 @@ class TestActorsThatAreKilled:
     def test_each_loss_is_reported_with_its_cause(self, run):
         losses = [event["data"] for event in events(run, "recovered")]
         assert [data["part"] for data in losses] == [*self.names]
-        assert {data["what"] for data in losses} == {"ended without a word, as by SIGKILL"}
+        assert {data["what"] for data in losses} == {"died without a message, as after SIGKILL"}
 
     def test_the_run_directory_knows_where_the_run_returned_to(self, run):
         contents = json.loads((run / "run.json").read_text())

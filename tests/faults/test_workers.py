@@ -15,7 +15,7 @@ from tests.helpers.runs import beside
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 TOLD = {
-    "kill": "ended without a word, as by SIGKILL",
+    "kill": "died without a message, as after SIGKILL",
     "crash": "crashed (Segmentation fault)",
     "exit": "ended with exit code 7",
     "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",
@@ -95,7 +95,7 @@ def test_a_simulator_that_always_raises_ends_the_run_with_its_own_error(tmp_path
                     "rollout.num_workers=1")  # fmt: skip
     with pytest.raises(RunError, match="ArithmeticError: the solver diverged") as raised:
         rlpipe.train(config)
-    assert "replaced 4 times in a row" in str(raised.value)
+    assert "restarted 4 times in a row" in str(raised.value)
     (run,) = tmp_path.glob("*/*/run.json")
     contents = json.loads(run.read_text())
     assert contents["status"] == "failed"

@@ -41,11 +41,11 @@ def placed(folder: Path, *wishes: str) -> dict[str, Any]:
     try:
         plan = stages(engine._config)
         engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
-        found = ray.get([part.actor.__ray_call__.remote(node_and_gpus) for part in engine.parts])
+        found = ray.get([actor.handle.__ray_call__.remote(node_and_gpus) for actor in engine.actors])
         engine.start_logger(None, None, engine._config, None)  # its process is enough
-        _, logger = ray.get(engine._logger.actor.__ray_call__.remote(node_and_gpus))
+        _, logger = ray.get(engine._logger.handle.__ray_call__.remote(node_and_gpus))
         names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
-        landed = {names[node]: count for node, count in engine._gang.landed("rollout worker").items()}
+        landed = {names[node]: count for node, count in engine._placement.bundles_by_node("rollout worker").items()}
         return {"actors": [(names[node], gpus) for node, gpus in found], "logger": logger, "landed": landed}
     finally:
         engine.close()

@@ -18,7 +18,8 @@ from rlpipe.algorithms import ppo
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
-from rlpipe.distributed.placement import LEARNER, SERVER, Node, parts, shortage
+from rlpipe.distributed.placement import Node, run_bundles, shortage
+from rlpipe.distributed.roles import Role
 from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import normalize
 from rlpipe.functional.aggregation import loss_weights
@@ -404,9 +405,9 @@ class TestNumber:
 
     NODES = (Node("head", {"CPU": 2.0}, {}), Node("gpu", {"CPU": 2.0, "GPU": 2.0}, {"role": "learner"}))
 
-    def learners(self, tmp_path, algorithm, *overrides, nodes=NODES, part=LEARNER):
+    def learners(self, tmp_path, algorithm, *overrides, nodes=NODES, role=Role.LEARNER):
         config = load_config(to_mapping(run_config(tmp_path, algorithm)), overrides)
-        return [bundle.resources for bundle in parts(config, nodes) if bundle.part == part]
+        return [bundle.resources for bundle in run_bundles(config, nodes) if bundle.role == role]
 
     def test_two_gpus_are_two_learners(self, tmp_path):
         assert self.learners(tmp_path, PPO) == [{"GPU": 1.0}] * 2
@@ -421,7 +422,7 @@ class TestNumber:
 
     def test_learners_that_need_nothing_have_a_place_beside_fewer_workers(self, tmp_path):
         config = load_config(to_mapping(run_config(tmp_path, PPO)), ["learner.num_learners=2", "rollout.num_workers=1"])
-        assert shortage(parts(config, self.NODES[:1]), self.NODES[:1]) is None
+        assert shortage(run_bundles(config, self.NODES[:1]), self.NODES[:1]) is None
 
     @pytest.mark.parametrize(
         ("gpus", "servers", "learners", "of_servers"),
@@ -431,7 +432,7 @@ class TestNumber:
         nodes = (Node("gpu", {"CPU": 8.0, "GPU": gpus}, {}),)
         served = ["rollout.inference=server", f"rollout.num_inference_servers={servers}", "rollout.num_workers=3"]
         assert self.learners(tmp_path, PPO, *served, nodes=nodes) == [{"GPU": 1.0}] * learners
-        found = self.learners(tmp_path, PPO, *served, nodes=nodes, part=SERVER)
+        found = self.learners(tmp_path, PPO, *served, nodes=nodes, role=Role.INFERENCE_SERVER)
         assert [bundle.get("GPU", 0.0) for bundle in found] == [of_servers] * servers
 
     def test_inference_servers_on_other_nodes_cost_no_learner(self, tmp_path):

@@ -38,12 +38,12 @@ def test_a_line_that_finds_no_room_leaves_the_file_whole_and_comes_later(small_d
     ballast = fill(small_disk)
     directory.append("episodes.jsonl", [{"iteration": 2, "note": "y" * 10_000}])
     directory.append("metrics.jsonl", [{"iteration": 2, "note": "x" * 10_000}])
-    assert directory.trouble is not None
-    assert directory.settle() == 1
+    assert directory.write_error is not None
+    assert directory.write_pending() == 1
     assert (small_disk / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
     ballast.unlink()
-    assert directory.settle() == 0
-    assert directory.trouble is None
+    assert directory.write_pending() == 0
+    assert directory.write_error is None
     for name, iterations in (("metrics.jsonl", [1, 2]), ("episodes.jsonl", [2])):
         written = (small_disk / name).read_text().splitlines()
         assert [json.loads(line)["iteration"] for line in written] == iterations

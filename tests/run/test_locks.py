@@ -10,7 +10,7 @@ import pytest
 from rlpipe.errors import ConfigError
 from rlpipe.run.locks import Lock, TemporaryLock
 from rlpipe.run.resume import locked_run
-from tests.conftest import scripted
+from tests.helpers.runs import scripted
 
 KINDS = pytest.mark.parametrize("kind", [Lock, TemporaryLock])
 

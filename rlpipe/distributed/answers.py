@@ -1,0 +1,78 @@
+"""Waiting for the answers of actors, without Ray's exception types."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.errors import ConfigError
+
+
+class CallError(Exception):
+    """A call of an actor failed.
+
+    Attributes:
+        error: Ray's exception.
+        refusal: the ConfigError that the actor raised; None if it raised something else or did not raise.
+        is_loss: True if a process or an object is gone; False if code in the actor raised.
+        lost_actor: Ray's id of the actor that is gone; None if unknown.
+    """
+
+    def __init__(
+        self,
+        error: BaseException,
+        *,
+        refusal: ConfigError | None = None,
+        is_loss: bool = False,
+        lost_actor: str | None = None,
+    ) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.refusal = refusal
+        self.is_loss = is_loss
+        self.lost_actor = lost_actor
+
+
+class Answers(Protocol):
+    """Source of answers, with its clock."""
+
+    def wait(self, refs: Sequence[Any], timeout: float) -> Sequence[Any]:
+        """Waits until there is an answer or the time is over; returns the references that have one."""
+
+    def get(self, refs: Any, timeout: float | None = None) -> Any:
+        """Returns the answer to a reference, or the list of answers to a list of references.
+
+        Raises:
+            TimeoutError: not all answers came in time.
+            CallError: a call failed; of a list, the first that is found.
+        """
+
+    def now(self) -> float:
+        """Returns the seconds of a clock that never goes back."""
+
+
+class RayAnswers:
+    """Implements ``Answers`` for references of Ray objects."""
+
+    def wait(self, refs: Sequence[Any], timeout: float) -> Sequence[Any]:
+        done, _ = ray.wait(list(refs), timeout=timeout, fetch_local=False)
+        return list(done)
+
+    def get(self, refs: Any, timeout: float | None = None) -> Any:
+        try:
+            return ray.get(refs, timeout=timeout)
+        except RayError as error:
+            if isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError):  # not one inside the actor
+                raise TimeoutError(str(error)) from error
+            lost_actor = error.actor_id if isinstance(error, RayActorError) else None
+            raise CallError(
+                error, refusal=user_error(error), is_loss=means_loss(error), lost_actor=lost_actor
+            ) from error
+
+    def now(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,39 @@
+"""Causes of a failed Ray job that can be read from its log."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from rlpipe.doctor.versions import requirements
+
+_WRONG_PYTHON = re.compile(r"^(\S*python\S*): No module named '?(\w+)", re.MULTILINE)
+"""Line of a Python that lacks rlpipe, written by itself, or something rlpipe needs, written by ``rlpipe.__main__``."""
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+_NO_PYTHON = re.compile(r"\bpython: (command )?not found")
+_ADVICE = (
+    "A job runs with the first python in the PATH of `ray start`, so Ray was started outside the environment of "
+    "rlpipe. Activate it on every node before Ray starts, such as `source .venv/bin/activate && ray start --head`, or "
+    "give this job its own: --env PATH=/path/to/.venv/bin:/usr/bin:/bin."
+)
+
+
+def advice_on(log: str) -> str:
+    """Returns what to do about a job that ran in the wrong environment; empty for any other cause.
+
+    Args:
+        log: end of the job's log.
+    """
+    if found := _WRONG_PYTHON.search(log):
+        return f"The cluster ran the job with {found[1]}, which has no package {found[2]}. {_ADVICE}"
+    if (found := _MISSING_MODULE.search(log)) and _is_required(found[1]):
+        return f"The cluster ran the job with a Python that has no package {found[1]}. {_ADVICE}"
+    if _NO_PYTHON.search(log):
+        return f"The cluster found no python for the job. {_ADVICE}"
+    return ""
+
+
+def _is_required(module: str) -> bool:
+    """True if a top-level module belongs to a package that rlpipe requires."""
+    needed = {requirement.name.lower() for requirement in requirements()}
+    return any(name.lower() in needed for name in metadata.packages_distributions().get(module, []))

@@ -1,0 +1,122 @@
+"""Starts the actors of a run, each at its place on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from rlpipe.collection.inference import InferenceServer
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.schema import Config, Stage
+from rlpipe.config.selection import algorithm_class
+from rlpipe.distributed.actors import Actor
+from rlpipe.distributed.nodes import own_node_id, pinned_to
+from rlpipe.distributed.placement import Bundle
+from rlpipe.distributed.placement_group import RunPlacement
+from rlpipe.distributed.roles import Role
+from rlpipe.trajectory import Float32
+
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+class ServerHandle:
+    """Implements ``rlpipe.collection.served_policy.PolicyServer`` in a worker's process."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Any:
+        method = InferenceServer.act.__name__
+        return ray.get(self._handle.call.remote(method, rank, version, observations, noise, each))
+
+    def release(self, rank: int) -> None:
+        ray.get(self._handle.call.remote(InferenceServer.release.__name__, rank))
+
+
+class Launcher:
+    """Starts actors; implements ``rlpipe.distributed.worker_pool.WorkerFactory``.
+
+    Bundles are numbered as in ``rlpipe.distributed.placement.run_bundles``: workers, learners, servers.
+
+    Attributes:
+        num_workers: number of rollout workers.
+        num_learners: number of learners.
+        num_servers: number of inference servers.
+        servers: present inference servers.
+        incarnation: number of times the run was resumed.
+        placement: reserved places; None before ``begin``.
+    """
+
+    def __init__(self, config: Config, bundles: Sequence[Bundle]) -> None:
+        """Counts the actors; starts none."""
+        self._config = config
+        self.num_workers, self.num_learners, self.num_servers = (
+            sum(bundle.role == role for bundle in bundles)
+            for role in (Role.ROLLOUT_WORKER, Role.LEARNER, Role.INFERENCE_SERVER)
+        )
+        self.servers: list[Actor] = []
+        self.incarnation = 0
+        self.placement: RunPlacement | None = None
+        self.plan_ref: Any = None
+
+    def begin(self, placement: RunPlacement, plan: Sequence[Stage], incarnation: int) -> None:
+        """Takes the reserved places and the stages of the run."""
+        self.placement, self.plan_ref, self.incarnation = placement, ray.put(plan), incarnation
+
+    def _place(self, index: int) -> dict[str, Any]:
+        assert self.placement is not None
+        return self.placement.place(index)
+
+    def start_worker(self, rank: int, life: int) -> Actor:
+        """Starts the worker of a rank; ``life`` counts the workers of this rank before it."""
+        return self._worker(Role.ROLLOUT_WORKER.actor_name(rank), rank, life, **self._place(rank))
+
+    def start_spare(self, node: str) -> Actor:
+        """Starts a worker without a rank, which will use the CPUs reserved for the worker it replaces."""
+        name = Role.ROLLOUT_WORKER.actor_name("spare")
+        return self._worker(name, 0, 0, num_cpus=0, scheduling_strategy=pinned_to(node))
+
+    def _worker(self, name: str, rank: int, life: int, **options: Any) -> Actor:
+        environment = {**_NO_GPU, "OMP_NUM_THREADS": "1"}  # simulators on CPU must not see a GPU
+        worker = Actor(Role.ROLLOUT_WORKER, name, "rlpipe.collection.worker:RolloutWorker", environment, **options)
+        worker.make(self.plan_ref, rank, self.num_workers, self.incarnation, self.server_of(rank), life)
+        return worker
+
+    def assign(self, spare: Actor, rank: int, life: int) -> None:
+        """Gives a spare a rank and a life."""
+        spare.call(RolloutWorker.take_over, rank, life, self.incarnation, self.server_of(rank))
+
+    def server_of(self, rank: int) -> ServerHandle | None:
+        """Returns the inference server of a worker, or None if workers hold the policy themselves."""
+        return ServerHandle(self.servers[rank % self.num_servers].handle) if self.servers else None
+
+    def start_servers(self) -> None:
+        """Starts the processes of the inference servers."""
+        self.servers = [self._start_server(index) for index in range(self.num_servers)]
+
+    def _start_server(self, index: int) -> Actor:
+        options = self._place(self.num_workers + self.num_learners + index)
+        threads = {"OMP_NUM_THREADS": str(max(1, int(options["num_cpus"])))}
+        return Actor(
+            Role.INFERENCE_SERVER,
+            Role.INFERENCE_SERVER.actor_name(index),
+            "rlpipe.collection.inference:InferenceServer",
+            threads if options["num_gpus"] else {**threads, **_NO_GPU},
+            max_concurrency=self.num_workers + 2,  # a request of each worker, and two calls of the driver
+            **options,
+        )
+
+    def start_learner(self, rank: int) -> Actor:
+        """Starts the process of a learner."""
+        options = self._place(self.num_workers + rank)
+        name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
+        hidden = {} if options["num_gpus"] else _NO_GPU
+        return Actor(Role.LEARNER, name, algorithm_class(self._config).learner, hidden, **options)
+
+    @staticmethod
+    def start_logger() -> Actor:
+        """Starts the process of the metric logger on the driver's node, where the run directory is."""
+        name, path = Role.METRIC_LOGGER.actor_name(), "rlpipe.run.metric_logger:MetricLogger"
+        return Actor(Role.METRIC_LOGGER, name, path, _NO_GPU, num_cpus=0, scheduling_strategy=pinned_to(own_node_id()))

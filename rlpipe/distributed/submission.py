@@ -1,0 +1,190 @@
+"""Everything a Ray job is made from: command, package, environment variables."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from rich.filesize import decimal
+
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from rlpipe.demonstrations.checks import check_demonstrations
+from rlpipe.distributed.packages import Package, package
+from rlpipe.errors import ConfigError
+from rlpipe.secrets import check_no_secrets, redacted
+
+FORWARDED = (
+    "MLFLOW_TRACKING_URI", "SWANLAB_API_HOST", "SWANLAB_WEB_HOST", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE",
+)  # fmt: skip
+"""Environment variables that every job gets: where backends send to. None of them holds a credential."""
+_COMMAND = ("python", "-m", "rlpipe", "train")
+_LOG_PATH = "runner.logger.log_path"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Everything a job is made from.
+
+    Attributes:
+        command: shell command.
+        package: its working directory.
+        variables: its environment variables.
+        about: metadata that the dashboard shows; ``job_name`` becomes the beginning of the job's id.
+        results: folder of its runs on the cluster, absolute or in the home folder of the user that runs Ray.
+        held_back: variables of ``FORWARDED`` that are not sent, because they hold a password.
+    """
+
+    command: str
+    package: Package
+    variables: Mapping[str, str]
+    about: Mapping[str, str]
+    results: str
+    held_back: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Run to start or to resume on the cluster.
+
+    Attributes:
+        command: shell command.
+        name: name of the experiment.
+        results: folder of its runs on the cluster.
+        files: files and folders that it needs of the working directory, the configuration first.
+    """
+
+    command: str
+    name: str
+    results: str
+    files: tuple[str, ...] = ()
+
+
+def prepare(
+    source: str | None,
+    overrides: Sequence[str],
+    *,
+    folder: Path,
+    resume: str | None = None,
+    env: Sequence[str] = (),
+    excludes: Sequence[str] = (),
+    max_megabytes: float = 100.0,
+    stop_wait: int = 300,
+) -> Submission:
+    """Checks a configuration, and puts together what a job needs to run it. Nothing is sent.
+
+    Args:
+        source: YAML file in the folder; None to resume.
+        overrides: ``key=value``.
+        folder: the working directory, absolute, which the job gets.
+        resume: run directory on the cluster to continue.
+        env: more environment variables, ``NAME`` or ``NAME=value``.
+        excludes: more patterns to leave out of the package.
+        max_megabytes: size above which the package is refused.
+        stop_wait: seconds that a stopped job has before it is killed; Ray's default of 3 saves nothing.
+    Raises:
+        ConfigError: the configuration cannot be run, or the package is too big.
+    """
+    variables = {**_environment(env, os.environ), "RAY_JOB_STOP_WAIT_TIME_S": str(stop_wait)}
+    if resume is not None:
+        order = _resumed(resume, overrides)
+    else:
+        assert source is not None
+        order = _new(source, overrides, folder)
+    sent = package(folder, named=order.files, excludes=excludes)
+    _check_size(sent, max_megabytes)
+    held_back = tuple(name for name in FORWARDED if name in os.environ and name not in variables)
+    about = {"rlpipe": metadata.version("rlpipe")} | ({"config": order.files[0]} if order.files else {})
+    return Submission(order.command, sent, variables, {**about, "job_name": order.name}, order.results, held_back)
+
+
+def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
+    config = load_config(source, overrides)
+    if config.demos is None or not Path(config.demos).is_absolute() or Path(config.demos).exists():
+        check_demonstrations(config)
+    files = _needed_files(config, source, folder)
+    logger = config.runner.logger
+    log_path, name = logger.log_path.removeprefix("~/"), logger.experiment_name
+    # Ray deletes the working directory with the job, so a relative folder of runs is moved to the home folder.
+    others = [change for change in overrides if change.partition("=")[0] != _LOG_PATH]
+    command = f"{shlex.join([*_COMMAND, files[0], *others])} {_LOG_PATH}={_cluster_path(log_path)}"
+    return _Order(command, name, f"{log_path}/{name}", tuple(files))
+
+
+def _resumed(run: str, overrides: Sequence[str]) -> _Order:
+    run = run.removeprefix("~/")
+    check_no_secrets({"overrides": dict(OmegaConf.from_dotlist(list(overrides)))}, os.environ)
+    command = f"{shlex.join(_COMMAND)} --resume {_cluster_path(run)} {shlex.join(overrides)}".strip()
+    return _Order(command, Path(run).parent.name, run)
+
+
+def _check_size(sent: Package, max_megabytes: float) -> None:
+    if sent.size > max_megabytes * 1e6:
+        largest = ", ".join(f"{name} ({decimal(size)})" for name, size in sent.largest()[:5])
+        raise ConfigError(
+            f"the package would have {decimal(sent.size)} in {len(sent.files):,} files, and --max-package is "
+            f"{max_megabytes:g} MB. Largest are {largest}. Leave out what the job does not need, with --exclude or a "
+            "line in .rayignore; data belongs on the cluster, with its absolute path in the configuration."
+        )
+
+
+def job_id(submission: Submission) -> str:
+    """Returns a new id, which begins with the job's name."""
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in submission.about["job_name"])
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _cluster_path(path: str) -> str:
+    """Returns a path as a word of a shell on the cluster; a relative one is in the home folder there."""
+    return shlex.quote(path) if Path(path).is_absolute() else f'"$HOME"/{shlex.quote(path)}'
+
+
+def _needed_files(config: Config, source: str, folder: Path) -> list[str]:
+    """Returns the files of the folder that a configuration needs, itself first.
+
+    Absolute paths in a configuration are paths on the cluster.
+
+    Raises:
+        ConfigError: a file is not in the folder.
+    """
+    needed = [("CONFIG", str(Path(source).absolute()))]
+    for key, path in (("demos", config.demos), ("policy.warm_start", getattr(config.policy, "warm_start", None))):
+        if path is not None and not Path(path).is_absolute():
+            needed.append((key, path))
+            if key == "demos" and Path(path).with_suffix(".json").exists():
+                needed.append((key, str(Path(path).with_suffix(".json"))))
+    found = []
+    for key, path in needed:
+        whole = Path(os.path.abspath(folder / path))  # a link in the folder counts as in the folder
+        if not whole.exists() or not whole.is_relative_to(folder):
+            raise ConfigError(
+                f"{key} is {path}, but a job only gets the folder it is sent from, {folder}, and that "
+                f"{'does not hold it' if whole.exists() else 'holds no such file'}. Go to a folder that holds all it "
+                "needs, or give an absolute path that exists on the cluster."
+            )
+        found.append(whole.relative_to(folder).as_posix())
+    return found
+
+
+def _environment(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of ``FORWARDED`` that are set, and those that were asked for.
+
+    Raises:
+        ConfigError: one that was asked for is not set.
+    """
+    found = {
+        name: environ[name] for name in FORWARDED if name in environ and redacted(environ[name], {}) == environ[name]
+    }
+    for entry in names:
+        name, given, value = entry.partition("=")
+        if not given and name not in environ:
+            raise ConfigError(f"--env {name}: this variable is not set here. Set it, or write --env {name}=value.")
+        found[name] = value if given else environ[name]
+    return found

@@ -1,0 +1,185 @@
+"""Facts about a machine: processor, memory, limits, disk, GPUs, packages."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+DECIDES_NUMBERS = ("numpy", "torch", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe")
+"""Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
+_DRIVER_SECONDS, _RENDERING_SECONDS = 15, 30
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about one machine; None where it does not tell or was not asked.
+
+    Attributes:
+        python: version of Python.
+        packages: version of each package that was asked for and is installed.
+        source: digest of rlpipe's own files, which a version alone does not distinguish.
+        cpus: CPUs that this process may use.
+        memory: bytes, of the container if there is one.
+        available: bytes of it that are free.
+        shared_memory: bytes of /dev/shm.
+        open_files: limit of a process.
+        processes: limit of the user or the container.
+        gpus: name, driver version and MiB of each GPU that the driver shows.
+        gpu_trouble: message of the driver if it cannot show them.
+        scratch: folder of temporary files.
+        full: share of its disk in use.
+        cuda: version that torch was built for; empty for none.
+        devices: number of GPUs that torch can use.
+        rendering: True if SAPIEN finds a Vulkan device; None without SAPIEN.
+    """
+
+    python: str
+    packages: Mapping[str, str]
+    source: str
+    cpus: float
+    memory: int | None
+    available: int | None
+    shared_memory: int | None
+    open_files: int | None
+    processes: int | None
+    gpus: tuple[str, ...]
+    gpu_trouble: str
+    scratch: str
+    full: float
+    cuda: str | None = None
+    devices: int | None = None
+    rendering: bool | None = None
+
+
+def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
+    """Returns the facts about the machine this runs on.
+
+    Args:
+        packages: names of the packages to look for.
+        deep: also load torch here, and SAPIEN in a process of its own, which takes seconds.
+    """
+    gpus, trouble = _gpus()
+    cuda, devices = _torch() if deep else (None, None)
+    scratch = scratch_folder()
+    disk = shutil.disk_usage(scratch)
+    memory, available = _memory()
+    return Facts(
+        python=platform.python_version(),
+        packages={name: found for name in {*packages, *DECIDES_NUMBERS} if (found := installed_version(name))},
+        source=_source_digest(),
+        cpus=_cpus(),
+        memory=memory,
+        available=available,
+        shared_memory=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
+        open_files=_limit("RLIMIT_NOFILE"),
+        processes=_least(_limit("RLIMIT_NPROC") if os.geteuid() else None, _number("/sys/fs/cgroup/pids.max")),
+        gpus=gpus,
+        gpu_trouble=trouble,
+        scratch=scratch,
+        full=1 - disk.free / disk.total,
+        cuda=cuda,
+        devices=devices,
+        rendering=_rendering() if deep else None,
+    )
+
+
+def scratch_folder() -> str:
+    """Returns the folder in which Ray keeps its temporary files."""
+    return os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package, or None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent.parent
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def _cpus() -> float:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    allowed, _, period = quota.read_text().partition(" ") if quota.is_file() else ("max", "", "")
+    return float(usable) if allowed == "max" else min(usable, int(allowed) / int(period))
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """Returns the bytes of memory, of the container if there is one, and how many are free."""
+    free: dict[str, int] = {}
+    if (file := Path("/proc/meminfo")).is_file():
+        free = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file.read_text().splitlines()}
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
+    left = None if allowed is None or used is None else allowed - used
+    return _least(total, allowed), _least(free.get("MemAvailable"), left)
+
+
+def _number(path: str) -> int | None:
+    """Returns the number in a file of the kernel; None if there is no file or no limit."""
+    text = Path(path).read_text().strip() if Path(path).is_file() else ""
+    return int(text) if text.isdigit() else None
+
+
+def _limit(name: str) -> int | None:
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _gpus() -> tuple[tuple[str, ...], str]:
+    """Returns the GPUs that nvidia-smi shows, and its message if it cannot."""
+    if shutil.which("nvidia-smi") is None:
+        return (), ""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return (), str(error)
+    lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    if answer.returncode == 0:
+        return tuple(lines), ""
+    return (), lines[0] if lines else f"exit code {answer.returncode}"
+
+
+def _torch() -> tuple[str | None, int | None]:
+    """Returns the CUDA version that torch was built for, and the number of GPUs it can use."""
+    try:
+        import torch
+    except Exception:  # the check of the packages reports it
+        return None, None
+    return torch.version.cuda or "", torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _rendering() -> bool | None:
+    """True if SAPIEN can render, tried in a process of its own because a bad driver may crash it."""
+    if importlib.util.find_spec("sapien") is None:
+        return None
+    code = "import sapien.render; sapien.render.RenderMaterial()"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_RENDERING_SECONDS, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False

@@ -1,0 +1,100 @@
+"""Trials of the configured simulators: made, reset and stepped once before a run."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
+from rlpipe.config.stages import stages
+from rlpipe.doctor.results import CheckResult, fail, ok
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import resolve
+
+_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Trial of a simulator.
+
+    Attributes:
+        task: name of the simulator's task, and what it is for.
+        failure: what went wrong; empty if nothing did.
+        start: seconds to make it.
+        reset: seconds of the first reset.
+        speed: steps per second of one environment, by the median, because the first step is slow.
+        peak: bytes of the process.
+    """
+
+    task: str
+    failure: str = ""
+    start: float = 0.0
+    reset: float = 0.0
+    speed: float = 0.0
+    peak: float = 0.0
+
+
+def simulators(config: Config) -> dict[str, Any]:
+    """Returns the options of each different simulator of a run by its first use: a stage, or evaluation."""
+    uses = {stage.name: stage.config.env.train for stage in stages(config)} | {"evaluation": config.env.eval}
+    found: dict[str, Any] = {}
+    for use, options in uses.items():
+        single = replace(options, total_num_envs=1)
+        if single not in found.values():
+            found[use] = single
+    return found
+
+
+def try_simulators(configured: Mapping[str, Any]) -> list[Trial]:
+    """Makes each simulator in this process, resets it and takes ten steps."""
+    return [_try(f"{getattr(options, 'id', options.name)} ({use})", options) for use, options in configured.items()]
+
+
+def _try(task: str, options: Any) -> Trial:
+    try:
+        return _timed_trial(task, options)
+    except ConfigError as error:
+        return Trial(task, str(error))
+    except Exception as error:
+        return Trial(task, f"{type(error).__name__}: {error}")
+
+
+def _timed_trial(task: str, options: Any) -> Trial:
+    import resource
+
+    began = time.perf_counter()
+    simulator = resolve("envs", options.name, "env.train.name").make(options, 1, lambda _: FIRST_TRAINING_SEED)
+    made = time.perf_counter()
+    observations, _ = simulator.reset()
+    reset = time.perf_counter()
+    spec, noise, seconds = simulator.spec, np.random.default_rng(0), []
+    finite = bool(np.isfinite(observations).all())
+    for _ in range(_STEPS):
+        if spec.num_actions is not None:
+            actions = noise.integers(spec.num_actions, size=1)
+        else:
+            actions = spec.clip(noise.standard_normal((1, spec.action_dim), dtype=np.float32))
+        step_began = time.perf_counter()
+        step = simulator.step(actions)
+        seconds.append(time.perf_counter() - step_began)
+        finite &= bool(np.isfinite(step.successors).all() and np.isfinite(step.rewards).all())
+    simulator.close()
+    if not finite:
+        return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Trial(task, "", made - began, reset - made, 1 / statistics.median(seconds), peak)
+
+
+def check_trial(trial: Trial) -> CheckResult:
+    """Judges the trial of a simulator."""
+    if trial.failure:
+        return fail("simulator", f"{trial.task}: {trial.failure}", "try it alone: rlpipe train CONFIG --local")
+    speed = f"{trial.task}: {trial.speed:,.0f} steps/s, reset {1000 * trial.reset:,.0f} ms"
+    return ok("simulator", f"{speed}; loaded in {trial.start:.1f} s, {trial.peak / 1e9:.1f} GB of memory")

@@ -1,0 +1,49 @@
+"""Provenance of a run: the software, the machines, the seeds and the protocol behind its numbers."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlpipe.config.protocol import protocol
+from rlpipe.config.schema import Config
+
+_PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien")
+
+
+def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of ``run.json`` that a resume writes again."""
+    return {
+        "versions": versions(),
+        "git_commit": _git_commit(),
+        "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
+        "cluster": dict(cluster),
+        "protocol": protocol(config),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the installed packages on which numbers depend."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_commit() -> str | None:
+    """Returns the commit of the checkout that this package runs from; None for an installed package."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
