@@ -485,14 +485,11 @@ class TestOnACluster:
     pytestmark = on_a_cluster
 
     def test_a_job_that_succeeds_ends_with_0(self, head):
-        short = [
-            "runner.total_timesteps=32",
-            "rollout.horizon=16",
-            "env.train.total_num_envs=2",
-            "evaluation.episodes=2",
-        ]
-        short += ["policy.hidden_sizes=[8]", "rollout.num_workers=1", "algorithm.num_minibatches=2"]
-        short += ["runner.logger.logger_backends=[console]"]
+        short = (
+            "runner.total_timesteps=32", "rollout.horizon=16", "env.train.total_num_envs=2", "evaluation.episodes=2",
+            "policy.hidden_sizes=[8]", "rollout.num_workers=1", "algorithm.num_minibatches=2",
+            "runner.logger.logger_backends=[console]",
+        )  # fmt: skip
         ended = head.submit("configs/ppo_cartpole.yaml", *short, folder=REPOSITORY, ANOTHER_SECRET="open-sesame")
         assert ended.returncode == 0, ended.stderr
         assert "completed" in ended.stdout
