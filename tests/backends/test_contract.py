@@ -55,7 +55,7 @@ def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path, name):
     """The run and all its processes die at some moment; the backend may only hold what the resumed run says too."""
     overrides = (
         f"runner.logger.logger_backends=[{name}]", "runner.total_timesteps=1280", "runner.save_interval=3",
-        "env.train.step_seconds=0.01", *STORES[name].OPTIONS,
+        "env.train.step_seconds=0.01", "runner.logger.finish_timeout=200", *STORES[name].OPTIONS,
     )  # fmt: skip
     (tmp_path / "c.yaml").write_text(to_yaml(scripted(tmp_path, *overrides)), encoding="utf-8")
     process = rlpipe_command("train", str(tmp_path / "c.yaml"), "--local")

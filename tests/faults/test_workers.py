@@ -131,22 +131,6 @@ def test_a_spare_takes_the_place_of_a_worker(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_node_has_a_spare_from_the_start_if_wanted(tmp_path):
-    interruption = Interruption()
-
-    def interrupt() -> bool:
-        if seen := bool(processes("rollout-spare")):
-            interruption.request("the test")
-        return seen
-
-    config = faulty(tmp_path, "", "rollout.spares=always", "env.train.step_seconds=0.01",
-                    "runner.total_timesteps=1_000_000")  # fmt: skip
-    with beside(interrupt):
-        run = rlpipe.train(config, interruption=interruption).directory
-    assert not (run / "events.jsonl").is_file() or not events(run, "restarted")
-
-
-@pytest.mark.soak
 def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(tmp_path):
     config = faulty(tmp_path, "kill", "env.train.at=100", "rollout.max_restarts=0")
     with pytest.raises(RunError, match=r"rollout\.max_restarts") as raised:

@@ -22,8 +22,9 @@ STORES = {
 
 
 def trained(folder: Path, name: str, *overrides: str) -> RunDirectory:
-    """A finished run that showed in a backend while it went on."""
-    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", *STORES[name].OPTIONS, *overrides)
+    """A finished run that fed a backend while it ran, and waited for it at the end however busy the machine was."""
+    patient = "runner.logger.finish_timeout=200"
+    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", patient, *STORES[name].OPTIONS, *overrides)
     return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
