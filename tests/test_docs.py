@@ -53,6 +53,20 @@ def test_what_a_metric_says_of_itself_is_a_sentence(metric):
 # --- configuration.md: one table row for each key, | `key` | default | ...
 
 
+CONFIGURATION = runpy.run_path(str(DOCS / "generate_configuration.py"))
+
+
+def test_the_tables_of_the_configuration_are_up_to_date():
+    written = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert written == CONFIGURATION["page"](written), "run: python docs/generate_configuration.py"
+
+
+def test_what_a_key_says_of_itself_is_a_sentence():
+    for key in (key for keys in CONFIGURATION["sections"]().values() for key in keys):
+        assert re.match(r"[A-Z`]", key.meaning), key
+        assert key.meaning.endswith("."), key
+
+
 def default(field: dataclasses.Field) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default

@@ -31,7 +31,7 @@ class AlgorithmConfig:
 
     name: str
     """``ppo``, ``grpo``, ``sac``, ``rlpd``, ``behaviour_cloning``, or ``package.module:Class``. Without an
-    ``algorithm`` group: ``ppo``."""
+    ``algorithm`` section: ``ppo``."""
 
     def __post_init__(self) -> None:
         """Checks options that depend on each other; a subclass that adds some calls this first."""

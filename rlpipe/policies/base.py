@@ -35,7 +35,7 @@ class PolicyConfig:
     """Base of every policy's configuration."""
 
     name: str
-    """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` group: ``mlp``."""
+    """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` section: ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
 
