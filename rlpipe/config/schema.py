@@ -118,7 +118,7 @@ class RunnerConfig:
     """Number of newest checkpoints that are kept."""
     max_recoveries: int = option(20, least=0, unit="times", affects=_COURSE)
     """How often a run returns to its last checkpoint because its learner, its metric logger or an inference server died
-    (docs/architecture.md#parts-that-die), before it gives up."""
+    (docs/architecture.md#failures-of-actors), before it gives up."""
     keep_best: bool = option(True, affects=_COURSE)
     """Also keep the checkpoint with the best evaluation. If no checkpoint is due after the best evaluation so far, one
     is written for it. ``rlpipe evaluate RUN --best`` uses it."""
