@@ -10,7 +10,9 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis.evaluation_report import records_of
+from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
+from rlpipe.config.schema import Config
 from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
@@ -89,8 +91,7 @@ class EvaluatedRun:
 
         How the run was evaluated is taken from the protocol.
         """
-        skip = ("runner.seed", "runner.logger.", "evaluation.", "env.eval.")
-        kept = {key: value for key, value in self.config.items() if not key.startswith(skip)}
+        kept = {key: value for key, value in self.config.items() if Affects.COMPARISON in affected_by(Config, key)}
         if (origin := self.config.get(WARM_START)) is not None:
             kept[WARM_START] = _experiment(origin)  # the experiment may have one run per seed
         return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
@@ -27,9 +28,6 @@ from rlpipe.run.provenance import versions
 from rlpipe.trajectory import Episode
 
 log = logging.getLogger("rlpipe")
-
-_PLAYS_NO_PART = ("evaluation.", "env.eval.", "runner.logger.", "rollout.", "cluster.", "learner.", "demos")
-"""Keys that stand in the protocol, or on which no episode of an evaluation depends."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class EvaluationReport:
         changes = {
             key: value
             for key, value in now.items()
-            if not key.startswith(_PLAYS_NO_PART) and before.get(key, value) != value  # a new version may add keys
+            if Affects.EVALUATION in affected_by(Config, key) and before.get(key, value) != value  # or a new key
         }
         return cls(
             metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),

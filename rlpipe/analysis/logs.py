@@ -172,7 +172,7 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
             row["iteration"],
             row["iteration"] / total,
             row["metrics"],
-            {name: view["percentiles"] for name, view in row.get("histograms", {}).items()},
+            {name: histogram["percentiles"] for name, histogram in row.get("histograms", {}).items()},
             row.get("nonfinite", {}),
         )
         for row in rows

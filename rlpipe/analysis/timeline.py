@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.spans import ITERATION, Span
+from rlpipe.run import shapes
 from rlpipe.run.directory import KEPT_ITERATIONS, TIMELINE, RunDirectory, read_jsonl
 
 _ALONG_THE_DATA = ("driver", "rollout", "inference", "learner", "metric-logger")
@@ -121,9 +123,12 @@ def chrome_trace(directory: RunDirectory, timeline: Timeline) -> dict[str, Any]:
 
     Times are microseconds since the start of the iteration. Spans of other iterations have their number in their name.
     """
-    cluster = directory.read_json()["cluster"]
+    cluster = files.read(directory.path / "run.json", shapes.ClusterRecord)["cluster"]
     places = cluster.get("parts", {})
-    anywhere = {"host": next((node["host"] for node in cluster.get("nodes", [])), "unknown"), "node": ""}
+    anywhere: shapes.ActorPlace = {
+        "host": next((node["host"] for node in cluster.get("nodes", [])), "unknown"),
+        "node": "",
+    }
     hosts = {actor: places.get(actor, anywhere) for actor in timeline.actors}
     nodes = list(dict.fromkeys(host["node"] for host in hosts.values()))
     threads = {

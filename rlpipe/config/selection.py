@@ -18,7 +18,7 @@ def number_of_workers(config: Config, room: int) -> int:
     if isinstance(wanted, int):
         return wanted
     environments = config.env.train.total_num_envs
-    shared = environments // getattr(config.algorithm, "group_size", 1)  # a group stays together
+    shared = environments // (config.algorithm.group_size or 1)  # a group stays together
     return max(count for count in range(1, shared + 1) if shared % count == 0 and count <= max(1, room))
 
 

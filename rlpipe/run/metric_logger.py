@@ -217,7 +217,7 @@ class MetricLogger:
         stage = int(row.metrics.get(m.STAGE.name, 0))
         config, found = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
-        target_kl = getattr(config, "target_kl", None)
+        target_kl = config.target_kl
         if target_kl is not None and epochs and epochs < config.update_epochs:
             message = (
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
@@ -315,44 +315,21 @@ def run_info(
 
 
 def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
-    """Numbers of a run that health rules speak of; those that its algorithm does not have are left out."""
-    algorithm = config.algorithm
-    penalised = getattr(algorithm, "kl_control", None) is not None
+    """Returns the numbers of a run that health rules refer to; those without a meaning for it are left out."""
+    task, algorithm = config.env.train, config.algorithm
     found = {
         "target": config.runner.health.target,
-        "eps_lo": getattr(algorithm, "clip_ratio_low", None),
-        "eps_hi": getattr(algorithm, "clip_ratio_high", None),
-        "vf_coef": getattr(algorithm, "value_coef", None),
-        "ent_coef": getattr(algorithm, "entropy_coef", None),
-        "kl_coef": algorithm.kl_coef if penalised else getattr(algorithm, "kl_beta", None),
-        "kl_target": algorithm.kl_target if penalised else None,
-        "n_epochs": getattr(algorithm, "update_epochs", None),
-        "minibatches_per_epoch": getattr(algorithm, "num_minibatches", None),
-        "largest_return": _largest_return(config),
+        **algorithm.health_variables(),
+        "largest_return": algorithm.largest_value(task),
         "n_eval_episodes": config.evaluation.episodes,
-        "ignore_terminations": config.env.train.ignore_terminations,
+        "ignore_terminations": task.ignore_terminations,
         "n_actions": info.num_actions,
         "action_dims": info.action_dims,
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _largest_return(config: Config) -> float | None:
-    """Largest discounted return there can be, for ManiSkill's rewards of at most 1 a step; None for others."""
-    task, discount = config.env.train, getattr(config.algorithm, "discount", 1.0)
-    mode = getattr(task, "reward_mode", None)
-    if getattr(config.algorithm, "entropy_backup", False):
-        return None  # its Q values hold entropy too
-    if mode == "sparse" and not task.ignore_terminations:
-        return 1.0  # success ends the episode
-    return 1.0 / (1.0 - discount) if mode in ("sparse", "normalized_dense") and discount < 1.0 else None
-
-
 def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
-    """Properties of a run that health rules ask for: those that follow from it, and those the user names."""
-    tags = {"no_clip_schedule", "gaussian_policy" if info.num_actions is None else "discrete_policy"}
-    if getattr(config.algorithm, "normalize_advantages", False):
-        tags.add("whitening")
-    if getattr(config.algorithm, "kl_control", None) == "adaptive":
-        tags.add("adaptive_kl")
-    return frozenset([*tags, *config.runner.health.tags])
+    """Returns the properties that health rules require: those that follow from the run, and those the user names."""
+    policy = "gaussian_policy" if info.num_actions is None else "discrete_policy"
+    return frozenset(["no_clip_schedule", policy, *config.algorithm.health_tags(), *config.runner.health.tags])

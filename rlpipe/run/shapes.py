@@ -167,6 +167,13 @@ class Cluster(TypedDict):
 
 
 @whole_file
+class ClusterRecord(TypedDict):
+    """Part of ``run.json`` that a timeline needs."""
+
+    cluster: Cluster
+
+
+@whole_file
 class EvalSimulator(TypedDict):
     """Simulator of an evaluation, in a protocol."""
 
@@ -213,7 +220,7 @@ class HealthRecord(TypedDict):
 
 
 @whole_file
-class RunRecord(HealthRecord):
+class RunRecord(ClusterRecord, HealthRecord):
     """``run.json``."""
 
     run_id: str
@@ -222,7 +229,6 @@ class RunRecord(HealthRecord):
     created: IsoTime
     status: Status
     incarnation: Count
-    cluster: Cluster
     protocol: Protocol
     resumed_after: NotRequired[list[Count]]
 

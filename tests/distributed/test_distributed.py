@@ -23,10 +23,8 @@ from tests.helpers import REPOSITORY
 from tests.helpers.runs import (
     from_ledger,
     lines,
-    rlpipe_command,
     scripted,
     without_timings,
-    write_config,
 )
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -134,27 +132,6 @@ def test_an_evaluation_depends_neither_on_the_number_of_workers_nor_on_a_place_f
         for count, more in ((1, []), (2, elsewhere))
     ]
     assert reports[0].metrics == reports[1].metrics
-
-
-@pytest.mark.soak
-def test_without_an_address_a_run_starts_a_ray_of_its_own_whatever_others_left_or_run(tmp_path):
-    """Beside the Ray of the tests, on the leftovers of a dead one, with a home folder where no token can be kept."""
-    with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
-        left = Path(short, "ray", "ray_current_cluster")
-        left.parent.mkdir()
-        left.write_text("127.0.0.1:1")  # where nothing answers
-        environment = {**own_ray(), "RAY_TMPDIR": short, "HOME": "/dev/null"}
-        run = [write_config(tmp_path), "runner.total_timesteps=64", f"runner.logger.log_path={tmp_path / 'own'}"]
-        process = rlpipe_command("train", *run, env=environment)
-        _, stderr = process.communicate(timeout=250)
-    assert process.returncode == 0, stderr
-    assert "Starting Ray on this machine" in stderr
-    assert ray.cluster_resources()["CPU"] == 2  # that of the tests is as it was
-
-
-def own_ray() -> dict[str, str]:
-    """The environment of a command that starts a Ray of its own beside the tests'."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
 @pytest.mark.maniskill

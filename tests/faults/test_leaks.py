@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
@@ -62,18 +64,23 @@ class Command:
     environment: dict[str, str]
 
     @classmethod
-    def of(cls, folder: Path) -> Command:
+    def of(cls, folder: Path, **changes: str) -> Command:
         (folder / "temporary").mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {"LEAK_TEST": str(folder), "TMPDIR": str(folder / "temporary"), "RAY_TMPDIR": "/tmp"}
         environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}  # torch's, one for all that a user runs
-        return cls(folder, environment | {"PYTHONPATH": str(REPOSITORY)})
+        return cls(folder, environment | {"PYTHONPATH": str(REPOSITORY)} | changes)
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output"
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rlpipe", "train", *arguments], cwd=REPOSITORY, env=self.environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        with self.output.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "rlpipe", "train", *arguments], cwd=REPOSITORY, env=self.environment,
+                stdout=output, stderr=output,
+            )  # fmt: skip
 
     def train(self, config: Config, number: signal.Signals | None = None) -> int:
         """Trains, sends a signal after three iterations, checks that nothing is left, and returns the exit code."""
@@ -120,8 +127,16 @@ def test_a_run_that_is_killed_leaves_nothing_behind_and_resumed_loses_and_repeat
 
 
 @pytest.mark.soak
-def test_a_run_that_completes_leaves_nothing_behind(tmp_path):
-    assert Command.of(tmp_path).train(endless(tmp_path, "runner.total_timesteps=128")) == 0
+def test_a_run_that_completes_leaves_nothing_behind_whatever_others_left_or_run(tmp_path, ray_cluster):
+    """Beside the Ray of the tests, on the leftovers of a dead one, with a home folder where no token can be kept."""
+    with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        leftover = Path(short, "ray", "ray_current_cluster")
+        leftover.parent.mkdir()
+        leftover.write_text("127.0.0.1:1")  # where nothing answers
+        command = Command.of(tmp_path, RAY_TMPDIR=short, HOME="/dev/null")
+        assert command.train(endless(tmp_path, "runner.total_timesteps=128")) == 0
+    assert "Starting Ray on this machine" in command.output.read_text()
+    assert ray.cluster_resources()["CPU"] == 2  # the Ray of the tests is as it was
 
 
 @pytest.mark.soak
