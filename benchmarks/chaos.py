@@ -1,8 +1,8 @@
-"""A run on a simulated cluster, in which something is killed (SIGKILL) at random every few seconds: a rollout worker,
-the learner, the metric logger, a node, the driver. Then: is every iteration there once, does every number follow from
-the ledger, is anything left behind, and was something learnt?
+"""Kills parts of a run on a simulated cluster at random every few seconds (SIGKILL): a rollout worker, the learner, the
+metric logger, a node, the driver. Then checks that every iteration is there once, that every number follows from the
+episode files, that no process is left behind, and that the policy has learnt.
 
-Prints a table and exits with 1 if anything is not as promised. The moments are random, but come from a seed.
+Prints a table and exits with 1 if a check fails. The moments are random, but follow from a seed.
 
     python benchmarks/chaos.py [--minutes 10] [--seed 0]
 """
@@ -39,12 +39,19 @@ PREFIXES = {"rollout worker": "rollout", "learner": "learner", "metric logger": 
 PAUSE = (1.0, 4.0)
 """Seconds between a recovery and the next fault."""
 PATIENCE = 120.0
-"""Seconds after which a fault that nobody told of counts as not noticed."""
+"""Seconds after which a fault without an event counts as not noticed."""
 
 
 @dataclass
 class Hit:
-    """One fault: what was killed and when, what the run said of it, and when its next row was there."""
+    """One fault.
+
+    Attributes:
+        target: kind of process or node that was killed.
+        moment: time of the kill.
+        event: event by which the run reported the fault; None if it did not.
+        recovered: seconds from the kill to the next row; None if there was none.
+    """
 
     target: str
     moment: float
@@ -53,12 +60,12 @@ class Hit:
 
     @property
     def lost(self) -> int:
-        """Iterations that were played again."""
+        """Number of iterations that were replayed."""
         return int((self.event or {"data": {}})["data"].get("discarded", 0))
 
 
 def configuration(folder: Path) -> Config:
-    """Two workers and a learner, each on a CPU of its own; PPO on a task that is learnt in a minute or two."""
+    """PPO on a task that is learnt in a minute or two; two workers and a learner, each on a CPU of its own."""
     return load_config(
         {
             "env": {"train": {"name": "tests.helpers.reach:Reach", "total_num_envs": 16, "step_seconds": 0.004}},
@@ -80,7 +87,7 @@ def configuration(folder: Path) -> Config:
 
 
 def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Random) -> bool:
-    """Kills one such thing; returns whether there was one."""
+    """Kills one process or node of this kind. Returns False if there is none."""
     if target == "driver":
         run.process.kill()
         run.process.wait()
@@ -104,25 +111,25 @@ def strike(target: str, run: Run, cluster: SimulatedCluster, chance: random.Rand
 
 
 def follow(hit: Hit, run: Run) -> None:
-    """Waits until the run has said what happened and has written its next iteration."""
+    """Waits until the run has reported the fault and written its next iteration."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         time.sleep(0.05)
         if run.process.poll() is not None:
             raise RuntimeError(f"the run ended with {run.process.returncode}:\n{run.output.read_text()[-3000:]}")
-        told = [e for e in run.events("restarted", "recovered", "resumed") if e["time"] > hit.moment]
-        if not told:
+        events = [e for e in run.events("restarted", "recovered", "resumed") if e["time"] > hit.moment]
+        if not events:
             continue
-        hit.event = told[0]
-        after = [row["time"] for row in run.rows() if row["time"] > told[0]["time"]]
+        hit.event = events[0]
+        after = [row["time"] for row in run.rows() if row["time"] > events[0]["time"]]
         if after:
             hit.recovered = after[0] - hit.moment
             return
 
 
 def report(hits: list[Hit], console: Console) -> None:
-    """The table."""
-    table = Table("fault", "count", "median", "worst", "iterations played again")
+    """Prints the table."""
+    table = Table("fault", "count", "median", "worst", "iterations replayed")
     for target in CHANCES:
         own = [hit for hit in hits if hit.target == target]
         seconds = [hit.recovered for hit in own if hit.recovered is not None]
@@ -133,7 +140,7 @@ def report(hits: list[Hit], console: Console) -> None:
 
 
 def main() -> int:
-    """Lets a run suffer, and looks at what it wrote."""
+    """Runs with faults, checks what the run wrote, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -156,10 +163,10 @@ def main() -> int:
                     follow(hit, run)
                     if target == "node":
                         cluster.add()  # not before: its processes would start on the same cores
-                    told = (
-                        "nobody noticed" if hit.event is None else f"{hit.recovered or 0:.1f} s: {hit.event['message']}"
+                    outcome = (
+                        "not noticed" if hit.event is None else f"{hit.recovered or 0:.1f} s: {hit.event['message']}"
                     )
-                    console.print(f"{len(hits):4d} {target}: {told}", soft_wrap=True, markup=False, highlight=False)
+                    console.print(f"{len(hits):4d} {target}: {outcome}", soft_wrap=True, markup=False, highlight=False)
             time.sleep(5)
             run.process.send_signal(signal.SIGTERM)
             code = run.process.wait(120)

@@ -1,12 +1,11 @@
-"""What inference on a server costs and what it saves: collection with a copy of the policy in every worker, against one
-server for all of them.
+"""Compares two kinds of collection: with a copy of the policy in every worker, and with one inference server for all.
 
-    python benchmarks/inference.py                 # steps per second of both, their ratio, and where a step's wait goes
+    python benchmarks/inference.py                 # steps per second of both, their ratio, and what a step waits for
 
-Both stand ready and collect a fragment of ManiSkill PushCube-v1 in turn, with the MLP and with a policy of about ten
+Both stay ready and collect a fragment of ManiSkill PushCube-v1 in turn, with the MLP and with a policy of about ten
 million parameters, half of which act. Nothing is learnt. The server waits for all workers
-(``rollout.inference_wait=null``), so that each pass has a row for every environment. It is on a GPU, if Ray finds one,
-else on one CPU. Machines are noisy: trust the ratios, which compare neighbours in time, more than the rates.
+(``rollout.inference_wait=null``), so that each pass has a row for every environment. It uses a GPU if Ray finds one,
+otherwise one CPU. Machines are noisy: trust the ratios, which compare neighbours in time, more than the rates.
 """
 
 from __future__ import annotations
@@ -38,8 +37,10 @@ WAYS = ("local", "server")
 OF_A_STEP = ("wait", "pass", "round trip")
 
 
-def stand_ready(inference: str, hidden_sizes: list[int], options: argparse.Namespace, orders: Connection) -> None:
-    """One process: collects a fragment whenever it is told to, and says what came of it."""
+def collect_on_request(
+    inference: str, hidden_sizes: list[int], options: argparse.Namespace, orders: Connection
+) -> None:
+    """Main function of a process: collects a fragment at each request, and sends the measurements."""
     tree: dict[str, Any] = {
         "env": {"train": {"name": "maniskill", "id": TASK, "total_num_envs": options.envs}},
         "policy": {"name": "mlp", "hidden_sizes": hidden_sizes},
@@ -62,33 +63,34 @@ def stand_ready(inference: str, hidden_sizes: list[int], options: argparse.Names
         windows = engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))[1]
         seconds = time.perf_counter() - began
         found = merged(windows).read(list(CATALOGUE.values()))
-        told = {"steps/s": config.steps_per_iteration / seconds}
+        measured = {"steps/s": config.steps_per_iteration / seconds}
         if inference == "server":
-            told["wait"] = found["time/inference_wait"]
-            told["pass"] = found["time/rollout/predict"] / options.horizon
-            told["round trip"] = found["time/env/recv_wait"] / options.horizon - told["wait"] - told["pass"]
-            told["rows"] = found["rollout/inference_batch_size"]
-        orders.send(told)
+            measured["wait"] = found["time/inference_wait"]
+            measured["pass"] = found["time/rollout/predict"] / options.horizon
+            answered = found["time/env/recv_wait"] / options.horizon
+            measured["round trip"] = answered - measured["wait"] - measured["pass"]
+            measured["rows"] = found["rollout/inference_batch_size"]
+        orders.send(measured)
     engine.close()
 
 
 def measure(hidden_sizes: list[int], options: argparse.Namespace) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """What came of each round, locally and with a server."""
+    """Measurements of each round, without and with a server."""
     spawn = multiprocessing.get_context("spawn")
     orders, processes = [], []
     for way in WAYS:
         ours, theirs = spawn.Pipe()
-        processes.append(spawn.Process(target=stand_ready, args=(way, hidden_sizes, options, theirs)))
+        processes.append(spawn.Process(target=collect_on_request, args=(way, hidden_sizes, options, theirs)))
         processes[-1].start()
         ours.recv()
         orders.append(ours)
     rounds = []
     for _ in range(options.rounds):
-        told = []
+        answers = []
         for order in orders:
             order.send(True)
-            told.append(order.recv())
-        rounds.append((told[0], told[1]))
+            answers.append(order.recv())
+        rounds.append((answers[0], answers[1]))
     for order, process in zip(orders, processes, strict=True):
         order.send(False)
         process.join()
@@ -115,10 +117,10 @@ def main() -> None:
         for name, hidden_sizes in SIZES.items():
             rounds = measure(hidden_sizes, options)
             local, served = (
-                {key: statistics.median(told[way][key] for told in rounds) for key in rounds[0][way]} for way in (0, 1)
+                {key: statistics.median(both[way][key] for both in rounds) for key in rounds[0][way]} for way in (0, 1)
             )
             ratio = statistics.median(there["steps/s"] / here["steps/s"] for here, there in rounds)
-            rates = (f"{told['steps/s']:,.0f}" for told in (local, served))
+            rates = (f"{measured['steps/s']:,.0f}" for measured in (local, served))
             waits = (f"{1000 * served[key]:.2f} ms" for key in OF_A_STEP)
             table.add_row(name, *rates, f"{ratio:.2f}", f"{served['rows']:.0f}", *waits)
     finally:

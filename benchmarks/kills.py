@@ -1,8 +1,7 @@
-"""A run that is killed (SIGKILL) at random moments and resumed each time; then: does every store hold it exactly once?
+"""Kills a run at random moments (SIGKILL) and resumes it each time; then checks that every store holds it exactly once.
 
-Half of the time only the run is killed, half of the time the processes that feed its backends too, as when a machine
-is lost. The moments are random, but come from a seed. Exits with 1 if a store differs from ``metrics.jsonl`` in a
-number.
+Half of the time only the run is killed, half of the time its backend processes too, as when a machine is lost. The
+moments are random, but follow from a seed. Exits with 1 if a number in a store differs from ``metrics.jsonl``.
 
     python benchmarks/kills.py [--kills 50] [--seed 0]
 """
@@ -34,18 +33,18 @@ from tests.helpers.runs import scripted
 
 BACKENDS = ("tensorboard", "wandb", "swanlab", "csv")
 LONGEST = 6.0
-"""Seconds of training after which the run is killed at the latest."""
+"""Longest time in seconds from a new row to the kill."""
 SAVE_INTERVAL = 7
-"""Iterations between checkpoints; a run that has none yet is begun anew instead of resumed."""
+"""Iterations between checkpoints; a run without a checkpoint starts from the beginning instead of resuming."""
 
 
 def lines(run: Path) -> int:
-    """Rows written so far."""
+    """Number of rows written so far."""
     return (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").is_file() else 0
 
 
-def killed(command: list[str], folder: Path, moment: float, views_too: bool) -> Path:
-    """Starts a run, kills it so many seconds after its first new row, and returns its directory."""
+def killed(command: list[str], folder: Path, moment: float, backends_too: bool) -> Path:
+    """Starts a run, kills it ``moment`` seconds after its first new row, and returns its directory."""
     before = {run: lines(run) for run in folder.glob("scripted/*")}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while not any(SAVE_INTERVAL < lines(run) != before.get(run, 0) for run in folder.glob("scripted/*")):
@@ -53,11 +52,12 @@ def killed(command: list[str], folder: Path, moment: float, views_too: bool) -> 
             raise RuntimeError(f"the run ended with {process.returncode}: {process.stderr.read().decode()}")
         time.sleep(0.01)
     time.sleep(moment)
-    views = psutil.Process(process.pid).children(recursive=True) if views_too and process.poll() is None else []
+    both = backends_too and process.poll() is None
+    backends = psutil.Process(process.pid).children(recursive=True) if both else []
     process.kill()
-    for view in views:
+    for backend in backends:
         with suppress(psutil.NoSuchProcess):
-            view.kill()
+            backend.kill()
     process.wait()
     (run,) = folder.glob("scripted/*")
     return run

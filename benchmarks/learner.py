@@ -1,15 +1,15 @@
-"""What an update costs: samples a second on the CPU and on a GPU, and the share of transfers and of metrics.
+"""Measures an update: samples per second on the CPU and on a GPU, and the share of transfers and of metrics.
 
     python benchmarks/learner.py [--precision bfloat16] [--compile] [--samples N]
 
-One PPO learner takes batches of made-up observations: 64 steps of 1,024 environments (64 environments where there is
-no GPU) with 42 observed numbers and 8 actions, eight minibatches, four passes. The policy is the quickstart's (three
-layers of 256) or one of about ten million parameters (three of 1,536). The devices take turns, an update each, and
-the ratio is that of the medians. A device that is missing is named. Shares are parts of the update's wall clock,
-taken with the device idle before and after each part:
+One PPO learner receives batches of random observations: 64 steps of 1,024 environments (64 environments without a GPU)
+with 42 observed numbers and 8 actions, eight minibatches, four passes. The policy is the quickstart's (three layers of
+256) or one of about ten million parameters (three of 1,536). The devices take turns, one update each, and the ratio is
+that of the medians. A missing device is reported. Shares are of the update's wall clock, measured with the device idle
+before and after each step:
 
 - transfers: the batch to the device, the new weights to the host;
-- metrics: an update with all that is logged, less one without.
+- metrics: an update with all metrics, minus one without.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ STEPS, OBSERVED, ACTIONS = 64, 42, 8
 POLICIES = {"3 x 256": [256, 256, 256], "3 x 1536": [1536, 1536, 1536]}
 
 
-def made_up(envs: int) -> TrajectoryBatch:
-    """A fragment in which one episode in a hundred steps ends."""
+def random_batch(envs: int) -> TrajectoryBatch:
+    """Fragment of random numbers in which one step in a hundred ends an episode."""
     draw = np.random.default_rng(0)
     terminated = draw.random((STEPS, envs)) < 0.01
     ended = np.flatnonzero(terminated)
@@ -59,7 +59,7 @@ def made_up(envs: int) -> TrajectoryBatch:
 
 
 def learner(device: str, hidden: list[int], args: argparse.Namespace) -> Learner:
-    """One that moves no weight, so that every update is alike."""
+    """Learner whose learning rate is 0, so that all updates are alike."""
     config = load_config(
         {
             "env": {"train": {"name": "scripted", "total_num_envs": args.samples // STEPS}},
@@ -74,18 +74,18 @@ def learner(device: str, hidden: list[int], args: argparse.Namespace) -> Learner
 
 
 def without_metrics() -> list[object]:
-    """Turns off all that is only logged."""
+    """Patches that turn off everything that is only logged."""
     nothing = lambda *_args, **_options: {}  # noqa: E731
     return [
         patch.object(ClippedAlgorithm, "_describe_batch", nothing),
-        patch.object(PPO, "observe", nothing),
+        patch.object(PPO, "measure", nothing),
         patch.object(DeviceObservations, "add", nothing),
         patch.object(DeviceObservations, "reduce", nothing),
     ]
 
 
 def update(learn: Learner, batch: TrajectoryBatch, iteration: int, *, logged: bool) -> tuple[float, float]:
-    """Seconds of an update, and of its transfers."""
+    """Seconds that an update and its transfers take."""
     patches = [] if logged else without_metrics()
     for each in patches:
         each.start()  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=5)
     args = parser.parse_args()
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    batch = made_up(args.samples // STEPS)
+    batch = random_batch(args.samples // STEPS)
     table = Table("policy", "parameters", "device", "samples/s", "transfers", "metrics", title="One update of PPO")
     for name, hidden in POLICIES.items():
         learners = {device: learner(device, hidden, args) for device in devices}
@@ -117,7 +117,7 @@ def main() -> None:
             for device, learn in learners.items():
                 for logged in (True, False):
                     spent, transfers = update(learn, batch, iteration, logged=logged)
-                    if iteration > 1:  # the first finds caches cold
+                    if iteration > 1:  # the first one warms up the caches
                         times[device, logged].append(spent)
                         moved[device] += [transfers] if logged else []
         rates = {}

@@ -1,9 +1,9 @@
-"""Memory of every part of a run over an hour, with a simulator that leaks 20 MB a second in each of two rollout workers
-and is held by ``rollout.max_memory``.
+"""Measures the memory of every process of a run over an hour. The simulator leaks 20 MB per second in each of two
+rollout workers, and ``rollout.max_memory`` limits them.
 
-Prints, for each sixth of the time, the median of what each part holds (unique set size, that is, without what is
-shared), and exits with 1 if one of ours holds over 5 % more in the last sixth than in the first, if a worker grew past
-the limit by more than it leaks in two collections, or if a number of the run is not what the ledger says.
+Prints the median memory of each process (unique set size, which excludes shared memory) for each sixth of the time.
+Exits with 1 if a process of rlpipe holds over 5 % more in the last sixth than in the first, if a worker exceeds the
+limit by more than it leaks in two collections, or if a number of the run does not follow from the episode files.
 
     python benchmarks/memory.py [--minutes 60]
 """
@@ -42,7 +42,7 @@ MIB = 2**20
 
 
 def configuration(folder: Path) -> str:
-    """Two workers and a learner whose time is the simulators'; every kind of file is written."""
+    """Two workers and a learner that mostly wait for the simulators; the run writes every kind of file."""
     simulator = {"name": "tests.helpers.faulty:Faulty", "total_num_envs": 4, "match_actions": True,
                  "step_seconds": STEP_SECONDS}  # fmt: skip
     return to_yaml(load_config({
@@ -63,7 +63,7 @@ def configuration(folder: Path) -> str:
 
 
 def title(process: psutil.Process, driver: int) -> str | None:
-    """Which part this is; None for processes that are not watched."""
+    """Kind of process; None for processes that are not measured."""
     if process.pid == driver:
         return "driver"
     command = " ".join(process.cmdline())
@@ -77,7 +77,7 @@ def title(process: psutil.Process, driver: int) -> str | None:
 
 
 def main() -> int:
-    """Runs, samples, tells."""
+    """Runs, samples the memory, prints the table, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     seconds = 60 * parser.parse_args().minutes
@@ -121,7 +121,7 @@ def main() -> int:
     allowed = 2 * HORIZON * LEAKED_IN_A_STEP / MIB
     console.print(
         f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}: {len(rows):,} iterations, each once, env/* equal "
-        f"to the ledger's; {recycled} workers replaced at {LIMIT} GiB, the largest {beyond:+.0f} MiB from it; grown: "
+        f"to the episode files'; {recycled} workers replaced at {LIMIT} GiB, largest {beyond:+.0f} MiB from it; grown: "
         f"{', '.join(grown) or 'none'}; {len(new)} new pieces of shared memory; exit code {code}"
     )
     return int(bool(grown) or beyond > allowed or bool(new) or code != 130)

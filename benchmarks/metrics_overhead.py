@@ -1,20 +1,20 @@
-"""What the metrics cost: their share of an iteration of the quickstart, and the time to merge many workers' windows.
+"""Measures the cost of metrics: their share of an iteration of the quickstart, and the time to merge many windows.
 
     python benchmarks/metrics_overhead.py
 
-The first part runs ``configs/ppo_push_cube.yaml`` in this process, one worker with all environments, and takes turns
-between an iteration with metrics and one without. "Without" means that nothing is computed, kept, reduced, merged or
-written that is not needed to learn: no terms of ``PPO.loss`` but the loss, no second pass over the batch to compare
+The first measurement runs ``configs/ppo_push_cube.yaml`` in this process, with one worker for all environments, and
+alternates between iterations with and without metrics. "Without" means that only what learning needs is computed, kept,
+reduced, merged or written: of the terms of ``PPO.loss`` only the loss, no second pass over the batch to compare
 log-probabilities, no observation in any window, no reduction on the learner's device, no row. The divergence stays,
-because ``algorithm.target_kl`` needs it. The terminal's table is drawn in neither.
+because ``algorithm.target_kl`` needs it. Neither draws the terminal's table.
 
-Physics varies by more than the metrics cost. So the simulator runs for a few iterations, which are timed; then both
-kinds of iteration are fed the steps that were recorded, and differ in the metrics alone. The learning rate is 0, so
-that every update takes the same number of passes. All computing is done by one thread and measured in its own seconds
-of processor time, which neighbours on the machine do not change; writing is measured by the clock on the wall.
+Physics varies by more than the metrics cost. The simulator therefore runs for a few timed iterations only; then both
+kinds of iteration repeat the recorded steps and differ in the metrics alone. The learning rate is 0, so that every
+update takes the same number of passes. One thread computes everything, and its processor time is measured, which other
+processes on the machine do not change. Writing is measured in wall-clock time.
 
-The second part lets thousands of real rollout workers collect from the scripted simulator, and merges and reads their
-windows on one core.
+The second measurement lets thousands of real rollout workers collect from the scripted simulator, and merges and reads
+their windows on one core.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SLOTS, STEPS = 4, 100  # of each simulated worker
 
 @contextmanager
 def without_metrics():
-    """Turns off whatever is not needed to learn."""
+    """Turns off everything that learning does not need."""
     prepare = PPO.prepare
 
     def prepare_only(self, trajectories, policy):
@@ -71,7 +71,7 @@ def without_metrics():
     with ExitStack() as off:
         for owner, name, instead in (
             (PPO, "prepare", prepare_only),
-            (PPO, "observe", lambda *_: {}),
+            (PPO, "measure", lambda *_: {}),
             (DeviceObservations, "add", nothing),
             (DeviceObservations, "add_update", nothing),
             (DeviceObservations, "reduce", nothing),
@@ -99,7 +99,7 @@ class Iterations:
         self.count = 0
 
     def run(self, *, write: bool) -> dict[str, float]:
-        """One iteration; returns the seconds of its parts."""
+        """Runs one iteration. Returns the seconds of its phases."""
         marks = [time.process_time()]
         batch, collected = self.worker.collect(self.learner.snapshot(), 0)
         marks.append(time.process_time())
@@ -113,7 +113,7 @@ class Iterations:
         return dict(zip(PARTS, spent, strict=True))
 
     def record(self, iterations: int) -> list[dict[str, float]]:
-        """Runs with the simulator; from then on, its steps are repeated."""
+        """Runs with the simulator; later iterations repeat its steps."""
         simulator = self.worker._simulator
         step, recorded = simulator.step, []
 
@@ -129,7 +129,7 @@ class Iterations:
 
 
 def measure_share(pairs: int, console) -> None:
-    """Prints what the metrics of an iteration cost."""
+    """Prints the cost of the metrics of an iteration."""
     from rich.table import Table
 
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,7 @@ def measure_share(pairs: int, console) -> None:
         return statistics.median(seconds[part] for seconds in of)
 
     on = {part: median(timed[True], part) for part in PARTS}
-    # neighbours in time are compared, because the machine's moods outlast an iteration
+    # compares neighbours in time, because the machine's speed drifts more slowly than that
     cost = {
         part: statistics.median(a[part] - b[part] for a, b in zip(timed[True], timed[False], strict=True))
         for part in PARTS
@@ -180,7 +180,7 @@ def _over(seconds: dict[str, float], workers: int) -> float:
 
 
 def make_windows(count: int) -> list[MetricWindow]:
-    """What that many rollout workers observe in one fragment: a few episodes each, no two workers alike."""
+    """Windows of ``count`` rollout workers for one fragment: a few episodes each, no two workers alike."""
     generator = np.random.default_rng(0)
     script = [
         [
@@ -245,7 +245,7 @@ def _processor() -> str:
 
 
 def main() -> None:
-    """Measures and prints both."""
+    """Runs both measurements and prints their results."""
     from importlib import metadata
 
     from rich.console import Console

@@ -1,8 +1,8 @@
-"""What a backend that fails costs a run: step time against the undisturbed run, rows missing, exit code.
+"""Measures what a failing backend costs a run: step time relative to an undisturbed run, missing rows, exit code.
 
 Every backend fails in every way of ``tests/helpers/outages.py``, with the real library and without a network. The
-simulator takes a set time for each step, so that a difference in step time is the backend's. ``disk full`` needs the
-right to mount a small file system, on which the whole run lies. Exits with 1 when a promise is broken.
+simulator takes a fixed time for each step, so a difference in step time is due to the backend. ``disk full`` needs
+permission to mount a small file system, which holds the whole run. Exits with 1 if a promise is broken.
 
     python benchmarks/outages.py [BACKEND ...]
 """
@@ -30,7 +30,7 @@ BACKENDS = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow", "csv", "json
 
 @contextmanager
 def disk(small: bool):
-    """An empty folder; a small one is a file system of its own, of 256 MiB."""
+    """Yields an empty folder; a small one is a file system of its own, of 256 MiB."""
     with tempfile.TemporaryDirectory() as folder:
         if small:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", folder], check=True)

@@ -1,16 +1,17 @@
-"""How fast rlpipe is, against what the simulator allows and against Stable-Baselines3.
+"""Compares the speed of rlpipe with the simulator's limit and with Stable-Baselines3.
 
     python benchmarks/throughput.py                # environment steps per second, and where rlpipe's time goes
     python benchmarks/throughput.py --learning     # also: seconds to a training success of 0.5, on dense PushCube
 
-All contenders run in turn, several rounds in one run, on ManiSkill PushCube-v1 with the same network (separate actor
-and critic, 3 x 256, tanh), batch (3,200 steps), epochs (8) and minibatches (8). The simulator's limit is what
-``gymnasium.make`` returns, as ManiSkill ships it, stepped with random NumPy actions under ``inference_mode`` by as many
-processes as there are cores; rlpipe's adapter takes a shortcut inside the simulator (``quicken_poses``), the limit and
-Stable-Baselines3 do not. While throughput is measured the learning rate is 0: every update is computed, but the policy
-keeps acting at random, because an arm that has learnt to touch things makes each step of the physics dearer and would
-blur the comparison. The first iterations of each round are left out. Machines are noisy: trust the ratios, which
-compare neighbours in time, more than the rates.
+All contenders run in turn, for several rounds, on ManiSkill PushCube-v1 with the same network (separate actor and
+critic, 3 x 256, tanh), batch (3,200 steps), epochs (8) and minibatches (8). For the simulator's limit, one process per
+core steps the environments that ``gymnasium.make`` returns, with random NumPy actions under ``inference_mode``.
+rlpipe's adapter takes a shortcut inside the simulator (``quicken_poses``); the limit and Stable-Baselines3 do not.
+
+While throughput is measured, the learning rate is 0: every update is computed, but the policy keeps acting at random.
+An arm that has learnt to touch things makes each step of the physics more expensive and would blur the comparison. The
+first iterations of each round are left out. Machines are noisy: trust the ratios, which compare neighbours in time,
+more than the rates.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CONFIG = {
 
 
 def make_task():
-    """The task as ``gymnasium.make`` returns it."""
+    """Makes the task as ``gymnasium.make`` returns it."""
     from rlpipe.envs.maniskill import load_maniskill
 
     load_maniskill()
@@ -75,7 +76,7 @@ def make_task():
 
 
 def step_randomly(environments: int, ready, orders, steps) -> None:
-    """One process: random actions as NumPy arrays, no policy, episodes of 50 steps, for as long as each order says."""
+    """Main function of a process: steps with random NumPy actions in episodes of 50 steps, for the ordered times."""
     import numpy as np
     import torch
 
@@ -100,10 +101,10 @@ def step_randomly(environments: int, ready, orders, steps) -> None:
 
 
 class Limit:
-    """As many processes as there are cores, each stepping its share of the environments when told to."""
+    """One process per core; each steps its share of the environments on request."""
 
     def __init__(self, processes: int) -> None:
-        """Starts them and waits until all simulators stand."""
+        """Starts the processes and waits until all simulators are ready."""
         context = multiprocessing.get_context("spawn")
         ready = context.Barrier(processes + 1)
         self._steps = context.Queue()
@@ -134,7 +135,7 @@ class Limit:
 
 
 def run_rlpipe(folder: Path, iterations: int, *, until: float | None = None) -> dict[str, float]:
-    """Trains in a process of its own, by the command a user types; returns medians over its later iterations."""
+    """Trains in a process of its own, with a user's command. Returns medians over its later iterations."""
     from omegaconf import OmegaConf
 
     file = folder / "config.yaml"
@@ -185,9 +186,9 @@ PARTS = (
 
 
 def run_collection(pairs: int) -> None:
-    """Collects fragments back to back, nothing learnt in between, in turn with the limit; prints both as JSON.
+    """Collects fragments without learning, in turn with the simulator's limit; prints both rates as JSON.
 
-    Both stand ready all the time and take turns of a few seconds, so that the machine's moods hit them alike.
+    Both stay ready and take turns of a few seconds, so that the machine's drift affects them alike.
     """
     from rlpipe.config.loading import load_config
     from rlpipe.config.stages import stages
@@ -226,7 +227,7 @@ def _newest_run(runs: Path) -> Path | None:
 
 
 def _wait_for_success(process: subprocess.Popen, runs: Path, target: float) -> float:
-    """Wall clock at which the last 100 training episodes first held the wanted share of successes."""
+    """Time at which the last 100 training episodes first reached the target success rate."""
     outcomes: list[bool] = []
     while process.poll() is None:
         time.sleep(0.2)
@@ -244,7 +245,7 @@ def _wait_for_success(process: subprocess.Popen, runs: Path, target: float) -> f
 
 
 def make_wrapped(seed: int):
-    """ManiSkill's own way to a NumPy environment on CPU, for SubprocVecEnv."""
+    """Returns a maker for SubprocVecEnv, with ManiSkill's own wrapper for NumPy on the CPU."""
 
     def make():
         import torch
@@ -262,7 +263,7 @@ def make_wrapped(seed: int):
 
 
 def run_sb3(iterations: int, until: float | None) -> None:
-    """Trains with Stable-Baselines3 in this process and prints what was measured as JSON."""
+    """Trains with Stable-Baselines3 in this process and prints the measurements as JSON."""
     began = float(os.environ["BENCHMARK_BEGAN"])
     import torch
     from stable_baselines3 import PPO
@@ -274,7 +275,7 @@ def run_sb3(iterations: int, until: float | None) -> None:
     torch.set_num_threads(os.cpu_count() or 1)
 
     class Clock(BaseCallback):
-        """Notes when iterations begin, and when the last 100 episodes were successful enough."""
+        """Records when iterations begin, and when the last 100 episodes reached the target."""
 
         def __init__(self):
             super().__init__()
@@ -329,7 +330,7 @@ def call_sb3(iterations: int, until: float | None = None) -> dict[str, float]:
 
 
 def call(arguments: list[str]) -> dict[str, float]:
-    """Runs this script in a process of its own; returns what it prints."""
+    """Runs this script in a process of its own. Returns the JSON that it prints."""
     answer = subprocess.run(
         [sys.executable, __file__, *arguments],
         env={**os.environ, "BENCHMARK_BEGAN": str(time.time())},

@@ -1,5 +1,5 @@
-"""The quickstart, in which a rollout worker is killed (SIGKILL) twenty times: does it reach what it reaches
-undisturbed, and what does a kill cost? That is how much longer a collection with a kill takes than the median one.
+"""Kills a rollout worker of the quickstart twenty times (SIGKILL). Prints the success that the run still reaches, and
+the cost of a kill: how much longer its collection takes than the median one.
 
     python benchmarks/worker_kills.py [--kills 20] [CONFIG] [key=value]...
 """
@@ -28,7 +28,7 @@ from tests.helpers.faulty import assert_whole, pids
 
 
 def workers(run: Path) -> list[psutil.Process]:
-    """Rollout workers that work now."""
+    """Processes of the rollout workers that collect at present."""
     found = []
     for name, pid in pids(run).items():
         with suppress(psutil.Error):
@@ -38,7 +38,7 @@ def workers(run: Path) -> list[psutil.Process]:
 
 
 def main() -> int:
-    """Runs, kills, tells."""
+    """Runs, kills, prints the results, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("config", nargs="?", default="configs/ppo_push_cube.yaml")
@@ -73,8 +73,8 @@ def main() -> int:
         f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}: {len(events)} workers replaced, exit code "
         f"{code}, {len(rows)} iterations, each once; success_once {last.get('eval/success_once', float('nan')):.3f} "
         f"[{last.get('eval/success_once_ci_low', float('nan')):.3f}, "
-        f"{last.get('eval/success_once_ci_high', float('nan')):.3f}]; collections that a kill made longer, by: median "
-        f"{statistics.median(longer):.1f} s, worst {longer[-1]:.1f} s, beside {usual:.2f} s of the usual"
+        f"{last.get('eval/success_once_ci_high', float('nan')):.3f}]; a kill lengthens a collection of {usual:.2f} s "
+        f"by {statistics.median(longer):.1f} s in the median, {longer[-1]:.1f} s at worst"
     )
     return code
 

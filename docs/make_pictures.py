@@ -1,8 +1,8 @@
-"""Draws the pictures of the documentation, most of them from real runs, into docs/images.
+"""Draws the pictures of the documentation in docs/images, most of them from real runs.
 
 python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
 python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
-python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: what configs/cartpole_study.yaml was varied in
+python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py cluster                      cluster.png: which actor runs where
 """
 
@@ -41,40 +41,40 @@ COLOURS = ("#1b6ca8", "#d1603d", "#4a8f4f", "#8a5aa8")
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read when something of it is wanted."""
+    """A run directory, read on demand."""
 
     directory: RunDirectory
 
     @cached_property
     def config(self) -> Config:
-        """Its configuration."""
+        """Configuration of the run."""
         return load_config(from_yaml((self.directory.path / "config.yaml").read_text()))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Its rows."""
+        """Rows of the run."""
         return list(read_jsonl(self.directory.path / "metrics.jsonl"))
 
     def series(self, metric: str) -> tuple[list[int], list[float]]:
-        """Steps and values, where there is one."""
+        """Steps and values of a metric, where it has one."""
         found = [row for row in self.rows if metric in row["metrics"]]
         return [row["total_timesteps"] for row in found], [row["metrics"][metric] for row in found]
 
     def smooth(self, metric: str, window: int) -> tuple[list[int], list[float]]:
-        """Mean over the episodes of the last so many iterations, pooled."""
+        """Steps, and means over all episodes of the last ``window`` iterations."""
         counts = [row["metrics"]["env/num_trajectories"] for row in self.rows]
         sums = [count * row["metrics"].get(metric, 0.0) for count, row in zip(counts, self.rows, strict=True)]
         steps, values = [], []
         for i, row in enumerate(self.rows):
-            part = slice(max(0, i - window + 1), i + 1)
-            if sum(counts[part]):
+            recent = slice(max(0, i - window + 1), i + 1)
+            if sum(counts[recent]):
                 steps.append(row["total_timesteps"])
-                values.append(sum(sums[part]) / sum(counts[part]))
+                values.append(sum(sums[recent]) / sum(counts[recent]))
         return steps, values
 
 
 def draw_success(axes: Axes, runs: Sequence[Run]) -> None:
-    """Training success over environment steps, evaluations with their intervals, and where stages meet."""
+    """Draws training success over environment steps, evaluations with their intervals, and boundaries of stages."""
     for run, colour in zip(runs, itertools.cycle(COLOURS), strict=False):
         window = max(10, len(run.rows) // 40)
         axes.plot(*run.smooth("env/success_once", window), color=colour, linewidth=1.6,
@@ -106,7 +106,7 @@ def _finish(axes: Axes) -> None:
 
 
 def draw_readme(runs: Sequence[Run]) -> Figure:
-    """The curves of the quickstart."""
+    """Draws the curves of the quickstart."""
     figure, axes = plt.subplots(figsize=(8, 3.8), constrained_layout=True)
     draw_success(axes, runs)
     axes.legend(frameon=False, loc="lower right", title="line: training, dots: evaluation, 95 %", title_fontsize=8)
@@ -114,7 +114,7 @@ def draw_readme(runs: Sequence[Run]) -> Figure:
 
 
 def draw_benchmarks(runs: Sequence[Run]) -> Figure:
-    """A panel for each experiment, with a line for each of its runs."""
+    """Draws a panel for each experiment, with a line for each of its runs."""
     names = list(dict.fromkeys(run.config.runner.logger.experiment_name for run in runs))
     rows = -(-len(names) // 2)
     figure, panels = plt.subplots(rows, 2, figsize=(10, 3.1 * rows), constrained_layout=True, squeeze=False)
@@ -136,7 +136,7 @@ def draw_benchmarks(runs: Sequence[Run]) -> Figure:
 
 
 def draw_cartpole(runs: Sequence[Run]) -> Figure:
-    """Learning rate, length of the run, and clip range, against what they change."""
+    """Draws the effects of the learning rate, the length of the run, and the clip range."""
     figure, panels = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
     usual = (3e-4, 0.2, 80_000)
 
@@ -179,17 +179,17 @@ def draw_cartpole(runs: Sequence[Run]) -> Figure:
 
 
 def draw_console(run: Run) -> None:
-    """The live panel as it stood halfway through the run."""
-    view = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
-    view.terminal = _terminal()
+    """Draws the live panel halfway through the run."""
+    console = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
+    console.terminal = _terminal()
     for row in run.rows[: len(run.rows) // 2]:
-        view.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))
-    view.terminal.print(view.panel())
-    view.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")
+        console.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))
+    console.terminal.print(console.panel())
+    console.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")
 
 
 def draw_explanation(name: str) -> None:
-    """What ``rlpipe metrics explain`` prints."""
+    """Draws the output of ``rlpipe metrics explain``."""
     terminal = _terminal()
     found = find(name)
     terminal.print(explanation(found[0].metric, [use.name for use in found[:1]], boxed=True))
@@ -197,13 +197,13 @@ def draw_explanation(name: str) -> None:
 
 
 def draw_cluster() -> Figure:
-    """Which part runs on which node of a cluster, and what travels between them."""
+    """Draws which actor runs on which node of a cluster, and what they send each other."""
     figure, axes = plt.subplots(figsize=(10, 4.6), constrained_layout=True)
     axes.set(xlim=(0, 20), ylim=(0, 9.2))
     axes.set_axis_off()
 
     def box(x: float, y: float, width: float, height: float, text: str, colour: str = "") -> None:
-        """A part in its colour, or, without one, a node."""
+        """Draws an actor in its colour, or a node without one."""
         style = {"facecolor": colour, "edgecolor": "none"} if colour else {"facecolor": "0.96", "edgecolor": "0.7"}
         axes.add_patch(mpl.patches.FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.2",
                                                   zorder=2 if colour else 1, **style))  # fmt: skip

@@ -31,7 +31,7 @@ _STATUS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED"}
 
 @dataclass(frozen=True)
 class Options:
-    """Of the MLflow backend. MLflow reads who you are from its own variables, such as ``MLFLOW_TRACKING_TOKEN``."""
+    """Options of the MLflow backend. MLflow reads credentials itself, such as ``MLFLOW_TRACKING_TOKEN``."""
 
     tracking_uri: str = ""
     """Server or database; empty for ``$MLFLOW_TRACKING_URI``, else ``mlflow.db`` in ``log_path``. No password here."""

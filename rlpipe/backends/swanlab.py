@@ -39,7 +39,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Mode(Enum):
-    """Where SwanLab shows the run."""
+    """Place in which SwanLab shows the run."""
 
     local = "in a local dashboard: swanlab watch FOLDER"
     offline = "nowhere yet, but in files that swanlab sync sends to the cloud later"
@@ -48,14 +48,14 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """Of the SwanLab backend."""
+    """Options of the SwanLab backend."""
 
     mode: Mode = Mode.local
     """local, offline or cloud."""
     folder: str = "swanlab"
     """Folder that ``swanlab watch`` opens, relative to ``log_path``; offline files lie in its folder ``offline``."""
     workspace: str = ""
-    """In the cloud; empty for that of the key's owner."""
+    """Workspace in the cloud; empty for that of the key's owner."""
 
 
 class _Writer(ABC):

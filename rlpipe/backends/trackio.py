@@ -24,7 +24,7 @@ _LEVELS = {"warn": "warn", "critical": "error"}
 
 @dataclass(frozen=True)
 class Options:
-    """Of the Trackio backend."""
+    """Options of the Trackio backend."""
 
     folder: str = ""
     """Folder of the databases, relative to ``log_path``; empty for Trackio's own, where ``trackio show`` looks:

@@ -45,16 +45,16 @@ _KILLED = 255
 
 @dataclass(frozen=True)
 class Options:
-    """Of the W&B backend. The API key is none: W&B reads ``WANDB_API_KEY``, or what ``wandb login`` has kept."""
+    """Options of the W&B backend. W&B itself reads the API key: ``WANDB_API_KEY``, or what ``wandb login`` stored."""
 
     mode: str = field(default_factory=lambda: os.environ.get("WANDB_MODE") or "online")
     """online, or offline: into ``RUN/wandb``. Default: the environment's WANDB_MODE, else online."""
     entity: str | None = None
     """User or team; default: that of W&B."""
     group: str | None = None
-    """Of runs; default: the experiment."""
+    """Group of runs; default: the experiment."""
     tags: list[str] = field(default_factory=list)
-    """Of the run."""
+    """Tags of the run."""
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:

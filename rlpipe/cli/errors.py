@@ -24,7 +24,7 @@ def _cut(text: str) -> str:
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
-    """Prints the traceback and the error; of a fault of the run, only the message, which says all."""
+    """Prints the traceback and the error; for a fault of the run only the message, which is sufficient."""
     if isinstance(error, RunError):
         stderr.print(f"[bold red]failed:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
         return

@@ -167,7 +167,7 @@ class VectorSlots:
 
 
 class Answer(NamedTuple):
-    """What a vectorised environment returned for a step.
+    """Answer of a vectorised environment to a step.
 
     Attributes:
         observations: [N, D].
@@ -183,7 +183,7 @@ class Answer(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """How a step leads on.
+    """Continuation of a step, with the next episode where one ended.
 
     Attributes:
         observations: [N, D] to act on next.
