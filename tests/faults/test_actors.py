@@ -1,4 +1,4 @@
-"""The learner, the metric logger and the inference server are killed: the run returns to its checkpoint and continues."""
+"""Learner, metric logger and inference server are killed: the run returns to its checkpoint and continues."""
 
 from __future__ import annotations
 
