@@ -60,8 +60,11 @@ def train(
     from rlpipe.run.directory import RunDirectory
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
+    from rlpipe.training.checks import check_spaces
 
     check_demonstrations(config)
+    if not local:  # with Ray, the first worker would report it only after it has started
+        check_spaces(config)
     with locked_run(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()

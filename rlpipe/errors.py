@@ -38,7 +38,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """What happened, as a sentence without its full stop."""
+        """Sentence about what happened, without its full stop."""
         process = f" (process {self.pid})" if self.pid is not None else ""
         where = f" on {self.host}{process}" if self.host else ""
         doing = f" while it was to {self.doing}" if self.doing else ""

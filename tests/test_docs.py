@@ -53,6 +53,20 @@ def test_what_a_metric_says_of_itself_is_a_sentence(metric):
 # --- configuration.md: one table row for each key, | `key` | default | ...
 
 
+CONFIGURATION = runpy.run_path(str(DOCS / "generate_configuration.py"))
+
+
+def test_the_tables_of_the_configuration_are_up_to_date():
+    written = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert written == CONFIGURATION["page"](written), "run: python docs/generate_configuration.py"
+
+
+def test_what_a_key_says_of_itself_is_a_sentence():
+    for key in (key for keys in CONFIGURATION["sections"]().values() for key in keys):
+        assert re.match(r"[A-Z`]", key.meaning), key
+        assert key.meaning.endswith("."), key
+
+
 def default(field: dataclasses.Field) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
@@ -156,6 +170,7 @@ def my_lab(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
 def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     config = rlpipe.load_config(
         {
@@ -175,6 +190,13 @@ def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     assert result.metrics["eval/num_trajectories"] == 5
     assert {"eval/success_once", "train/critic/explained_variance", "train/actor/action_std"} <= result.metrics.keys()
     assert "3,eval/num_trajectories,5.0\n" in (result.directory / "metrics.csv").read_text()
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
+def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
+    result = rlpipe.train(scripted(tmp_path, algorithm={"name": "my_lab.sign_ppo:SignPPO"}), local=True)
+    assert result.metrics["train/actor/advantages_norm_max"] == 1.0
+    assert result.metrics["train/actor/advantages_norm_min"] == -1.0
 
 
 def test_the_registered_environment_of_the_guide_is_found(my_lab, tmp_path):

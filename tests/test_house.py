@@ -118,6 +118,9 @@ def test_no_test_imports_another_file_of_tests():
         ("rlpipe", ["torch", "ray", "gymnasium", "mani_skill", "sapien"]),
         ("rlpipe.run.metric_logger", ["torch", "ray", "gymnasium", "mani_skill"]),
         ("rlpipe.collection.worker", ["ray", "gymnasium", "mani_skill", "sapien"]),
+        ("rlpipe.distributed.worker_pool", ["ray"]),
+        ("rlpipe.distributed.placement", ["ray", "torch"]),
+        ("rlpipe.distributed.actors", ["torch", "gymnasium"]),  # an actor chooses its GPUs before torch looks
         ("rlpipe.envs.maniskill", ["torch", "gymnasium", "mani_skill", "sapien"]),
     ],
 )

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from rlpipe.cli import app
 from rlpipe.cli.configs import description
 from rlpipe.config import shipped
-from rlpipe.config.tree import build, read_tree
+from rlpipe.config.sections import build
+from rlpipe.config.tree import read_tree
 from rlpipe.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -166,7 +167,8 @@ class TestAnInstallation:
 
     def test_a_copy_of_a_configuration_with_demonstrations_finds_the_shipped_ones(self, user):
         (user.folder / "mine.yaml").write_text(user.rlpipe("configs", "sparse_pick_cube").stdout)
-        code = "from rlpipe.config.tree import build, read_tree; print(build(read_tree('mine.yaml', [])).demos)"
+        code = "from rlpipe.config.sections import build
+from rlpipe.config.tree import read_tree; print(build(read_tree('mine.yaml', [])).demos)"
         found = Path(user.python(code))
         assert found.is_file()
         assert found.read_bytes() == (ROOT / DEMONSTRATIONS).read_bytes()

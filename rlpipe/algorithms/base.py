@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
+from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
@@ -20,36 +23,121 @@ from rlpipe.policies.base import Policy
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What every algorithm's own configuration begins with."""
+    """Base of every algorithm's configuration.
+
+    The pipeline asks its properties and methods of every algorithm. An algorithm that has an option of the name of a
+    property declares it as a field, which takes the property's place.
+    """
 
     name: str
-    """File in ``rlpipe/algorithms/``, or ``package.module:Class``."""
+    """``ppo``, ``grpo``, ``sac``, ``rlpd``, ``behaviour_cloning``, or ``package.module:Class``. Without an
+    ``algorithm`` section: ``ppo``."""
+
+    def __post_init__(self) -> None:
+        """Checks options that depend on each other; a subclass that adds some calls this first."""
+
+    @property
+    def group_size(self) -> int | None:
+        """Environments of a group, which begin each episode in the same state; None if each is independent."""
+        return None
+
+    @property
+    def discount(self) -> float:
+        """Weight of a reward one step later; 1 for an algorithm that sums rewards."""
+        return 1.0
+
+    @property
+    def entropy_coef(self) -> float:
+        """Weight of an entropy bonus in the loss; 0 for none."""
+        return 0.0
+
+    @property
+    def cloning_coef(self) -> float | None:
+        """Weight of an auxiliary cloning loss, 0 for none; None if the algorithm has no such loss."""
+        return None
+
+    @property
+    def target_kl(self) -> float | None:
+        """Divergence in nats that ends an update early; None never ends it."""
+        return None
+
+    def check_split(self, config: Config) -> None:
+        """Checks that the steps of an iteration can be divided as the algorithm needs.
+
+        Args:
+            config: configuration of the run, whose workers share the environments evenly.
+        Raises:
+            ConfigError: they cannot.
+        """
+
+    def check_one_process(self) -> None:
+        """Checks that the algorithm can learn where collection and learning take turns in one process.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+
+    def largest_value(self, task: SimulatorConfig) -> float | None:
+        """Largest discounted return that a value may estimate; None if it is unknown.
+
+        Args:
+            task: configuration of the simulator.
+        """
+        return task.largest_return(self.discount)
+
+    def health_variables(self) -> dict[str, float | None]:
+        """Numbers that the rules of metrics refer to, by name; None for a number without a meaning here."""
+        return {}
+
+    def health_tags(self) -> set[str]:
+        """Properties of the algorithm that rules of metrics may require."""
+        return set()
 
 
 @dataclass(frozen=True)
 class OnPolicyConfig(AlgorithmConfig):
-    """What the configuration of an algorithm that learns from fresh trajectories begins with."""
+    """Base of the configuration of an algorithm that learns from fresh trajectories."""
 
-    update_epochs: int = 8
+    update_epochs: int = option(8, least=1)
     """Passes over each batch."""
-    num_minibatches: int = 8
-    """Parts each pass is cut into, drawn anew each time; one optimiser step each."""
-    target_kl: float | None = None
-    """End the update after a pass whose mean approx_kl exceeds this, in nats; None never does."""
-    cloning_coef: float = 0.0
-    """Weight, in the first iteration, of the squared error to demonstrated actions; 0 for none, else needs demos."""
-    cloning_decay: float = 0.99
-    """Share of that weight which each iteration keeps."""
-    cloning_batch_size: int = 256
-    """Demonstrated steps that each minibatch is joined by."""
+    num_minibatches: int = option(8, least=1)
+    """Number of minibatches in each pass, drawn anew each time; one optimiser step each."""
+    target_kl: float | None = option(None, above=0, unit="nats")
+    """Mean approx_kl of a pass beyond which the update ends; None never ends it."""
+    cloning_coef: float = option(0.0, least=0)
+    """Weight of the squared error to demonstrated actions in the first iteration; 0 for none, else needs demos."""
+    cloning_decay: float = option(0.99, least=0, most=1)
+    """Share of that weight that remains after each iteration."""
+    cloning_batch_size: int = option(256, least=1)
+    """Demonstrated steps that are added to each minibatch."""
 
-    def __post_init__(self) -> None:
-        if self.cloning_coef < 0.0 or not 0.0 <= self.cloning_decay <= 1.0 or self.cloning_batch_size < 1:
+    def check_split(self, config: Config) -> None:
+        if self.group_size is None:
+            self._check_minibatches(config)
+        else:
+            self._check_groups(config, self.group_size)  # the number of decisions is not known beforehand
+
+    def _check_groups(self, config: Config, group_size: int) -> None:
+        environments, workers = config.env.train.total_num_envs, config.rollout.num_workers
+        share = environments // (workers if isinstance(workers, int) else 1)
+        if share % group_size:
             raise ConfigError(
-                f"algorithm.cloning_coef is {self.cloning_coef}, cloning_decay {self.cloning_decay} and "
-                f"cloning_batch_size {self.cloning_batch_size}; the first may not be negative, the second must lie "
-                "between 0 and 1, and the third must be at least 1."
+                f"{share} environments of a worker (env.train.total_num_envs over rollout.num_workers) cannot be cut "
+                f"into groups of {group_size} (algorithm.group_size)."
             )
+
+    def _check_minibatches(self, config: Config) -> None:
+        if config.steps_per_iteration % self.num_minibatches:
+            raise ConfigError(
+                f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {config.rollout.horizon} x "
+                f"env.train.total_num_envs {config.env.train.total_num_envs}), which cannot be cut into "
+                f"{self.num_minibatches} equal minibatches (algorithm.num_minibatches)."
+            )
+        if config.steps_per_iteration // self.num_minibatches < 2:
+            raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
+
+    def health_variables(self) -> dict[str, float | None]:
+        return {"n_epochs": self.update_epochs, "minibatches_per_epoch": self.num_minibatches}
 
 
 Terms = Mapping[str, Tensor]

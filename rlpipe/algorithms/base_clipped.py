@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms, Trajectories
-from rlpipe.errors import ConfigError
+from rlpipe.config.fields import option
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
 from rlpipe.functional.losses import PolicyLoss, ppo_policy_loss
@@ -24,24 +24,21 @@ from rlpipe.policies.base import Policy
 class ClippedConfig(OnPolicyConfig):
     """Options of the clipped surrogate."""
 
-    clip_ratio_low: float = 0.2
+    clip_ratio_low: float = option(0.2, above=0, below=1)
     """How far the probability ratio may fall below 1 before the gradient is cut."""
-    clip_ratio_high: float = 0.2
-    """How far it may rise above 1."""
-    dual_clip: float | None = None
-    """Bounds the loss of a negative advantage at this multiple of it; greater than 1, None for none."""
-    entropy_coef: float = 0.0
+    clip_ratio_high: float = option(0.2, above=0)
+    """How far the probability ratio may rise above 1 before the gradient is cut."""
+    dual_clip: float | None = option(None, above=1)
+    """Multiple of a negative advantage at which its loss is bounded; None for no bound."""
+    entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.clip_ratio_low < 1.0 or self.clip_ratio_high <= 0.0:
-            raise ConfigError(
-                f"algorithm.clip_ratio_low is {self.clip_ratio_low} and clip_ratio_high {self.clip_ratio_high}; the "
-                "first must lie between 0 and 1, the second above 0."
-            )
-        if self.dual_clip is not None and self.dual_clip <= 1.0:
-            raise ConfigError(f"algorithm.dual_clip is {self.dual_clip}; it must be greater than 1.")
+    def health_variables(self) -> dict[str, float | None]:
+        return super().health_variables() | {
+            "eps_lo": self.clip_ratio_low,
+            "eps_hi": self.clip_ratio_high,
+            "ent_coef": self.entropy_coef,
+        }
 
 
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):

@@ -9,7 +9,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, load_optimizer_state, optimizer_state
+from rlpipe.config.fields import option
+from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
@@ -58,31 +60,29 @@ class Transitions(NamedTuple):
 
 @dataclass(frozen=True)
 class OffPolicyConfig(AlgorithmConfig):
-    """What the configuration of an algorithm that learns from a replay buffer begins with."""
+    """Base of the configuration of an algorithm that learns from a replay buffer."""
 
-    discount: float = 0.99
+    discount: float = option(0.99, least=0, most=1)
     """Weight of a reward one step later, gamma."""
-    n_step: int = 1
-    """Steps over which rewards are summed before the value of what follows is added; more carry a sparse reward back
-    faster, but come from older policies. The entropy of the steps in between is not counted."""
-    batch_size: int = 256
+    n_step: int = option(1, least=1, unit="steps")
+    """Number of steps over which rewards are summed before the value of what follows is added. More steps carry a
+    sparse reward back faster, but come from older policies. The entropy of the steps in between is not counted."""
+    batch_size: int = option(256, least=1, below=2**31, unit="transitions")
     """Transitions of a gradient step, demonstrations included."""
-    replay_capacity: int = 1_000_000
-    """Transitions that the replay buffer holds; then each new one takes the place of the oldest."""
-    learning_starts: int = 1000
-    """Environment steps before the first gradient step."""
-    update_to_data: float | None = None
+    replay_capacity: int = option(1_000_000, least=1, below=2**31, unit="transitions")
+    """Size of the replay buffer; once it is full, each new transition replaces the oldest."""
+    learning_starts: int = option(1000, unit="environment steps")
+    """Steps before the first gradient step."""
+    update_to_data: float | None = option(None, above=0)
     """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
-    for the other; how many those were depends on the machine."""
+    for the other; how many those are depends on the machine."""
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.discount <= 1.0:
-            raise ConfigError(f"algorithm.discount is {self.discount}; it must lie between 0 and 1.")
-        for name in ("n_step", "batch_size", "replay_capacity"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"algorithm.{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.update_to_data is not None and self.update_to_data <= 0:
-            raise ConfigError(f"algorithm.update_to_data is {self.update_to_data}; it must be greater than 0, or null.")
+    def check_one_process(self) -> None:
+        if self.update_to_data is None:
+            raise ConfigError(
+                "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+                "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+            )
 
 
 class OffPolicyAlgorithm(Algorithm):
@@ -140,37 +140,33 @@ class OffPolicyAlgorithm(Algorithm):
 class SoftActorCriticConfig(OffPolicyConfig):
     """Options of soft actor-critic."""
 
-    num_critics: int = 2
-    """Q networks (E)."""
-    critics_in_target: int = 2
-    """How many of them, drawn anew for each step, the target takes the minimum of."""
-    critic_hidden_sizes: list[int] = field(default_factory=lambda: [128, 128])
-    """Units of each hidden layer of a Q network; each layer is normalised (arXiv:2302.02948, section 4.2)."""
-    target_rate: float = 0.005
+    num_critics: int = option(2, least=1)
+    """Number of Q networks (E)."""
+    critics_in_target: int = option(2, least=1)
+    """Number of Q networks, drawn anew for each step, whose minimum the target takes."""
+    critic_hidden_sizes: list[int] = option([128, 128], unit="units")
+    """Width of each hidden layer of a Q network; each layer is normalised (arXiv:2302.02948, section 4.2)."""
+    target_rate: float = option(0.005, above=0, most=1)
     """How far the target networks move towards the critics in each step."""
-    initial_temperature: float = 0.1
+    initial_temperature: float = option(0.1, above=0)
     """Weight of the entropy, before it is learnt."""
-    target_entropy: float | None = None
-    """Entropy that the temperature aims at, in nats; None takes minus half the width of the action."""
-    entropy_backup: bool = True
-    """Whether targets count the entropy of later actions."""
-    actor_interval: int = 2
+    target_entropy: float | None = option(None, unit="nats")
+    """Entropy that the temperature aims at; None takes minus half the width of the action."""
+    entropy_backup: bool = option(True)
+    """Count the entropy of later actions in the targets."""
+    actor_interval: int = option(2, least=1)
     """Critic steps for each step of the policy and of the temperature."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.critics_in_target <= self.num_critics:
+        if self.critics_in_target > self.num_critics:
             raise ConfigError(
                 f"algorithm.critics_in_target is {self.critics_in_target}; it must lie between 1 and "
                 f"algorithm.num_critics, {self.num_critics}."
             )
-        if not 0.0 < self.target_rate <= 1.0:
-            raise ConfigError(f"algorithm.target_rate is {self.target_rate}; it must lie above 0 and not above 1.")
-        if self.initial_temperature <= 0.0 or self.actor_interval < 1:
-            raise ConfigError(
-                f"algorithm.initial_temperature is {self.initial_temperature} and algorithm.actor_interval "
-                f"{self.actor_interval}; the first must be greater than 0, and the second at least 1."
-            )
+
+    def largest_value(self, task: SimulatorConfig) -> float | None:
+        return None if self.entropy_backup else super().largest_value(task)  # Q values then hold entropy too
 
 
 class Ensemble(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
-from rlpipe.errors import ConfigError
+from rlpipe.config.fields import option
 from rlpipe.metrics import catalogue as m
 
 __all__ = ["BehaviourCloning"]
@@ -18,20 +18,14 @@ __all__ = ["BehaviourCloning"]
 class BehaviourCloningConfig(AlgorithmConfig):
     """Options of behaviour cloning; needs ``demos``."""
 
-    epochs: int = 200
-    """Passes over the demonstrations at most; each is an iteration of the run."""
-    batch_size: int = 256
+    epochs: int = option(200, least=1)
+    """Largest number of passes over the demonstrations; each is an iteration of the run."""
+    batch_size: int = option(256, least=1, below=2**31)
     """Demonstrated steps of a gradient step."""
-    held_out: float = 0.1
-    """Share of the demonstrations, whole ones, that is not learnt from and says when to stop."""
-    patience: int = 20
+    held_out: float = option(0.1, above=0, below=1)
+    """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
+    patience: int = option(20, least=1)
     """Passes without a smaller held-out loss after which learning ends; the weights of the best pass are kept."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.held_out < 1.0:
-            raise ConfigError(f"algorithm.held_out is {self.held_out}; it must lie between 0 and 1.")
-        if min(self.epochs, self.batch_size, self.patience) < 1:
-            raise ConfigError("algorithm.epochs, algorithm.batch_size and algorithm.patience must be at least 1.")
 
 
 class BehaviourCloning(Algorithm):

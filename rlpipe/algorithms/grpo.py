@@ -13,13 +13,13 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
 from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
 from rlpipe.functional.reference import reference_kl
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import nearest
 from rlpipe.policies.base import Policy
 
 __all__ = ["GRPO"]
@@ -27,36 +27,31 @@ __all__ = ["GRPO"]
 
 @dataclass(frozen=True)
 class GRPOConfig(ClippedConfig):
-    """Options of GRPO. In each iteration every environment plays one episode, of at most ``rollout.horizon`` steps."""
+    """Options of GRPO. In each iteration every environment runs one episode, of at most ``rollout.horizon`` steps."""
 
     clip_ratio_high: float = 0.28
-    """How far the probability ratio may rise above 1; further than it may fall, so that rare actions can become likely
-    (Yu et al. 2025, arXiv:2503.14476, section 3.1)."""
-    group_size: int = 8
-    """Environments (G) that begin each episode in the same state; divides those of a worker."""
-    kl_beta: float = 0.0
+    """How far the probability ratio may rise above 1 before the gradient is cut; further than it may fall, so that rare
+    actions can become likely (Yu et al. 2025, arXiv:2503.14476, section 3.1)."""
+    group_size: int = option(8, least=2, unit="environments")
+    """Number of environments (G) that begin each episode in the same state, to compare their episodes; divides those of
+    a worker."""
+    kl_beta: float = option(0.0, least=0)
     """Weight in the loss of the divergence from the policy that the run began with; 0 for none."""
-    loss_aggregation: str = "decision"
-    """What weighs alike in the loss: each ``decision``, or each ``trajectory``, whatever its length."""
-    filter_groups: bool = False
+    loss_aggregation: str = option("decision", choices=tuple(AGGREGATIONS))
+    """What has equal weight in the loss: each ``decision``, or each ``trajectory``, whatever its length."""
+    filter_groups: bool = option(False)
     """Leave groups whose episodes all scored alike out of the loss, entropy bonus and divergence included."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.group_size < 2:
-            raise ConfigError(f"algorithm.group_size is {self.group_size}; to compare episodes, it must be at least 2.")
         if self.filter_groups and self.cloning_coef:
             raise ConfigError(
                 "algorithm.filter_groups is true and algorithm.cloning_coef is given: where every group scored alike "
                 "there would be no step at all, and so no cloning. Leave one of them out."
             )
-        if self.kl_beta < 0.0:
-            raise ConfigError(f"algorithm.kl_beta is {self.kl_beta}; it may not be negative.")
-        if self.loss_aggregation not in AGGREGATIONS:
-            raise ConfigError(
-                f"algorithm.loss_aggregation is {self.loss_aggregation!r}{nearest(self.loss_aggregation, AGGREGATIONS)}"
-                f" Legal are {', '.join(AGGREGATIONS)}."
-            )
+
+    def health_variables(self) -> dict[str, float | None]:
+        return super().health_variables() | {"kl_coef": self.kl_beta}
 
 
 @dataclass(frozen=True)

@@ -11,59 +11,52 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
-from rlpipe.errors import ConfigError
+from rlpipe.config.fields import option
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.losses import clipped_value_loss
 from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import nearest
 from rlpipe.policies.base import Policy
 
 __all__ = ["PPO"]
-
-KL_CONTROLS = ("fixed", "adaptive")
 
 
 @dataclass(frozen=True)
 class PPOConfig(ClippedConfig):
     """Options of PPO."""
 
-    discount: float = 0.99
+    discount: float = option(0.99, least=0, most=1)
     """Weight of a reward one step later, gamma."""
-    gae_lambda: float = 0.95
-    """Between one-step (0) and whole-return (1) advantages."""
-    value_clip: float | None = None
-    """How far a value may move in one update before its loss is clipped, in reward units; None for a plain loss."""
-    value_coef: float = 0.5
+    gae_lambda: float = option(0.95, least=0, most=1)
+    """Interpolation between one-step (0) and whole-return (1) advantages."""
+    value_clip: float | None = option(None, above=0, unit="reward")
+    """How far a value may move in one update before its loss is clipped; None for a plain loss."""
+    value_coef: float = option(0.5)
     """Weight of the value loss."""
-    normalize_advantages: bool = True
+    normalize_advantages: bool = option(True)
     """Shift and scale advantages over the whole batch."""
-    kl_control: str | None = None
+    kl_control: str | None = option(None, choices=("fixed", "adaptive"))
     """Penalty in the reward for leaving the policy that the run began with: ``fixed``, ``adaptive``, None for none."""
-    kl_coef: float = 0.05
-    """Weight of that penalty, in reward per nat; with ``adaptive``, in the first iteration."""
-    kl_target: float = 6.0
-    """Divergence of a trajectory that ``adaptive`` aims at, in nats."""
-    kl_horizon: float = 10_000.0
-    """Trajectories in which ``adaptive`` follows: smaller is faster."""
+    kl_coef: float = option(0.05, above=0, unit="reward per nat")
+    """Weight of that penalty; with ``adaptive``, in the first iteration."""
+    kl_target: float = option(6.0, above=0, unit="nats")
+    """Divergence of a trajectory that ``adaptive`` aims at."""
+    kl_horizon: float = option(10_000.0, above=0, unit="trajectories")
+    """Speed of ``adaptive``: the fewer trajectories, the faster it follows."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("discount", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"algorithm.{name} is {getattr(self, name)}; it must lie between 0 and 1.")
-        if self.value_clip is not None and self.value_clip <= 0.0:
-            raise ConfigError(f"algorithm.value_clip is {self.value_clip}; it must be greater than 0.")
-        if self.kl_control is not None and self.kl_control not in KL_CONTROLS:
-            raise ConfigError(
-                f"algorithm.kl_control is {self.kl_control!r}{nearest(self.kl_control, KL_CONTROLS)} Legal are "
-                f"{', '.join(KL_CONTROLS)} and null."
-            )
-        for name in ("kl_coef", "kl_target", "kl_horizon"):
-            if getattr(self, name) <= 0.0:
-                raise ConfigError(f"algorithm.{name} is {getattr(self, name)}; it must be greater than 0.")
+    def health_variables(self) -> dict[str, float | None]:
+        penalised = self.kl_control is not None
+        return super().health_variables() | {
+            "vf_coef": self.value_coef,
+            "kl_coef": self.kl_coef if penalised else None,
+            "kl_target": self.kl_target if penalised else None,
+        }
+
+    def health_tags(self) -> set[str]:
+        tags = {"whitening": self.normalize_advantages, "adaptive_kl": self.kl_control == "adaptive"}
+        return {tag for tag, holds in tags.items() if holds}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlpipe.algorithms.base_off_policy import SoftActorCritic, SoftActorCriticConfig
-from rlpipe.errors import ConfigError
+from rlpipe.config.fields import option
 
 __all__ = ["RLPD"]
 
@@ -18,20 +18,12 @@ __all__ = ["RLPD"]
 class RLPDConfig(SoftActorCriticConfig):
     """Options of RLPD; needs ``demos``."""
 
-    demo_share: float = 0.5
+    demo_share: float = option(0.5, above=0, below=1)
     """Share of each batch that is demonstrated."""
     entropy_backup: bool = False
-    """Whether targets count the entropy of later actions; the paper leaves it out where rewards are sparse."""
-    cloning_coef: float = 0.5
+    """Count the entropy of later actions in the targets; the paper leaves it out where rewards are sparse."""
+    cloning_coef: float = option(0.5, least=0)
     """Weight of the squared error to demonstrated actions in the policy's loss."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.demo_share < 1.0 or self.cloning_coef < 0.0:
-            raise ConfigError(
-                f"algorithm.demo_share is {self.demo_share} and algorithm.cloning_coef {self.cloning_coef}; the first "
-                "must lie between 0 and 1, and the second may not be negative."
-            )
 
 
 class RLPD(SoftActorCritic):

@@ -1,6 +1,6 @@
-"""Evaluated runs side by side: what the episodes of one evaluation, of several seeds, and of two kinds of run say.
+"""Compares completed runs: pools the episodes of several seeds, and estimates the differences between experiments.
 
-Reads run directories and their ledgers; plays nothing, and knows nothing of simulators or of policies.
+Runs no episodes, and knows nothing of simulators or policies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlpipe import files
-from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, records_of, values_of
+from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
+from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, values_of
 from rlpipe.config.protocol import comparable
-from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
     bootstrap_difference,
@@ -28,118 +27,22 @@ from rlpipe.functional.intervals import (
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
-from rlpipe.metrics.row import Status
 from rlpipe.plugins import nearest
-from rlpipe.run import shapes
-from rlpipe.run.directory import RunDirectory, read_jsonl
-from rlpipe.trajectory import Episode
 
-EXPERIMENT = "runner.logger.experiment_name"
-WARM_START = "policy.warm_start"
 _SIMULATED_BY = ("mani_skill", "sapien", "gymnasium", "torch")
 """Packages whose version may change what the same policy does with the same seeds."""
 
 
 @dataclass(frozen=True)
-class EvaluatedRun:
-    """A run that has ended, and its evaluation after the last iteration.
-
-    Attributes:
-        path: of the run directory.  seed: ``runner.seed``.  config: full configuration by dotted key.
-        source: file the episodes stand in.  protocol: they were played under.  versions: of packages, as far as known.
-        episodes: all of them.
-        while_training: protocol of the evaluations in ``metrics.jsonl``.
-    """
-
-    path: Path
-    seed: int
-    config: dict[str, Any]
-    source: Path
-    protocol: dict[str, Any]
-    versions: dict[str, str]
-    episodes: list[Episode] = field(repr=False)
-    while_training: dict[str, Any]
-
-    @classmethod
-    def read(cls, path: Path) -> EvaluatedRun:
-        """Reads a run directory: the newest record of ``rlpipe evaluate``, else the evaluation the run itself ended
-        with.
-
-        Raises:
-            ConfigError: it is no run directory, the run has not ended, or it has no evaluation of its last iteration.
-        """
-        directory = RunDirectory.existing(path)
-        path, said = directory.path, directory.read_json()
-        if said["status"] != Status.COMPLETED:
-            raise ConfigError(
-                f"{path} has not reached its end: its status is {said['status']}. Go on with: "
-                f"rlpipe train --resume {path}"
-            )
-        last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
-        config = dict(leaves(directory.read_config()))
-        played: Mapping[str, Any]
-        for source in records_of(path):
-            played = files.read(source, shapes.EvaluationRecord)
-            rows = played["episodes"]
-            # That of an older checkpoint, or of another configuration, is not what the run arrived at.
-            if played["iteration"] == last and not played.get("changes"):
-                break
-        else:
-            source, played = path / "eval_episodes.jsonl", said
-            rows = [row for row in read_jsonl(source) if row["iteration"] == last] if source.is_file() else []
-        if not rows:
-            raise ConfigError(
-                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
-            )
-        found = [Episode.from_row(row) for row in rows]
-        return cls(
-            path, config["runner.seed"], config, source, played["protocol"], played.get("versions", {}), found,
-            said["protocol"],
-        )  # fmt: skip
-
-    @property
-    def kind(self) -> dict[str, Any]:
-        """The configuration without what may differ between runs of one experiment, which is the seed and where it is
-        logged; how it was evaluated as the protocol has it."""
-        skip = ("runner.seed", "runner.logger.", "evaluation.", "env.eval.")
-        kept = {key: value for key, value in self.config.items() if not key.startswith(skip)}
-        if (origin := self.config.get(WARM_START)) is not None:
-            kept[WARM_START] = _experiment(origin)  # which may have a run for each seed
-        return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
-
-    def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
-        """Environment steps and seconds of training after which an evaluation was first at a level."""
-        for row in read_jsonl(self.path / "metrics.jsonl"):
-            if row["metrics"].get(metric.name, -math.inf) >= level:
-                if (seconds := row["metrics"].get(m.TIME_ELAPSED.name)) is None:
-                    raise ConfigError(
-                        f"{self.path / 'metrics.jsonl'} does not say when iteration {row['iteration']} was over: "
-                        f"metrics.{m.TIME_ELAPSED.name} is missing."
-                    )
-                return row["total_timesteps"], seconds
-        return None
-
-    def evaluations(self, metric: Metric) -> int:
-        """How often the metric was measured while the run went on."""
-        return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
-
-
-def _experiment(origin: str) -> str:
-    """Experiment of the run directory that is named, with the file if a checkpoint in it is; else what is named."""
-    path = Path(origin)
-    if path.parent.name == "checkpoints":
-        return f"{path.parent.parent.parent.name}/{path.name}"
-    return origin if path.suffix == ".npz" else path.parent.name or origin
-
-
-@dataclass(frozen=True)
 class Reached:
-    """When runs first reached a level.
+    """Time at which runs first reached a level.
 
     Attributes:
-        runs: how many did.  of: how many there are.
-        steps, seconds: median over all of them; None where half of them or more did not reach it.
-        at_the_latest: some run was evaluated only at its end, so that it may have been there before.
+        runs: number of runs that reached it
+        of: number of runs
+        steps: median of the environment steps over all runs; None if half of them or more did not reach the level
+        seconds: likewise, seconds of training
+        at_the_latest: True if some run was evaluated only at its end, so that it may have reached the level before
     """
 
     runs: int
@@ -151,14 +54,15 @@ class Reached:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed.
+    """Runs that differ only in their seed.
 
     Attributes:
-        label: experiment, with the keys that tell it from others of that name.
-        pooled: the metric over the episodes of all its runs; of several, its bounds hold seeds and episodes drawn anew.
-        by_seed: the metric of each run, as (seed, value).
-        reached: when it first reached the level; None where no level was asked for.
-        runs: what they are.
+        label: experiment, with the keys in which it differs from others of that name
+        pooled: the metric over the episodes of all runs; with several runs, seeds and episodes are resampled for its
+            bounds
+        by_seed: the metric of each run, as (seed, value)
+        reached: time at which the runs first reached the level; None if no level was asked for
+        runs: the runs
     """
 
     label: str
@@ -170,14 +74,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """A group against the first one.
+    """Difference between a group and the first one.
 
     Attributes:
-        label: of the group.  value: its pooled value minus that of the first.
-        low, high: 95 % bounds: seeds and episodes drawn with replacement, and for a share not inside Newcombe's.
-        over_seeds: both groups have several seeds; where one has a single seed, how much seeds differ is not in them.
-        probability: that a run of this group beats a run of the first, with bounds; None where a group has one seed.
-            The bounds are None where all pairs agree, because resampling them then shows no other outcome.
+        label: label of the group
+        value: its pooled value minus that of the first group
+        low: lower 95 % bound: seeds and episodes are resampled, and for a share it is at most Newcombe's
+        high: upper 95 % bound, likewise at least Newcombe's
+        over_seeds: True if both groups have several seeds; otherwise the bounds ignore how much seeds differ
+        probability: probability that a run of this group beats a run of the first, with bounds; None if a group has
+            one seed. The bounds are None if all pairs agree, because resampling then shows no other outcome.
     """
 
     label: str
@@ -190,14 +96,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs side by side.
+    """Comparison of groups of runs.
 
     Attributes:
-        metric: name.  level: that counts as reached; None for none, and where runs were not measured alike.
-        groups: in the order they were named; the others are compared with the first.
-        differences: one for each group but the first.
-        protocol: under which all were evaluated; of the first run where they differ.
-        warnings: sentences on what weakens the comparison.
+        metric: name of the metric
+        level: level that counts as reached; None for none, and if the runs were not measured alike
+        groups: groups in the order in which they were named; the others are compared with the first
+        differences: one for each group but the first
+        protocol: protocol of all evaluations; that of the first run if they differ
+        warnings: sentences on what weakens the comparison
     """
 
     metric: str
@@ -208,7 +115,7 @@ class Comparison:
     warnings: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the episodes."""
+        """Returns everything but the episodes."""
         groups = [
             {
                 "label": group.label,
@@ -234,15 +141,15 @@ class Comparison:
 def compare(
     paths: Sequence[Path], *, metric: str | None = None, level: float | None = None, anyway: bool = False
 ) -> Comparison:
-    """Puts runs side by side, those that differ only in their seed together.
+    """Compares runs; those that differ only in their seed form a group.
 
     Args:
-        paths: run directories.
-        metric: one of ``ESTIMATED``; None takes success once, or the return where there is no success.
-        level: of the metric that counts as reached; None takes 0.9 for a share, and none for a mean.
-        anyway: compare also what was evaluated under different protocols.
+        paths: run directories
+        metric: one of ``ESTIMATED``; None takes success once, or the return if there is no success
+        level: level of the metric that counts as reached; None takes 0.9 for a share, and none for a mean
+        anyway: also compare runs that were evaluated under different protocols
     Raises:
-        ConfigError: a run has not ended, has no evaluation or not this metric, or the protocols differ.
+        ConfigError: a run is not complete, has no evaluation or not this metric, or the protocols differ.
     """
     if level is not None and not math.isfinite(level):
         raise ConfigError(f"--level is {level}; it must be a finite number.")
@@ -251,14 +158,14 @@ def compare(
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
     warnings = _check_protocols(runs, anyway) + _check_versions(runs)
     if metric is None:
-        told = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
-        metric = (m.EVAL_SUCCESS_ONCE if told else m.EVAL_EPISODE_RETURN).name
+        has_success = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
+        metric = (m.EVAL_SUCCESS_ONCE if has_success else m.EVAL_EPISODE_RETURN).name
     chosen = m.CATALOGUE[metric]
     if level is None and chosen.reduction is Mean:
         level = 0.9
-    if level is not None and (apart := _apart(runs, [comparable(run.while_training) for run in runs])):
+    if level is not None and (different := _different(runs, [comparable(run.while_training) for run in runs])):
         level = None
-        warnings.append(f"When a level was reached is not shown: while training, {'; '.join(apart.values())}.")
+        warnings.append(f"When a level was reached is not shown: while training, {'; '.join(different.values())}.")
     groups = _groups(runs, chosen, level)
     for group in groups:
         seeds = [run.seed for run in group.runs]
@@ -271,12 +178,12 @@ def compare(
     return Comparison(metric, level, groups, differences, groups[0].runs[0].protocol, warnings)
 
 
-def _apart(runs: Sequence[EvaluatedRun], told: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By key, in which runs it has which value; of the keys that have more than one."""
+def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Describes which runs have which value, for each key with more than one value."""
     found = {}
-    for key in dict.fromkeys(key for one in told for key in one):
+    for key in dict.fromkeys(key for one in facts for key in one):
         values: list[tuple[Any, list[str]]] = []
-        for run, one in zip(runs, told, strict=True):
+        for run, one in zip(runs, facts, strict=True):
             names = next((names for value, names in values if value == one.get(key)), None)
             if names is None:
                 values.append((one.get(key), [run.path.name]))
@@ -289,47 +196,47 @@ def _apart(runs: Sequence[EvaluatedRun], told: Sequence[Mapping[str, Any]]) -> d
 
 
 def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
-    """Checks that all were evaluated alike; answers with what is to be said about it.
+    """Checks that all runs were evaluated alike, and returns warnings if they need not be.
 
     Raises:
-        ConfigError: they were not, and it matters.
+        ConfigError: the protocols differ.
     """
     protocols = [comparable(run.protocol) for run in runs]
-    apart = _apart(runs, protocols)
-    if not apart:
+    different = _different(runs, protocols)
+    if not different:
         return []
-    found = f"These runs were evaluated under different protocols: {'; '.join(apart.values())}."
+    found = f"These runs were evaluated under different protocols: {'; '.join(different.values())}."
     if anyway:
         return [f"{found} Their numbers do not mean the same."]
     commands = []
     for run, theirs in zip(runs[1:], protocols[1:], strict=True):
-        keys = [key for key in apart if theirs.get(key) != protocols[0].get(key)]
+        keys = [key for key in different if theirs.get(key) != protocols[0].get(key)]
         if keys and not {"env.eval.name", "env.eval.id"} & {*keys}:
             changes = [f"{key}={json.dumps(protocols[0].get(key))}" for key in keys]  # JSON is YAML
             commands.append(shlex.join(["rlpipe", "evaluate", str(run.path), *changes]))
     alike = ["To evaluate like the first:", *commands] if commands else []
-    raise ConfigError("\n".join([found, *alike, "To compare them all the same: --anyway"]))
+    raise ConfigError("\n".join([found, *alike, "To compare them nevertheless: --anyway"]))
 
 
 def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """What is to be said about the packages that the evaluations were played with, where they are known."""
-    apart: dict[str, str] = {}
+    """Warns if the evaluations used different versions of packages, as far as these are known."""
+    different: dict[str, str] = {}
     for package in _SIMULATED_BY:
         known = [run for run in runs if package in run.versions]
-        apart |= _apart(known, [{package: run.versions[package]} for run in known])
-    if not apart:
+        different |= _different(known, [{package: run.versions[package]} for run in known])
+    if not different:
         return []
-    return [f"{'; '.join(apart.values())}: with other versions the same seeds may be other episodes."]
+    return [f"{'; '.join(different.values())}: with other versions the same seeds may be other episodes."]
 
 
 def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -> list[Group]:
     kinds: list[tuple[dict[str, Any], list[EvaluatedRun]]] = []
     for run in runs:
-        held = next((members for kind, members in kinds if kind == run.kind), None)
-        if held is None:
+        same = next((members for kind, members in kinds if kind == run.kind), None)
+        if same is None:
             kinds.append((run.kind, [run]))
         else:
-            held.append(run)
+            same.append(run)
     groups = []
     for kind, members in kinds:
         members.sort(key=lambda run: run.seed)
@@ -337,7 +244,7 @@ def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -
         values = [one.value for one in each if one is not None]
         if len(values) < len(members):
             silent = members[each.index(None)].path
-            raise ConfigError(f"{silent} says nothing of {metric.name}: choose another --metric.")
+            raise ConfigError(f"{silent} has no value of {metric.name}: choose another --metric.")
         by_seed = [(run.seed, value) for run, value in zip(members, values, strict=True)]
         reached = None if level is None else _reached(members, metric, level)
         label = _label(kind, [kind for kind, _ in kinds])
@@ -346,8 +253,11 @@ def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -
 
 
 def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
-    """What the episodes of all runs say, each of which says something. Where there are several, the bounds also hold
-    those of a bootstrap over seeds and episodes: episodes of one seed are not independent of each other."""
+    """Estimates a metric over the episodes of all runs, each of which has a value.
+
+    With several runs, the bounds also enclose those of a bootstrap over seeds and episodes, because episodes of one
+    seed are not independent of each other.
+    """
     found = estimate(metric, [episode for run in runs for episode in run.episodes])
     assert found is not None
     if found.low is None or found.high is None or len(runs) == 1:
@@ -357,7 +267,7 @@ def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
 
 
 def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
-    """The experiment's name, with the keys that tell it from others of that name."""
+    """Returns the name of the experiment, with the keys in which it differs from others of that name."""
     namesakes = [other for other in kinds if other[EXPERIMENT] == kind[EXPERIMENT]]
     keys = [
         key

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
@@ -28,23 +29,21 @@ from rlpipe.trajectory import Episode
 
 log = logging.getLogger("rlpipe")
 
-_PLAYS_NO_PART = ("evaluation.", "env.eval.", "runner.logger.", "rollout.", "cluster.", "learner.", "demos")
-"""Keys that stand in the protocol, or on which no episode of an evaluation depends."""
-
 
 @dataclass(frozen=True)
 class EvaluationReport:
     """Result of an evaluation.
 
     Attributes:
-        metrics: the ``eval/`` metrics.
-        estimates: success, return and length, each with its number of episodes and its 95 % interval.
-        checkpoint: that was evaluated.  iteration: after which it was written.
-        protocol: what makes two success rates comparable.
-        versions: of the packages it was played with.
-        changes: keys outside of the protocol in which the configuration is not the checkpoint's, with their values.
-        episodes: all of them, in the order of their seeds.
-        record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere.
+        metrics: the ``eval/`` metrics
+        estimates: success, return and length, each with its number of episodes and its 95 % interval
+        checkpoint: path of the evaluated checkpoint
+        iteration: iteration after which the checkpoint was written
+        protocol: settings that make two success rates comparable
+        versions: versions of the packages that the evaluation used
+        changes: keys outside of the protocol in which the configuration differs from the checkpoint's, with values
+        episodes: all episodes, in the order of their seeds
+        record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere
     """
 
     metrics: dict[str, float]
@@ -59,14 +58,14 @@ class EvaluationReport:
 
     @classmethod
     def of(cls, window: MetricWindow, config: Config, state: Checkpoint) -> EvaluationReport:
-        """What the merged window of an evaluation says of a checkpoint."""
+        """Builds the report from the merged window of an evaluation."""
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
         metrics = window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
         before, now = (dict(leaves(from_yaml(text))) for text in (state.meta["config"], to_yaml(config)))
         changes = {
             key: value
             for key, value in now.items()
-            if not key.startswith(_PLAYS_NO_PART) and before.get(key, value) != value  # a new version may add keys
+            if Affects.EVALUATION in affected_by(Config, key) and before.get(key, value) != value  # or a new key
         }
         return cls(
             metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),
@@ -74,7 +73,7 @@ class EvaluationReport:
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as ``rlpipe evaluate --json`` prints it and as the record holds it."""
+        """Returns all fields but ``record``, as ``rlpipe evaluate --json`` prints them and the record holds them."""
         fields = {name: value for name, value in vars(self).items() if name != "record"}
         return {
             **fields,
@@ -83,7 +82,7 @@ class EvaluationReport:
         }
 
     def recorded(self) -> EvaluationReport:
-        """The same, written down in the run directory the checkpoint lies in; as it is where there is none."""
+        """Writes the record into the run directory of the checkpoint, if there is one; returns the result."""
         run = Path(self.checkpoint).resolve().parent.parent
         if Path(self.checkpoint).resolve().parent.name != "checkpoints" or not (run / "run.json").is_file():
             return self
@@ -103,17 +102,20 @@ _FIELDS = {
     m.EVAL_EPISODE_RETURN: "episode_return",
     m.EVAL_EPISODE_LEN: "length",
 }
-"""What an evaluation estimates, and the field of an episode that holds it."""
+"""Estimated metrics, and the field of an episode that holds each."""
 ESTIMATED = [metric.name for metric in _FIELDS]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over episodes, with its 95 % interval.
+    """Mean over episodes, with its 95 % interval.
 
     Attributes:
-        metric: name.  value: share of episodes, or mean.  episodes: that it is over.
-        low, high: Wilson's bounds of a share, bootstrapped ones of a mean; None with a single episode's mean.
+        metric: name of the metric
+        value: share of episodes, or mean
+        low: lower bound: Wilson's for a share, bootstrapped for a mean; None for the mean of a single episode
+        high: upper bound, likewise
+        episodes: number of episodes
     """
 
     metric: str
@@ -124,7 +126,7 @@ class Estimate:
 
 
 def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
-    """What episodes say of a metric; None where none of them says anything. Their order does not matter."""
+    """Estimates a metric over episodes in any order; None if none of them has a value."""
     values = values_of(metric, episodes)
     if not values:
         return None
@@ -139,13 +141,13 @@ def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
 
 
 def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
-    """What an evaluation reports: success once, at the end and at reset, return and length, where they are known."""
+    """Estimates success once, at the end and at reset, return and length, as far as they are known."""
     found = (estimate(metric, episodes) for metric in _FIELDS)
     return [one for one in found if one is not None]
 
 
 def values_of(metric: Metric, episodes: Sequence[Episode]) -> list[float]:
-    """The metric's value in each episode that has a finite one."""
+    """Returns the value of a metric in each episode that has a finite one."""
     values = (getattr(episode, _FIELDS[metric]) for episode in episodes)
     return [float(value) for value in values if value is not None and math.isfinite(value)]
 
@@ -170,6 +172,6 @@ def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
 
 
 def records_of(run: Path) -> list[Path]:
-    """Records of a run, the newest first."""
+    """Lists the records of a run, the newest first."""
     files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem), reverse=True)

@@ -1,7 +1,7 @@
-"""One iteration of a run as a Chrome trace: what each part did when, for Perfetto and ``chrome://tracing``.
+"""Chrome trace of one iteration, for Perfetto and ``chrome://tracing``: the work of each actor over time.
 
-Made from ``timeline.jsonl``, so the run may be going on, or over, and its cluster gone. The format is Google's "Trace
-Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+It is made from ``timeline.jsonl``, so the run may be in progress or over, and its cluster gone. The format is
+Google's "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ _WAIT = "wait"
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the parts of a run did in one iteration, and what reached into it from others.
+    """Work of the actors of a run in one iteration, including work of other iterations that overlaps with it.
 
     Attributes:
-        iteration: from 1.
-        began, ended: of the iteration, seconds since 1970 by the driver's clock.
-        parts: names, along the data's way.
-        spans: by part and time, each with the iteration it belongs to. A part other than the driver waits where it does
-            nothing else, which belongs to this iteration.
+        iteration: number of the iteration, counted from 1
+        began: start of the iteration, seconds since 1970 by the driver's clock
+        ended: end of the iteration, likewise
+        actors: names of the driver and the actors, along the way of the data
+        spans: spans by actor and time, each with the iteration it belongs to. The gaps of an actor other than the
+            driver are spans named ``wait`` of this iteration.
     """
 
     iteration: int
     began: float
     ended: float
-    parts: tuple[str, ...]
+    actors: tuple[str, ...]
     spans: tuple[tuple[Span, int], ...]
 
-    def shares(self, part: str) -> dict[str, float]:
-        """Share of the iteration that a part spent on each thing, the largest first."""
+    def shares(self, actor: str) -> dict[str, float]:
+        """Returns the share of the iteration that an actor spent on each kind of span, the largest first."""
         length = self.ended - self.began
         found: dict[str, float] = {}
         for span, _ in self.spans:
-            if span.part == part and span.name != ITERATION:
+            if span.part == actor and span.name != ITERATION:
                 within = min(span.ended, self.ended) - max(span.began, self.began)
                 found[span.name] = found.get(span.name, 0.0) + max(0.0, within) / length
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
-    """The timeline of an iteration; the newest unless said.
+    """Reads the timeline of an iteration; None takes the newest.
 
     Raises:
         ConfigError: the run directory does not hold it.
@@ -63,7 +64,9 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
     for row in read_jsonl(file) if file.is_file() else ():
         kept[row["iteration"]] = [Span(**fields) for fields in row["spans"]]
     if not kept:
-        raise ConfigError(f"{directory.path} has no timeline: {TIMELINE} is written from the first whole iteration on.")
+        raise ConfigError(
+            f"{directory.path} has no timeline: {TIMELINE} is written from the first complete iteration on."
+        )
     wanted = max(kept) if iteration is None else iteration
     if wanted not in kept:
         raise ConfigError(
@@ -73,7 +76,7 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
     whole = next((span for span in kept[wanted] if span.name == ITERATION and span.ended > span.began), None)
     if whole is None:
         raise ConfigError(
-            f"{file} does not say from when to when iteration {wanted} was: its span {ITERATION!r} is missing, or ends "
+            f"{file} does not hold start and end of iteration {wanted}: its span {ITERATION!r} is missing, or ends "
             "before it begins."
         )
     found = [
@@ -82,27 +85,33 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
         for span in spans
         if of == wanted or (span.began < whole.ended and span.ended > whole.began)
     ]
-    parts = sorted({span.part for span, _ in found}, key=_place)
+    actors = sorted({span.part for span, _ in found}, key=_order)
     ordered: list[tuple[Span, int]] = []
-    for part in parts:
-        own = sorted((item for item in found if item[0].part == part), key=lambda item: (item[0].began, -item[0].ended))
-        waits = [] if part == "driver" else [(wait, wanted) for wait in _waits(part, [span for span, _ in own], whole)]
-        ordered += sorted([*own, *waits], key=lambda item: (item[0].began, -item[0].ended))
-    return Timeline(wanted, whole.began, whole.ended, tuple(parts), tuple(ordered))
+    for actor in actors:
+        own = sorted((item for item in found if item[0].part == actor), key=_began)
+        gaps = [] if actor == "driver" else _waits(actor, [span for span, _ in own], whole)
+        waits = [(wait, wanted) for wait in gaps]
+        ordered += sorted([*own, *waits], key=_began)
+    return Timeline(wanted, whole.began, whole.ended, tuple(actors), tuple(ordered))
 
 
-def _waits(part: str, spans: Sequence[Span], whole: Span) -> Iterable[Span]:
-    """Where a part does nothing within an iteration."""
+def _began(item: tuple[Span, int]) -> tuple[float, float]:
+    """Returns a sort key: by start, the longer of two spans first."""
+    return item[0].began, -item[0].ended
+
+
+def _waits(actor: str, spans: Sequence[Span], whole: Span) -> Iterable[Span]:
+    """Yields a span for each gap between the spans of an actor within an iteration."""
     ends = [whole.began, *(span.ended for span in spans)]
     begins = [*(span.began for span in spans), whole.ended]
     for ended, began in zip(itertools.accumulate(ends, max), begins, strict=True):
         if (until := min(began, whole.ended)) > ended:
-            yield Span(part, _WAIT, ended, until)
+            yield Span(actor, _WAIT, ended, until)
 
 
-def _place(part: str) -> tuple[int, str, int]:
-    """Along the data's way, then by name and rank."""
-    found = re.fullmatch(r"(.+?)(?:-(\d+))?", part)
+def _order(actor: str) -> tuple[int, str, int]:
+    """Returns a sort key: along the way of the data, then by name and rank."""
+    found = re.fullmatch(r"(.+?)(?:-(\d+))?", actor)
     assert found is not None
     kind, rank = found.groups()
     order = _ALONG_THE_DATA.index(kind) if kind in _ALONG_THE_DATA else len(_ALONG_THE_DATA)
@@ -110,20 +119,28 @@ def _place(part: str) -> tuple[int, str, int]:
 
 
 def chrome_trace(directory: RunDirectory, timeline: Timeline) -> dict[str, Any]:
-    """The JSON object of a trace: a process for each host, a thread for each part, times in microseconds since the
-    iteration began. What belongs to another iteration has its number in its name."""
-    cluster = files.read(directory.path / "run.json", shapes.Clustered)["cluster"]
+    """Builds the JSON object of a trace: a process for each host, a thread for each actor.
+
+    Times are microseconds since the start of the iteration. Spans of other iterations have their number in their name.
+    """
+    cluster = files.read(directory.path / "run.json", shapes.ClusterRecord)["cluster"]
     places = cluster.get("parts", {})
-    anywhere: shapes.Place = {"host": cluster["nodes"][0]["host"], "node": ""}
-    hosts = {part: places.get(part, anywhere) for part in timeline.parts}
+    anywhere: shapes.ActorPlace = {
+        "host": next((node["host"] for node in cluster.get("nodes", [])), "unknown"),
+        "node": "",
+    }
+    hosts = {actor: places.get(actor, anywhere) for actor in timeline.actors}
     nodes = list(dict.fromkeys(host["node"] for host in hosts.values()))
-    threads = {part: {"pid": 1 + nodes.index(hosts[part]["node"]), "tid": tid} for tid, part in enumerate(hosts, 1)}
+    threads = {
+        actor: {"pid": 1 + nodes.index(place["node"]), "tid": tid}
+        for tid, (actor, place) in enumerate(hosts.items(), 1)
+    }
     events: list[dict[str, Any]] = []
-    for part, thread in threads.items():
-        host = {"name": f"host {hosts[part]['host']}"}
+    for actor, thread in threads.items():
+        host = {"name": f"host {hosts[actor]['host']}"}
         events += [
             {"ph": "M", "name": "process_name", **thread, "args": host},
-            {"ph": "M", "name": "thread_name", **thread, "args": {"name": part}},
+            {"ph": "M", "name": "thread_name", **thread, "args": {"name": actor}},
             {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": thread["tid"]}},
         ]
     for span, of in timeline.spans:

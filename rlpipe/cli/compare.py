@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.comparison import WARM_START, Comparison, Reached
+from rlpipe.analysis.comparison import Comparison, Reached
 from rlpipe.analysis.comparison import compare as compare_runs
+from rlpipe.analysis.evaluated_run import WARM_START
 from rlpipe.cli.evaluate import interval, number, protocol_lines
 
 

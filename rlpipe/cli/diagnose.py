@@ -16,7 +16,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.diagnosis import OURS, READABLE, Diagnosis, Finding, Healthy, diagnose
+from rlpipe.analysis.diagnosis import Diagnosis, Healthy, Problem, diagnose
+from rlpipe.analysis.logs import OURS, READABLE
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
@@ -65,7 +66,7 @@ def diagnose_command(
 def screen(diagnosis: Diagnosis) -> RenderableType:
     """Lays out a diagnosis for the terminal."""
     parts: list[RenderableType] = [_header(diagnosis)]
-    parts += [_standing(finding, diagnosis) for finding in diagnosis.standing]
+    parts += [_standing(problem, diagnosis) for problem in diagnosis.standing]
     if diagnosis.past:
         parts += ["", Text("Resolved before the end", style="bold"), _past(diagnosis.past)]
     if diagnosis.healthy:
@@ -83,7 +84,7 @@ def screen(diagnosis: Diagnosis) -> RenderableType:
 def _header(diagnosis: Diagnosis) -> Panel:
     verdict = diagnosis.verdict
     written = "" if diagnosis.dialect == OURS else f", with the names of {SYSTEM_TITLES[diagnosis.dialect]}"
-    broke = [finding for finding in diagnosis.past if finding.level == "critical"]
+    broke = [problem for problem in diagnosis.past if problem.level == "critical"]
     once = "; an earlier critical finding is resolved" if broke and verdict != "critical" else ""
     body = Text.assemble(
         (VERDICTS[verdict] + once, STYLES[verdict]),
@@ -93,41 +94,41 @@ def _header(diagnosis: Diagnosis) -> Panel:
     return Panel(body, box=box.ROUNDED, border_style=STYLES[verdict], padding=(0, 1))
 
 
-def _standing(finding: Finding, diagnosis: Diagnosis) -> RenderableType:
-    style = STYLES[finding.level]
-    times = f", raised {finding.times} times" if finding.times > 1 else ""
-    changed = finding.final is not None and finding.final != finding.value
-    final = f", {_number(finding.final)} at the end" if changed else ""
+def _standing(problem: Problem, diagnosis: Diagnosis) -> RenderableType:
+    style = STYLES[problem.level]
+    times = f", raised {problem.times} times" if problem.times > 1 else ""
+    changed = problem.final is not None and problem.final != problem.value
+    final = f", {_number(problem.final)} at the end" if changed else ""
     head = Text.assemble(
-        (f"{SIGNS[finding.level]} {finding.metric} {_number(finding.value)}", style),
-        (f"  {finding.level} since {diagnosis.axis} {finding.since:,}{times}{final}", "dim"),
+        (f"{SIGNS[problem.level]} {problem.metric} {_number(problem.value)}", style),
+        (f"  {problem.level} since {diagnosis.axis} {problem.since:,}{times}{final}", "dim"),
     )
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    if finding.metric in diagnosis.names:
-        facts.add_row("called", diagnosis.names[finding.metric])
-    facts.add_row("healthy", finding.demanded)
-    if finding.cause:
-        facts.add_row("why", finding.cause)
-    if finding.remedy:
-        facts.add_row("try", Text(finding.remedy, style="bold"))
+    if problem.metric in diagnosis.names:
+        facts.add_row("called", diagnosis.names[problem.metric])
+    facts.add_row("healthy", problem.demanded)
+    if problem.cause:
+        facts.add_row("why", problem.cause)
+    if problem.remedy:
+        facts.add_row("try", Text(problem.remedy, style="bold"))
     return Group("", head, Padding(facts, (0, 0, 0, 2)))
 
 
-def _past(findings: Sequence[Finding]) -> Table:
+def _past(problems: Sequence[Problem]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=True)
     for column in ("", "metric", "was", "healthy", "from", "to", "times"):
         table.add_column(column, justify="right" if column in ("was", "from", "to", "times") else "left")
-    for finding in findings:
+    for problem in problems:
         table.add_row(
-            Text(SIGNS[finding.level], style=STYLES[finding.level]),
-            finding.metric,
-            _number(finding.value),
-            Text(finding.demanded, style="dim"),
-            f"{finding.since:,}",
-            f"{finding.until:,}",
-            str(finding.times),
+            Text(SIGNS[problem.level], style=STYLES[problem.level]),
+            problem.metric,
+            _number(problem.value),
+            Text(problem.demanded, style="dim"),
+            f"{problem.since:,}",
+            f"{problem.until:,}",
+            str(problem.times),
         )
     return table
 

@@ -97,7 +97,7 @@ def submit(
     """
     known = follow or stop
     if known is not None and (config is not None or resume is not None or (follow and stop)):
-        raise ConfigError("--follow and --stop are about a job that exists: give one of them, and nothing to train.")
+        raise ConfigError("--follow and --stop need a job that exists: give only one of them, and no configuration.")
     if known is None and config is None and resume is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
     address = _checked(address)

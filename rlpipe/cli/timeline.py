@@ -38,8 +38,8 @@ def timeline(
     console.print(
         f"[bold]iteration {found.iteration}[/] of {escape(directory.run_id)} took {found.ended - found.began:.3g} s"
     )
-    for part in found.parts:
-        shares = [(name, f"{share:.0%}") for name, share in found.shares(part).items()]
+    for actor in found.actors:
+        shares = [(name, f"{share:.0%}") for name, share in found.shares(actor).items()]
         activities = ", ".join(f"{name} {share}" for name, share in shares if share != "0%")
-        console.print(f"  [dim]{escape(part):<15}[/]{activities or 'nothing'}")
+        console.print(f"  [dim]{escape(actor):<15}[/]{activities or 'nothing'}")
     console.print(f"[dim]open in https://ui.perfetto.dev or chrome://tracing:[/] {escape(str(file))}")

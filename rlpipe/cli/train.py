@@ -197,7 +197,7 @@ def _listen() -> Interruption:
 
 
 def _summarize(result: TrainResult, config: Config) -> None:
-    from rlpipe.config.tree import options_of
+    from rlpipe.config.sections import options_of
     from rlpipe.plugins import resolve
 
     console = Console(highlight=False, soft_wrap=True)

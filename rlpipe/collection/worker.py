@@ -100,7 +100,8 @@ class RolloutWorker:
     @property
     def _group_size(self) -> int | None:
         """Environments that share an initial state and run whole episodes; None if each is independent."""
-        return getattr(self._config.algorithm, "group_size", None)
+        group_size: int | None = self._config.algorithm.group_size
+        return group_size
 
     def _make_simulator(self) -> Simulator:
         config, stage, group_size = self._config, self._stage, self._group_size

@@ -1,1 +1,1 @@
-"""Configuration: schema, loading, checks."""
+"""Configuration: keys and their declaration, loading, checks, stages."""

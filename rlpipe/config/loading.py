@@ -1,8 +1,7 @@
-"""The configuration: a tree of frozen dataclasses, and the one function that makes it.
+"""Loads a configuration: reads it, builds its typed sections, and checks everything before anything starts.
 
-YAML holds only what differs from the defaults; ``key=value`` overrides it. Each plug-in brings its own part of the tree
-(its ``Config``), so ``env.train``, ``policy`` and ``algorithm`` have the fields of whatever they name. Everything is
-checked here, before anything starts.
+YAML holds only what differs from the defaults; ``key=value`` overrides it. Each plug-in brings its own section (its
+``Config``), so ``env.train``, ``policy`` and ``algorithm`` have the fields of the plug-in that they name.
 """
 
 from __future__ import annotations
@@ -15,33 +14,33 @@ from omegaconf import OmegaConf
 
 from rlpipe.config.checks import check
 from rlpipe.config.schema import Config
+from rlpipe.config.sections import build
 from rlpipe.config.stages import stages
-from rlpipe.config.tree import build, from_yaml, read_tree
+from rlpipe.config.tree import from_yaml, read_tree
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Reads, completes and checks a configuration.
 
     Args:
-        source: YAML file, or the same as a mapping.
+        source: YAML file, or a mapping with the same contents.
         overrides: ``key=value`` with full dotted keys; values are read as YAML.
     Raises:
-        ConfigError: anything at all is wrong with it. Nothing has been started or written.
+        ConfigError: the configuration is not usable. Nothing has been started or written.
     """
-    tree = read_tree(source, overrides)
-    config = build(tree)
+    config = build(read_tree(source, overrides))
     check(config)
-    stages(config)
+    stages(config)  # which checks each of them
     return config
 
 
 def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of ``rlpipe pretrain``: the task and the policy of a training run, learnt by cloning.
+    """Loads the configuration of ``rlpipe pretrain``: task and policy of a training run, learnt by behaviour cloning.
 
     Options of the run's own algorithm are left out; ``algorithm.*`` overrides are those of behaviour cloning.
 
     Raises:
-        ConfigError: it is unusable.
+        ConfigError: the configuration is not usable.
     """
     tree = read_tree(source, [])
     tree.algorithm = {"name": "behaviour_cloning"}

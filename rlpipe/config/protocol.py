@@ -1,4 +1,4 @@
-"""What makes two success rates comparable."""
+"""Records what makes two success rates comparable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlpipe.config.schema import Config
 
 
 def protocol(config: Config) -> dict[str, Any]:
-    """What makes two success rates comparable: the simulators with all their options, seeds, episodes, actions."""
+    """Returns the protocol that ``run.json`` records: simulators with all their options, seeds, episodes, actions."""
     return {
         "train_env": dataclasses.asdict(config.env.train),
         "eval_env": dataclasses.asdict(config.env.eval),
@@ -27,13 +27,13 @@ def protocol(config: Config) -> dict[str, Any]:
 
 
 def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a protocol that must be equal for two success rates to be compared, by configuration key.
+    """Returns what must be equal in two protocols for their success rates to be compared, by configuration key.
 
-    How a policy was trained may differ: that is what one compares. So may the number of slots and of workers, on which
-    no episode of an evaluation depends.
+    Training may differ, because it is what one compares. So may the number of slots and of workers: no episode of an
+    evaluation depends on them.
     """
-    played = {f"env.eval.{key}": value for key, value in protocol["eval_env"].items() if key != "total_num_envs"}
-    return played | {
+    simulator = {f"env.eval.{key}": value for key, value in protocol["eval_env"].items() if key != "total_num_envs"}
+    return simulator | {
         "evaluation.episodes": protocol["evaluation_episodes"],
         "evaluation.first_seed": protocol["evaluation_first_seed"],
         "evaluation.deterministic": protocol["deterministic_actions"],

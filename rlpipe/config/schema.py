@@ -1,106 +1,134 @@
-"""The configuration as a tree of frozen dataclasses."""
+"""The configuration as a tree of frozen dataclasses. ``rlpipe.config.fields`` says how a key is declared."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from rlpipe.config.fields import Affects, check_not_empty, check_path, option
+from rlpipe.errors import ConfigError
+from rlpipe.metrics.dialects import DIALECTS
+from rlpipe.metrics.health import TAGS
 
 AUTO = "auto"
 FIRST_TRAINING_SEED = 2**30
 """Training resets with seeds from here up to 2^31, evaluation with seeds below: they cannot meet."""
+_SECONDS = 1e9
+"""Upper limit of a time: no clock waits longer."""
+_COURSE = Affects.EVALUATION | Affects.COMPARISON
+"""How a run is watched and what is kept of it."""
+_METHOD = Affects.RESULTS | Affects.COMPARISON
+"""How a policy is learnt. The evaluation of a checkpoint does not depend on it."""
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where Ray runs the parts."""
+    """Where Ray places the actors of a run."""
 
-    cpus_per_worker: float = 1.0
+    cpus_per_worker: float = option(1.0, above=0, unit="CPUs", affects=Affects.COMPARISON)
     """CPUs that Ray reserves for each rollout worker; its torch runs on one thread."""
-    worker_nodes: dict[str, str] = field(default_factory=dict)
-    """Labels of the nodes that rollout workers go to, such as ``{role: sim}``, as Ray's label selectors have them:
-    ``sim``, ``!sim``, ``in(sim, spare)``. Empty: any node."""
-    cpus_per_learner: float = 0.0
-    """CPUs that Ray reserves for the learner. 0 lets a learner without a GPU use those of the workers, which wait
-    meanwhile, on the machine that starts the run."""
-    gpus_per_learner: int | float | str = AUTO
-    """GPUs of the learner; ``auto``: 1 where a node has one, unless ``learner.device`` is ``cpu``."""
-    learner_nodes: dict[str, str] = field(default_factory=dict)
-    """Labels of the nodes that the learner goes to. Empty: any node."""
-    cpus_per_inference_server: float = 1.0
-    """CPUs that Ray reserves for each inference server; its torch runs on as many threads, and on one at least."""
-    gpus_per_inference_server: int | float | str = AUTO
-    """GPUs of each inference server; ``auto``: 1 where there is one for each beside the learner's, else none."""
-    inference_nodes: dict[str, str] = field(default_factory=dict)
-    """Labels of the nodes that inference servers go to. Empty: any node."""
-    strategy: str = "spread"
-    """How parts are laid on nodes: ``spread`` evenly, ``pack`` on few, or ``strict_spread``, no two on one."""
-    placement_timeout: float = 30.0
-    """Seconds to wait for nodes that are busy, or still to come, as with an autoscaler."""
-    start_timeout: float = 180.0
-    """Seconds within which all rollout workers must have their simulators ready."""
+    worker_nodes: dict[str, str] = option({}, unit="labels", affects=Affects.COMPARISON)
+    """Labels of the nodes that may run rollout workers, such as ``{role: sim}``, in the form of Ray's label selectors:
+    ``sim``, ``!sim``, ``in(sim, spare)``, ``!in(sim, spare)``. Empty: any node."""
+    cpus_per_learner: float = option(0.0, least=0, unit="CPUs", affects=Affects.COMPARISON)
+    """CPUs that Ray reserves for the learner. With 0, a learner without a GPU runs on the machine that starts the run
+    and uses the CPUs of the workers, which wait meanwhile."""
+    gpus_per_learner: int | float | str = option(
+        AUTO, least=0, choices=(AUTO,), unit="GPUs", affects=Affects.COMPARISON
+    )
+    """GPUs of the learner, also a fraction of one; ``auto``: 1 with ``learner.device=cuda``, none with ``cpu``, else 1
+    where a node has one."""
+    learner_nodes: dict[str, str] = option({}, unit="labels", affects=Affects.COMPARISON)
+    """Labels of the nodes that may run the learner. Empty: any node."""
+    cpus_per_inference_server: float = option(1.0, above=0, unit="CPUs", affects=Affects.COMPARISON)
+    """CPUs that Ray reserves for each inference server; its torch runs on as many threads, but at least on one."""
+    gpus_per_inference_server: int | float | str = option(
+        AUTO, least=0, choices=(AUTO,), unit="GPUs", affects=Affects.COMPARISON
+    )
+    """GPUs of each inference server; ``auto``: 1 where there is one for each server besides a learner's, else none."""
+    inference_nodes: dict[str, str] = option({}, unit="labels", affects=Affects.COMPARISON)
+    """Labels of the nodes that may run inference servers. Empty: any node."""
+    strategy: str = option("spread", choices=("spread", "pack", "strict_spread"), affects=Affects.COMPARISON)
+    """How actors are distributed over nodes: ``spread`` evenly, ``pack`` on few nodes, or ``strict_spread``, never two
+    on one node."""
+    placement_timeout: float = option(30.0, above=0, below=_SECONDS, unit="s", affects=Affects.COMPARISON)
+    """Longest wait for nodes that are busy or still to come, as with an autoscaler. A run that started its own Ray does
+    not wait."""
+    start_timeout: float = option(180.0, above=0, below=_SECONDS, unit="s", affects=Affects.COMPARISON)
+    """Time within which all rollout workers must have their simulators ready."""
 
 
 @dataclass(frozen=True)
 class LoggerConfig:
     """Where metrics go. ``metrics.jsonl`` and the episode ledgers are always written."""
 
-    log_path: str = "runs"
-    """Folder of all runs."""
-    project_name: str = "rlpipe"
-    """Project, for backends that group runs."""
-    experiment_name: str = "experiment"
+    log_path: str = option("runs", checks=(check_path, check_not_empty), unit="folder", affects=Affects.NOTHING)
+    """Folder of all runs; relative to the working directory."""
+    project_name: str = option("rlpipe", checks=(check_not_empty,), affects=Affects.NOTHING)
+    """Project name, for backends that group runs."""
+    experiment_name: str = option("experiment", checks=(check_not_empty,), unit="folder", affects=Affects.NOTHING)
     """Folder of this experiment's runs inside ``log_path``."""
-    logger_backends: list[str] = field(default_factory=lambda: ["console", "tensorboard"])
-    """Views of the metrics: files in ``rlpipe/backends/``, or ``package.module:Class``."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of each backend, under its name. Secrets never stand here: services read them from the environment."""
-    deadline: float = 30.0
-    """Seconds a backend may stand still while rows wait, before it is ended and opened again."""
-    finish_timeout: float = 60.0
-    """Seconds the end of the run waits for backends to catch up; ``rlpipe sync`` does it later."""
-    per_worker: bool = False
-    """Also write what each rollout worker saw by itself, in the same run, as ``workers/<rank>/<metric>``."""
-    dialects: list[str] = field(default_factory=list)
-    """Systems whose own keys are written as well: ``sb3``, ``trl``, ``trl_legacy``, ``cleanrl``."""
-    console_style: str = "table"
+    logger_backends: list[str] = option(["console", "tensorboard"], affects=Affects.NOTHING)
+    """Backends that show the metrics (docs/backends.md): ``console``, ``csv``, ``jsonl``, ``memory``, ``mlflow``,
+    ``prometheus``, ``swanlab``, ``tensorboard``, ``trackio``, ``wandb``, or ``package.module:Class``. ``metrics.jsonl``
+    is always written."""
+    options: dict[str, Any] = option({}, affects=Affects.NOTHING)
+    """Options of each backend under its name: ``{wandb: {mode: offline}}``. A credential here is refused: services read
+    theirs from the environment."""
+    deadline: float = option(30.0, above=0, below=_SECONDS, unit="s", affects=Affects.NOTHING)
+    """Longest time that a backend may make no progress while rows are pending, before it is restarted."""
+    finish_timeout: float = option(60.0, least=0, below=_SECONDS, unit="s", affects=Affects.NOTHING)
+    """Longest wait, at the end of the run, for backends to catch up; ``rlpipe sync`` does it later."""
+    per_worker: bool = option(False, affects=Affects.NOTHING)
+    """Also write the metrics of each rollout worker by itself, as ``workers/<rank>/<metric>`` in the same run."""
+    dialects: list[str] = option([], choices=tuple(DIALECTS), affects=Affects.NOTHING)
+    """Other systems whose own metric names are written as well (docs/metrics.md)."""
+    console_style: str = option("table", choices=("table", "sb3", "line"), affects=Affects.NOTHING)
     """How the terminal shows an iteration: ``table``, ``sb3`` (a boxed table), or ``line`` (one short line)."""
 
 
 @dataclass(frozen=True)
 class HealthConfig:
-    """Watching over the metrics."""
+    """How the metrics are judged, and the reaction to a critical alert."""
 
-    on_critical: str = "continue"
-    """What a critical alert does: ``continue``, ``checkpoint``, or ``stop``, which checkpoints and exits with 3."""
-    target: float | None = None
-    """Mean return at which the task counts as solved, so that a plateau above it is no alarm; None for none."""
-    tags: list[str] = field(default_factory=list)
-    """What only the user knows of the task: ``reward_per_step`` (each step pays), ``rapid_improvement``."""
+    on_critical: str = option("continue", choices=("continue", "checkpoint", "stop"), affects=_COURSE)
+    """Reaction to a critical alert: ``continue``, ``checkpoint``, or ``stop``, which writes a checkpoint and exits with
+    code 3."""
+    target: float | None = option(None, unit="reward", affects=_COURSE)
+    """Mean return at which the task counts as solved, so that a plateau above it raises no alert; None for none."""
+    tags: list[str] = option([], choices=tuple(TAGS), affects=_COURSE)
+    """Facts about the task that only the user knows and that some rules depend on: ``reward_per_step`` (each step pays,
+    as in CartPole), ``rapid_improvement``."""
 
 
 @dataclass(frozen=True)
 class RunnerConfig:
     """Course of the run."""
 
-    seed: int = 0
-    """Origin of every random number: weights, noise, minibatches, resets."""
-    total_timesteps: int = 1_000_000
-    """Environment steps after which the run ends, rounded up to a whole iteration."""
-    val_check_interval: int = 0
-    """Iterations between evaluations; 0 evaluates only at the end."""
-    save_interval: int = 10
+    seed: int = option(0, least=0, below=2**53, affects=Affects.RESULTS | Affects.EVALUATION)
+    """Seed of every random number: weights, action noise, minibatches, resets."""
+    total_timesteps: int = option(1_000_000, least=1, below=2**53, unit="environment steps")
+    """Length of the run, rounded up to a whole iteration."""
+    val_check_interval: int = option(0, least=0, below=2**53, unit="iterations")
+    """Iterations between evaluations; 0 evaluates only at the end, where every run is evaluated."""
+    save_interval: int = option(10, least=1, below=2**53, unit="iterations", affects=_COURSE)
     """Iterations between checkpoints; one is also written at the end and on Ctrl-C."""
-    keep_checkpoints: int = 3
-    """Newest checkpoints that are kept."""
-    max_recoveries: int = 20
-    """How often a run goes back to its last checkpoint because its learner, its metric logger or an inference server
-    died, before it gives up."""
-    keep_best: bool = True
-    """Also keep the checkpoint whose evaluation was best; one is written for it where none is due."""
-    best_metric: str | None = None
-    """Metric of the evaluation that decides which is best; None: ``eval/success_once``, or else ``eval/return``."""
-    auto_resume: bool = False
-    """Go on with the newest run of the same settings that did not complete; begin a new one where there is none."""
+    keep_checkpoints: int = option(3, least=1, below=2**53, unit="files", affects=_COURSE)
+    """Number of newest checkpoints that are kept."""
+    max_recoveries: int = option(20, least=0, unit="times", affects=_COURSE)
+    """How often a run returns to its last checkpoint because its learner, its metric logger or an inference server died
+    (docs/architecture.md#parts-that-die), before it gives up."""
+    keep_best: bool = option(True, affects=_COURSE)
+    """Also keep the checkpoint with the best evaluation. If no checkpoint is due after the best evaluation so far, one
+    is written for it. ``rlpipe evaluate RUN --best`` uses it."""
+    best_metric: str | None = option(None, affects=_COURSE)
+    """Metric that decides which evaluation is best: ``eval/success_once``, ``eval/success_at_end``, ``eval/return``,
+    ``eval/return_min``, or ``eval/fail_once``, where less is better. None: ``eval/success_once``, or ``eval/return``
+    where there is no success. Of equally good evaluations the earlier one counts. Where no evaluation has the metric,
+    there is no best."""
+    auto_resume: bool = option(False, affects=_COURSE)
+    """Continue the newest run of the same settings that did not complete; begin a new one where there is none."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
@@ -109,18 +137,18 @@ class RunnerConfig:
 class EvaluationConfig:
     """Protocol of an evaluation."""
 
-    episodes: int = 100
-    """Whole episodes; each slot gets its share beforehand, so quick ones are not counted more often."""
-    first_seed: int = 1_000_000
-    """Seed of the first episode; the others follow by one. Below 2^30, where training seeds begin."""
-    deterministic: bool = True
+    episodes: int = option(100, least=1, unit="episodes", affects=Affects.RESULTS)
+    """Number of whole episodes. Each slot gets its quota beforehand, so that quick episodes do not count more often."""
+    first_seed: int = option(1_000_000, least=0, affects=Affects.RESULTS)
+    """Seed of the first episode; the others follow by one. All lie below 2^30, where training seeds begin."""
+    deterministic: bool = option(True, affects=Affects.RESULTS)
     """Take the most likely action instead of sampling."""
-    timeout: float = 3600.0
-    """Seconds a worker has for its share, before it is replaced."""
+    timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
+    """Time that a worker has for its share before it is replaced."""
 
     @property
     def seeds(self) -> range:
-        """Of its episodes."""
+        """Seeds of the episodes."""
         return range(self.first_seed, self.first_seed + self.episodes)
 
 
@@ -128,60 +156,82 @@ class EvaluationConfig:
 class RolloutConfig:
     """Collection."""
 
-    num_workers: int | str = AUTO
-    """Rollout workers, which must divide env.train.total_num_envs; ``auto`` takes as many as there are CPUs for."""
-    horizon: int = 200
-    """Steps each environment advances per iteration (T)."""
-    inference: str = "local"
-    """Where actions are chosen: ``local``, by a copy of the policy in each worker, or ``server``, by one for many."""
-    num_inference_servers: int = 1
-    """Servers among which the workers are shared by rank."""
-    inference_wait: float | None = 10.0
-    """Milliseconds a server waits, from the first request on, for those of its other workers; None waits for all."""
-    max_inference_batch: int = 4096
-    """Rows with which a server waits no longer, and the most of one forward pass; what one worker asks for at once
-    stays together."""
-    timeout: float = 600.0
-    """Seconds a worker has for a collection, before it is replaced."""
-    min_workers: int | str = "all"
-    """Fragments with which an iteration goes on while workers that failed are replaced; ``all`` waits for them, so that
-    every iteration has as many steps."""
-    max_restarts: int = 100
-    """Workers that are replaced in a run before it gives up."""
-    spares: str = "after_loss"
-    """When a node gets a worker more, which takes the place of one that is lost at once: ``after_loss``, when it has
-    lost one; ``always``, with its first fragment; or ``never``. It takes as much memory as a worker, and no CPU."""
-    simulator_retries: int = 3
-    """How often a worker makes a simulator that raised again, in one collection, before it gives up itself."""
-    max_memory: float | None = None
-    """GiB of memory with which a worker is replaced after its collection, against simulators that leak; None: never."""
+    num_workers: int | str = option(
+        AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON
+    )
+    """Number of rollout workers, which must divide ``env.train.total_num_envs``; ``auto`` takes as many as there are
+    CPUs for; ``--local`` counts as one CPU."""
+    horizon: int = option(200, least=1, below=2**31, unit="environment steps", affects=_METHOD)
+    """Steps that each environment takes in an iteration (T)."""
+    inference: str = option("local", choices=("local", "server"), affects=Affects.COMPARISON)
+    """Where actions are chosen: ``local``, by a copy of the policy in each worker, or ``server``, by one copy for many
+    workers, on Ray alone (docs/cluster.md#inference-on-a-server)."""
+    num_inference_servers: int = option(1, least=1, unit="processes", affects=Affects.COMPARISON)
+    """Number of inference servers, each for a share of the workers; no more than workers."""
+    inference_wait: float | None = option(10.0, least=0, unit="ms", affects=Affects.COMPARISON)
+    """Time that a server waits, after the first request, for those of its other workers; None waits for all."""
+    max_inference_batch: int = option(4096, least=1, below=2**31, unit="rows", affects=Affects.COMPARISON)
+    """Number of rows at which a server stops waiting, and the most rows of one forward pass. The rows of one worker
+    stay together."""
+    timeout: float = option(600.0, above=0, unit="s", affects=Affects.COMPARISON)
+    """Time that a worker has for a collection before it is replaced."""
+    min_workers: int | str = option("all", least=1, choices=("all",), unit="fragments", affects=_METHOD)
+    """Number of fragments with which an iteration continues while failed workers are replaced; ``all`` waits for them,
+    so that every iteration has the same number of steps."""
+    max_restarts: int = option(100, least=0, unit="workers", affects=Affects.COMPARISON)
+    """Number of workers that are replaced in a run before it gives up."""
+    spares: str = option("after_loss", choices=("after_loss", "always", "never"), affects=Affects.COMPARISON)
+    """When a node gets a spare worker, which replaces a lost one at once: ``after_loss``, when the node has lost one;
+    ``always``, with its first fragment; ``never``. A spare takes as much memory as a worker, and no CPU."""
+    simulator_retries: int = option(3, least=0, unit="times", affects=Affects.COMPARISON)
+    """How often a worker restarts a simulator that raised, in one collection, before the worker itself fails."""
+    max_memory: float | None = option(None, above=0, unit="GiB", affects=Affects.COMPARISON)
+    """Memory at which a worker is replaced after its collection, against simulators that leak; None: never."""
+
+
+def _check_device(key: str, value: str) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", value):
+        raise ConfigError(f"{key} is {value!r}; legal are auto, cpu and cuda, or cuda:1 and so on.")
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
     """Optimisation, and the hardware it runs on."""
 
-    device: str = AUTO
-    """``cpu``, ``cuda``, or ``auto``: cuda where there is one."""
-    num_learners: int | str = AUTO
-    """Learners that share each batch; ``auto``: one for each GPU that the nodes have for them, else one."""
-    num_threads: int | str = AUTO
-    """Torch threads while learning; ``auto`` takes all CPUs, since workers wait meanwhile, and half of them where these
-    collect while it learns; several learners divide them."""
-    lr: float = 3e-4
+    device: str = option(AUTO, checks=(_check_device,), affects=Affects.COMPARISON, fixed=True)
+    """``cpu``, ``cuda`` (also ``cuda:1`` and so on), or ``auto``: cuda where there is one. On Ray, the learner asks for
+    one GPU unless this is ``cpu`` or the cluster has none; ``cuda`` insists on one. Whether torch finds it is checked
+    where the learner runs."""
+    num_learners: int | str = option(
+        AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON, fixed=True
+    )
+    """Number of learners that share each batch (PPO, GRPO). Each takes its environments, draws the same minibatches and
+    adds its gradients to those of the others, so that the result is that of one learner. ``auto``: one for each GPU
+    that the nodes have for learners besides those of the inference servers, else one."""
+    num_threads: int | str = option(
+        AUTO, least=1, below=2**16, choices=(AUTO,), unit="threads", affects=Affects.COMPARISON, fixed=True
+    )
+    """Number of torch threads while learning; ``auto`` takes all CPUs, because workers wait meanwhile, or half of them
+    where workers collect while it learns (SAC, RLPD). Several learners divide them."""
+    lr: float = option(3e-4, least=0, affects=_METHOD)
     """Learning rate of the actor (Adam)."""
-    critic_lr: float | None = None
+    critic_lr: float | None = option(None, least=0, affects=_METHOD)
     """Learning rate of the critic; None takes the actor's."""
-    lr_schedule: str = "constant"
-    """``constant``, or ``linear``: down to 0 at total_timesteps."""
-    adam_eps: float = 1e-5
+    lr_schedule: str = option("constant", choices=("constant", "linear"), affects=_METHOD)
+    """``constant``, or ``linear``: iteration k of K has ``lr * (1 - (k - 1) / K)``, over the whole run, whatever the
+    stages."""
+    adam_eps: float = option(1e-5, above=0, affects=_METHOD, fixed=True)
     """Adam's epsilon."""
-    max_grad_norm: float | None = 0.5
-    """L2 norm to which the gradients of actor and of critic are cut, each; None never cuts."""
-    precision: str = "float32"
-    """Of matrix products while learning: ``float32``, or ``bfloat16``, whose weights stay float32."""
-    compile: bool = False
-    """Compile the loss with ``torch.compile``."""
+    max_grad_norm: float | None = option(0.5, above=0, unit="L2 norm", affects=_METHOD)
+    """Largest norm of the gradients of actor and of critic, each, beyond which they are scaled down; None never scales
+    them."""
+    precision: str = option("float32", choices=("float32", "bfloat16"), affects=_METHOD, fixed=True)
+    """Precision of matrix products while learning: ``float32``, or ``bfloat16`` (PPO, GRPO), where weights, optimiser,
+    the last layers of actor and critic, log-probabilities and losses stay in float32.
+    ``train/actor/rollout_train_kl`` and ``is_ratio_mean`` show what it costs. Gradients of the other layers are rounded
+    before those of several learners are summed."""
+    compile: bool = option(False, affects=Affects.COMPARISON, fixed=True)
+    """Compile the loss with ``torch.compile`` (PPO, GRPO). Needs a C++ compiler, and minutes at the start."""
 
 
 @dataclass(frozen=True)
@@ -189,24 +239,29 @@ class StageConfig:
     """A part of the run with settings of its own."""
 
     name: str
-    """What the console and the events call it."""
-    timesteps: int | None = None
-    """Environment steps it lasts, rounded up to a whole iteration; None, for the last: to the end."""
-    overrides: dict[str, Any] = field(default_factory=dict)
-    """Full keys under env.train, algorithm or learner, and their values during the stage."""
+    """Name of the stage on the console and in events."""
+    timesteps: int | None = option(None, least=1, unit="environment steps")
+    """Length of the stage, rounded up to a whole iteration; None, for the last stage: to the end."""
+    overrides: dict[str, Any] = option({})
+    """Full keys under ``env.train``, ``algorithm`` or ``learner``, and their values during the stage."""
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The simulator to train in, and the one to evaluate in, which repeats the first where it says nothing."""
+    """Simulators of a run. Their fields are those of the plug-ins, and affect what is declared here.
 
-    train: Any
-    eval: Any
+    Attributes:
+        train: simulator to train in.
+        eval: simulator to evaluate in, which repeats ``train`` where it says nothing. The protocol records it.
+    """
+
+    train: Any = option()
+    eval: Any = option(affects=Affects.RESULTS)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run is made from. ``env.*``, ``policy`` and ``algorithm`` are the plug-ins' own ``Config``."""
+    """Everything that a run is made from. ``env.*``, ``policy`` and ``algorithm`` are the plug-ins' own ``Config``."""
 
     env: EnvConfig
     policy: Any
@@ -217,10 +272,10 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     stages: tuple[StageConfig, ...] = ()
-    demos: str | None = None
-    """Demonstrations: ManiSkill's trajectory file (HDF5, with its JSON beside it).
-
-    A path below ``configs/`` that is missing in the working directory is looked up among the shipped files."""
+    demos: str | None = option(None, checks=(check_path,), unit="file", affects=_METHOD)
+    """Demonstrations (docs/demonstrations.md): ManiSkill's trajectory file (HDF5, with its JSON beside it). Only for an
+    algorithm that learns from them. A path below ``configs/`` that does not exist in the working directory is looked up
+    among the shipped files."""
 
     @property
     def steps_per_iteration(self) -> int:
@@ -233,7 +288,9 @@ class Stage:
     """A stage with its whole configuration.
 
     Attributes:
-        name: of the stage.  until: iteration after which it ends.  config: the run's, with the overrides applied.
+        name: name of the stage.
+        until: last iteration of the stage.
+        config: configuration of the run, with the overrides of the stage.
     """
 
     name: str
@@ -242,3 +299,4 @@ class Stage:
 
 
 PLUGIN_KINDS = {"env.train": "envs", "env.eval": "envs", "policy": "policies", "algorithm": "algorithms"}
+"""Folder of the plug-in that each section names."""

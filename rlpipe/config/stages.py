@@ -1,4 +1,4 @@
-"""The stages of a run."""
+"""Plans the stages of a run."""
 
 from __future__ import annotations
 
@@ -7,67 +7,97 @@ import dataclasses
 from omegaconf import OmegaConf
 
 from rlpipe.config.checks import check
-from rlpipe.config.schema import Config, Stage
+from rlpipe.config.fields import options
+from rlpipe.config.schema import Config, LearnerConfig, Stage, StageConfig
+from rlpipe.config.sections import build
 from rlpipe.config.selection import algorithm_class
-from rlpipe.config.tree import build, flat, reason_of
+from rlpipe.config.tree import flat, reason_of
 from rlpipe.errors import ConfigError
 
-_STAGE_KEYS = ("env.train.", "algorithm.", "learner.")
+_STAGED = ("env.train.", "algorithm.", "learner.")
+"""Sections that a stage may change."""
+_FIXED = (".name", ".id", ".total_num_envs")
+"""Ends of keys that no stage may change, whatever plug-in they belong to: the task, and the work of each worker."""
 
 
 def stages(config: Config) -> list[Stage]:
-    """The stages of a run in turn, each checked; a run without stages is one stage called ``training``.
+    """Plans the stages of a run in turn, each checked; a run without stages is one stage called ``training``.
 
     Raises:
         ConfigError: a stage is impossible.
     """
-    algorithm = algorithm_class(config)
     total = -(-config.runner.total_timesteps // config.steps_per_iteration)
-    if not algorithm.collects:
+    if not algorithm_class(config).collects:
         total = config.algorithm.epochs
     if not config.stages:
         return [Stage("training", total, config)]
-    found: list[Stage] = []
+    plan: list[Stage] = []
     begin = 0
-    base = dataclasses.asdict(config)
     for index, stage in enumerate(config.stages):
         key = f"stages[{index}] ({stage.name})"
         if stage.timesteps is None and index < len(config.stages) - 1:
             raise ConfigError(f"{key}.timesteps is missing; only the last stage may leave it out.")
-        if stage.timesteps is not None and stage.timesteps < 1:
-            raise ConfigError(f"{key}.timesteps is {stage.timesteps}; it must be at least 1.")
-        until = total if stage.timesteps is None else begin - (-stage.timesteps // config.steps_per_iteration)
-        tree = OmegaConf.create(base)
-        for name, value in flat(stage.overrides):
-            if not name.startswith(_STAGE_KEYS) or name.endswith((".name", ".total_num_envs", ".id")):
-                raise ConfigError(
-                    f"{key}.overrides holds {name}; a stage may change keys under env.train, algorithm and learner, "
-                    "but not the task, the plug-ins or the number of environments."
-                )
-            if name.startswith("algorithm.") and not algorithm.staged:
-                raise ConfigError(
-                    f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
-                    "same for a run."
-                )
-            try:
-                OmegaConf.update(tree, name, value, force_add=True)
-            except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
-                raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
-        staged = build(tree)
-        check(staged)
-        for name in ("device", "num_learners", "num_threads", "adam_eps", "precision", "compile"):
-            if getattr(staged.learner, name) != getattr(config.learner, name):
-                raise ConfigError(f"{key}.overrides changes learner.{name}, which stays the same for a run.")
-        found.append(Stage(stage.name, until, staged))
-        begin = until
-    if begin < total:
+        begin = total if stage.timesteps is None else begin - (-stage.timesteps // config.steps_per_iteration)
+        plan.append(Stage(stage.name, begin, _staged(config, stage, key)))
+    _check_length(plan, total, config)
+    return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in plan]
+
+
+def _staged(config: Config, stage: StageConfig, key: str) -> Config:
+    """Returns the configuration of the run with the overrides of a stage.
+
+    Args:
+        config: configuration of the run.
+        stage: stage whose overrides are applied.
+        key: key of the stage, for the error.
+    Raises:
+        ConfigError: the stage may not change a key, or not to this value.
+    """
+    tree = OmegaConf.create(dataclasses.asdict(config))
+    for name, value in flat(stage.overrides):
+        _check_override(config, name, key)
+        try:
+            OmegaConf.update(tree, name, value, force_add=True)
+        except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
+            raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
+    staged = build(tree)
+    check(staged)
+    for name, declared in options(LearnerConfig).items():
+        if declared.fixed and getattr(staged.learner, name) != getattr(config.learner, name):
+            raise ConfigError(f"{key}.overrides changes learner.{name}, which stays the same for a run.")
+    return staged
+
+
+def _check_override(config: Config, name: str, key: str) -> None:
+    """Checks that a stage may change a key at all."""
+    if not name.startswith(_STAGED) or name.endswith(_FIXED):
         raise ConfigError(
-            f"the stages last {begin * config.steps_per_iteration} environment steps, but runner.total_timesteps is "
-            f"{config.runner.total_timesteps}: leave timesteps out of the last stage, or lengthen one."
+            f"{key}.overrides holds {name}; a stage may change keys under env.train, algorithm and learner, "
+            "but not the task, the plug-ins or the number of environments."
         )
-    if len(found) > 1 and found[-2].until >= total:
+    if name.startswith("algorithm.") and not algorithm_class(config).staged:
         raise ConfigError(
-            f"runner.total_timesteps is {config.runner.total_timesteps}, which ends before stage {found[-1].name} "
-            f"begins, at {found[-2].until * config.steps_per_iteration} environment steps."
+            f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
+            "same for a run."
         )
-    return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in found]
+
+
+def _check_length(plan: list[Stage], total: int, config: Config) -> None:
+    """Checks that the stages fill the run, and that the last one begins before its end.
+
+    Args:
+        plan: stages with the iterations after which they would end.
+        total: iterations of the run.
+        config: configuration of the run.
+    """
+    if plan[-1].until < total:
+        raise ConfigError(
+            f"the stages last {plan[-1].until * config.steps_per_iteration} environment steps, but "
+            f"runner.total_timesteps is {config.runner.total_timesteps}: leave timesteps out of the last stage, or "
+            "lengthen one."
+        )
+    if len(plan) > 1 and plan[-2].until >= total:
+        raise ConfigError(
+            f"runner.total_timesteps is {config.runner.total_timesteps}, which ends before stage {plan[-1].name} "
+            f"begins, at {plan[-2].until * config.steps_per_iteration} environment steps."
+        )

@@ -17,7 +17,7 @@ def check_demonstrations(config: Config) -> None:
         ConfigError: one of these checks fails.
     """
     algorithm = algorithm_class(config)
-    cloned = max(getattr(stage.config.algorithm, "cloning_coef", 0.0) for stage in stages(config))
+    cloned = max(stage.config.algorithm.cloning_coef or 0.0 for stage in stages(config))
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
             key, value = (
@@ -28,7 +28,7 @@ def check_demonstrations(config: Config) -> None:
             raise ConfigError(f"{key} is {value}, which needs demonstrations: demos=FILE.h5")
         return
     if not (algorithm.needs_demonstrations or cloned):
-        can_clone = hasattr(config.algorithm, "cloning_coef")
+        can_clone = config.algorithm.cloning_coef is not None
         raise ConfigError(
             f"demos is {config.demos}, but algorithm.name={config.algorithm.name} does not learn from demonstrations: "
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")

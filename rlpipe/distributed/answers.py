@@ -1,15 +1,10 @@
-"""Waiting for the answers of actors, without Ray's exception types."""
+"""Answers of actors, as the worker pool sees them: without Ray."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
-
-from rlpipe.distributed.post_mortem import means_loss, user_error
 from rlpipe.errors import ConfigError
 
 
@@ -54,25 +49,3 @@ class Answers(Protocol):
 
     def now(self) -> float:
         """Returns the seconds of a clock that never goes back."""
-
-
-class RayAnswers:
-    """Implements ``Answers`` for references of Ray objects."""
-
-    def wait(self, refs: Sequence[Any], timeout: float) -> Sequence[Any]:
-        done, _ = ray.wait(list(refs), timeout=timeout, fetch_local=False)
-        return list(done)
-
-    def get(self, refs: Any, timeout: float | None = None) -> Any:
-        try:
-            return ray.get(refs, timeout=timeout)
-        except RayError as error:
-            if isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError):  # not one inside the actor
-                raise TimeoutError(str(error)) from error
-            lost_actor = error.actor_id if isinstance(error, RayActorError) else None
-            raise CallError(
-                error, refusal=user_error(error), is_loss=means_loss(error), lost_actor=lost_actor
-            ) from error
-
-    def now(self) -> float:
-        return time.monotonic()

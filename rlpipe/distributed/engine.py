@@ -21,7 +21,6 @@ from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.distributed.actors import Actor
-from rlpipe.distributed.answers import RayAnswers
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
@@ -29,6 +28,7 @@ from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
 from rlpipe.distributed.placement import run_bundles
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import Task, WorkerPool
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
@@ -320,7 +320,7 @@ class RayEngine:
             return snapshot, [window]
         count = len(batches)
         environments = config.env.train.total_num_envs // self._num_workers * count
-        group_size = getattr(config.algorithm, "group_size", 1)
+        group_size = config.algorithm.group_size or 1
         pairs = []
         for rank, learner in enumerate(self._learners):
             taken = share_of_learner(rank, size, count, environments, group_size).workers

@@ -46,7 +46,7 @@ class Launcher:
         num_servers: number of inference servers.
         servers: present inference servers.
         incarnation: number of times the run was resumed.
-        placement: reserved places; None before ``begin``.
+        plan_ref: reference of the stages of the run; None before ``begin``.
     """
 
     def __init__(self, config: Config, bundles: Sequence[Bundle]) -> None:
@@ -58,16 +58,16 @@ class Launcher:
         )
         self.servers: list[Actor] = []
         self.incarnation = 0
-        self.placement: RunPlacement | None = None
+        self._placement: RunPlacement | None = None
         self.plan_ref: Any = None
 
     def begin(self, placement: RunPlacement, plan: Sequence[Stage], incarnation: int) -> None:
         """Takes the reserved places and the stages of the run."""
-        self.placement, self.plan_ref, self.incarnation = placement, ray.put(plan), incarnation
+        self._placement, self.plan_ref, self.incarnation = placement, ray.put(plan), incarnation
 
     def _place(self, index: int) -> dict[str, Any]:
-        assert self.placement is not None
-        return self.placement.place(index)
+        assert self._placement is not None
+        return self._placement.place(index)
 
     def start_worker(self, rank: int, life: int) -> Actor:
         """Starts the worker of a rank; ``life`` counts the workers of this rank before it."""

@@ -106,7 +106,7 @@ def number_of_learners(config: Config, learner: Bundle, nodes: Sequence[Node]) -
     several = config.learner.device != "cpu" and algorithm_class(config).shared
     if learner.resources.get("GPU", 0.0) < 1 or not several:
         return 1
-    sizes = [getattr(stage.config.algorithm, "group_size", 1) for stage in stages(config)]
+    sizes = [stage.config.algorithm.group_size or 1 for stage in stages(config)]
     groups: int = config.env.train.total_num_envs // max(sizes)
     servers = inference_bundles(config, without(learner, nodes, sparing=worker_bundle(config)))
     return max(1, min(room(learner, _without_all(servers, nodes, learner)), groups))

@@ -15,7 +15,7 @@ class Role(StrEnum):
 
     @property
     def task(self) -> str:
-        """What the actor does, as the rest of the sentence "it was to ..."."""
+        """Task of the actor, as the rest of the sentence "it was to ..."."""
         return _TASKS[self]
 
     def actor_name(self, index: int | str | None = None) -> str:

@@ -155,7 +155,7 @@ def _needed_files(config: Config, source: str, folder: Path) -> list[str]:
         ConfigError: a file is not in the folder.
     """
     needed = [("CONFIG", str(Path(source).absolute()))]
-    for key, path in (("demos", config.demos), ("policy.warm_start", getattr(config.policy, "warm_start", None))):
+    for key, path in (("demos", config.demos), ("policy.warm_start", config.policy.warm_start)):
         if path is not None and not Path(path).is_absolute():
             needed.append((key, path))
             if key == "demos" and Path(path).with_suffix(".json").exists():

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlpipe.config.schema import Config
-from rlpipe.config.tree import options_of
+from rlpipe.config.sections import options_of
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve

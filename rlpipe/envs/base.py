@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
@@ -25,14 +26,23 @@ NextSeed = Callable[[int], int | None]
 
 @dataclass(frozen=True)
 class SimulatorConfig:
-    """What every simulator's own configuration begins with."""
+    """Base of every simulator's configuration."""
 
     name: str
-    """File in ``rlpipe/envs/``, or ``package.module:Class``."""
-    total_num_envs: int = 16
-    """Environments over all rollout workers."""
-    ignore_terminations: bool = False
-    """Episodes end only by the time limit, so that a goal must be held to count at the end."""
+    """``gymnasium``, ``maniskill``, ``scripted``, or ``package.module:Class``."""
+    total_num_envs: int = option(16, least=1, below=2**31, unit="environments")
+    """Number of environments over all rollout workers (N). Under ``env.eval``: slots of the evaluation, at most one per
+    episode."""
+    ignore_terminations: bool = option(False)
+    """End episodes only by the time limit, so that a goal must be held to count at the end."""
+
+    def largest_return(self, discount: float) -> float | None:  # noqa: ARG002 - for tasks whose rewards are known
+        """Largest discounted return of an episode; None if it is unknown.
+
+        Args:
+            discount: weight of a reward one step later.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,16 @@ class Simulator(ABC):
             key: its key in the configuration, for the error.
         Raises:
             ConfigError: the simulator cannot be made.
+        """
+
+    @classmethod
+    def check_spaces(cls, config: Any) -> None:
+        """Checks that a policy can use the observations and actions, where that is quick to find out in the driver.
+
+        Args:
+            config: an instance of ``Config``.
+        Raises:
+            ConfigError: no policy can. A simulator that cannot be made here passes: the workers may have what it needs.
         """
 
     @classmethod

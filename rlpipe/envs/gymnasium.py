@@ -6,16 +6,19 @@ Importing this file imports no Gymnasium.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
@@ -28,16 +31,16 @@ __all__ = ["Gymnasium"]
 class GymnasiumConfig(SimulatorConfig):
     """Options of a Gymnasium environment."""
 
-    id: str = ""
+    id: str = option("")
     """Registered id, such as ``CartPole-v1``; ``module:Name-v0`` imports the module that registers it first."""
-    max_episode_steps: int | None = None
-    """Time limit in environment steps; None keeps the registered one."""
-    success_key: str | None = None
+    max_episode_steps: int | None = option(None, unit="environment steps")
+    """Time limit; None keeps the registered one."""
+    success_key: str | None = option(None)
     """Entry of ``info`` that says whether the goal is reached, such as ``is_success``; None for a task without one."""
-    vectorized: bool = False
-    """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot, so it
-    cannot evaluate."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    vectorized: bool = option(False)
+    """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot; such
+    episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
+    kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``."""
 
 
@@ -419,3 +422,18 @@ class Gymnasium(OneByOne):
             )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
+
+    @classmethod
+    def check_spaces(cls, config: GymnasiumConfig) -> None:
+        import gymnasium
+
+        if config.vectorized:
+            return
+        with warnings.catch_warnings(action="ignore"):  # the workers repeat them
+            try:
+                env = gymnasium.make(config.id, **make_kwargs(config))
+            except Exception:  # an environment may raise anything; the workers report it with their machine
+                return
+            space_spec(env.observation_space, env.action_space, str(env))
+            with contextlib.suppress(Exception):
+                env.close()

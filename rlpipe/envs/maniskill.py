@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
@@ -32,16 +33,22 @@ NO_RENDERING = (
 class ManiSkillConfig(SimulatorConfig):
     """Options of a ManiSkill task."""
 
-    id: str = ""
+    id: str = option("")
     """Registered task, such as ``PushCube-v1``."""
-    control_mode: str = "pd_joint_delta_pos"
-    """What an action means; the task's robot names the ones it knows."""
-    reward_mode: str = "sparse"
+    control_mode: str = option("pd_joint_delta_pos")
+    """Meaning of an action; the task's robot lists the modes that it knows."""
+    reward_mode: str = option("sparse", choices=("sparse", "dense", "normalized_dense", "none"))
     """``sparse``: 1 where success holds, else 0. ``dense``, ``normalized_dense`` (at most 1 a step), or ``none``."""
-    max_episode_steps: int | None = None
-    """Time limit in environment steps; None keeps the registered one."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = option(None, unit="environment steps")
+    """Time limit; None keeps the registered one."""
+    kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
+
+    def largest_return(self, discount: float) -> float | None:
+        if self.reward_mode == "sparse" and not self.ignore_terminations:
+            return 1.0  # success ends the episode
+        at_most_one = self.reward_mode in ("sparse", "normalized_dense")
+        return 1.0 / (1.0 - discount) if at_most_one and discount < 1.0 else None
 
 
 class UnrenderedMaterial:
@@ -254,12 +261,6 @@ class ManiSkill(OneByOne):
     @classmethod
     def check(cls, config: ManiSkillConfig, key: str) -> None:
         require("mani_skill", "maniskill", key)
-        modes = ("sparse", "dense", "normalized_dense", "none")
-        if config.reward_mode not in modes:
-            raise ConfigError(
-                f"{key}.reward_mode is {config.reward_mode!r}; ManiSkill knows {', '.join(modes)}"
-                f"{nearest(config.reward_mode, modes)}"
-            )
         if config.id in _known_tasks():
             return
         load_maniskill()  # slow, so only if the user's own module may have registered the id

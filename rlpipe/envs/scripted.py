@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
+from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -47,14 +48,15 @@ class ScriptedEpisode:
 class ScriptedConfig(SimulatorConfig):
     """Options of the scripted simulator."""
 
-    script: list[list[dict[str, Any]]] = field(default_factory=lambda: [[{"length": 10}]])
-    """For each slot its episodes, as keyword arguments of ``ScriptedEpisode``; slots beyond the last start over."""
-    match_actions: bool = False
+    script: list[list[dict[str, Any]]] = option([[{"length": 10}]])
+    """Episodes of each slot, with ``length``, ``end``, ``success_at`` and ``reward``; slots beyond the last start
+    over."""
+    match_actions: bool = option(False)
     """Pay 1 for each step whose action has the sign of the observed bias; when discrete, action 1 is positive."""
-    discrete: bool = False
-    """Two discrete actions instead of one continuous one."""
-    step_seconds: float = 0.0
-    """Time each step takes, as a stand-in for a slow simulator."""
+    discrete: bool = option(False)
+    """Offer two discrete actions instead of one continuous one."""
+    step_seconds: float = option(0.0, unit="s")
+    """Time that each step takes, as a stand-in for a slow simulator."""
 
 
 class ScriptedEnv(SingleEnv):

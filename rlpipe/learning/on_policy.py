@@ -216,7 +216,7 @@ class Learner(LearnerBase):
         each = batches[0].rewards.shape[1]
         fragments = self._config.env.train.total_num_envs // each if fragments is None else fragments
         environments = fragments * each
-        group_size = getattr(self._config.algorithm, "group_size", 1)
+        group_size = self._config.algorithm.group_size or 1
         return share_of_learner(self._learners.rank, self._learners.size, fragments, environments, group_size)
 
     def _run_epochs(

@@ -10,7 +10,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
@@ -31,12 +32,15 @@ Weights = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """What every policy's own configuration begins with."""
+    """Base of every policy's configuration."""
 
     name: str
-    """File in ``rlpipe/policies/``, or ``package.module:Class``."""
-    warm_start: str | None = None
+    """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` section: ``mlp``."""
+    warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
+
+    def __post_init__(self) -> None:
+        """Checks options that depend on each other; a subclass that adds some calls this first."""
 
 
 class NoWeights(StrEnum):
@@ -209,18 +213,12 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
 class PerceptronConfig(PolicyConfig):
     """Options of a policy made of perceptrons."""
 
-    hidden_sizes: list[int] = field(default_factory=lambda: [256, 256, 256])
-    """Units of each hidden layer, of actor and value function alike."""
-    activation: str = "tanh"
-    """``tanh``, ``relu`` or ``silu``."""
-    normalize_observations: bool = False
+    hidden_sizes: list[int] = option([256, 256, 256], least=1, checks=(check_not_empty,), unit="units")
+    """Width of each hidden layer, the same for actor and value function."""
+    activation: str = option("tanh", choices=tuple(ACTIVATIONS))
+    """Nonlinearity between the layers."""
+    normalize_observations: bool = option(False)
     """Shift and scale observations by their running mean and deviation, which are part of the weights."""
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(f"policy.activation is {self.activation!r}; legal are {', '.join(ACTIVATIONS)}.")
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ConfigError(f"policy.hidden_sizes is {self.hidden_sizes}; it needs positive numbers.")
 
 
 class RunningMoments(nn.Module):

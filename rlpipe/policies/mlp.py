@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlpipe.config.fields import option
 from rlpipe.policies.base import (
     ACTIVATIONS,
     PerceptronConfig,
@@ -33,8 +34,8 @@ __all__ = ["MLPPolicy"]
 class MLPConfig(PerceptronConfig):
     """Options of the perceptrons."""
 
-    initial_log_std: float = -0.5
-    """Natural logarithm of a Gaussian's first standard deviation, in action units."""
+    initial_log_std: float = option(-0.5, unit="ln(action units)")
+    """Natural logarithm of a Gaussian's first standard deviation."""
 
 
 class MLPPolicy(Policy):

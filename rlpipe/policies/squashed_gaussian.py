@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import ACTIVATIONS, PerceptronConfig, Policy, RunningMoments, Weights, perceptron
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -30,13 +31,11 @@ class SquashedGaussianConfig(PerceptronConfig):
     """Options of the perceptrons."""
 
     hidden_sizes: list[int] = field(default_factory=lambda: [128, 128, 128])
-    """Units of each hidden layer, of actor and value function alike."""
     activation: str = "relu"
-    """``tanh``, ``relu`` or ``silu``."""
-    log_std_min: float = -5.0
+    log_std_min: float = option(-5.0)
     """Smallest natural logarithm of a standard deviation, before squashing."""
-    log_std_max: float = 2.0
-    """Largest one."""
+    log_std_max: float = option(2.0)
+    """Largest natural logarithm of a standard deviation, before squashing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

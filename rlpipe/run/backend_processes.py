@@ -1,4 +1,4 @@
-"""The processes that keep the views up to date while a run goes on: started, watched, ended and started again.
+"""Backend processes: each keeps one backend up to date while a run is in progress; they are watched and restarted.
 
 Each backend follows the run directory in a process of its own (``follower``). So the queue in front of it is the file
 itself, which is on the disk anyway, and a backend that raises, hangs, fills its disk or dies costs the run nothing.
@@ -23,29 +23,34 @@ from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Mark, mark_file, read_mark
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a failed view is opened again: doubled each time, up to the longest."""
+"""Seconds before a failed backend process is restarted: doubled each time, up to the longest."""
 
 
 @dataclass
-class _View:
-    """A backend and its process.
+class _BackendProcess:
+    """Backend and its process.
 
     Attributes:
-        moved: when its mark last moved, or when it had nothing to do.  pause: before the next start.
-        again: when to start it again; None while it runs.  failing: whether that has been said.
+        name: name of the backend
+        process: its process; None before the first start
+        mark: progress at the last check
+        last_progress: time at which the mark last changed, or at which nothing was left to do
+        pause: seconds before the next restart
+        restart_at: time of the next restart; None while the process runs
+        failing: True once a failure was reported, until the backend has recovered
     """
 
     name: str
     process: subprocess.Popen[bytes] | None = None
     mark: Mark = field(default_factory=Mark)
-    moved: float = 0.0
+    last_progress: float = 0.0
     pause: float = FIRST_PAUSE
-    again: float | None = None
+    restart_at: float | None = None
     failing: bool = False
 
 
 class BackendProcesses:
-    """All views of one run that live apart."""
+    """All backend processes of one run."""
 
     def __init__(
         self,
@@ -55,33 +60,34 @@ class BackendProcesses:
         deadline: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts a process for each.
+        """Starts one process for each backend.
 
         Args:
-            directory: of the run.  names: of the backends.
-            deadline: seconds without progress, while rows wait, after which a process is ended.
-            clock: seconds that never go back.
+            directory: run directory
+            names: names of the backends
+            deadline: seconds without progress, while rows are pending, after which a process is ended
+            clock: seconds that never go back
         """
         self._directory = directory
         self._deadline = deadline
         self._clock = clock
         self._written: deque[tuple[int, float]] = deque()
-        self._views = [_View(name) for name in names]
-        for view in self._views:
-            self._start(view)
+        self._backends = [_BackendProcess(name) for name in names]
+        for backend in self._backends:
+            self._start(backend)
 
-    def _start(self, view: _View) -> None:
+    def _start(self, backend: _BackendProcess) -> None:
         command = [
             *(sys.executable, "-m", "rlpipe", "sync", str(self._directory.path)),
-            *("--to", view.name, "--watch", "--parent", str(os.getpid())),
+            *("--to", backend.name, "--watch", "--parent", str(os.getpid())),
         ]
-        with self._log(view.name) as log:
-            view.process = subprocess.Popen(
+        with self._log(backend.name) as log:
+            backend.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C is for the run; but the same session, or being nice would mean nothing
+                process_group=0,  # Ctrl-C must not reach it; in a session of its own, its niceness would have no effect
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # so that it finds the same plug-ins
@@ -89,11 +95,11 @@ class BackendProcesses:
                     "CUDA_VISIBLE_DEVICES": "",
                 },
             )
-        view.again = None
-        view.moved = self._clock() + self._deadline  # a library may take as long again to load on a busy machine
+        backend.restart_at = None
+        backend.last_progress = self._clock() + self._deadline  # on a busy machine, loading a library takes long too
 
     def _log(self, name: str) -> IO[bytes]:
-        """Where the output of a view goes; nowhere if the disk is full."""
+        """Opens the file for the output of a process; the null device if the disk is full."""
         file = mark_file(self._directory.path, name).with_suffix(".log")
         try:
             file.parent.mkdir(exist_ok=True)
@@ -102,86 +108,88 @@ class BackendProcesses:
             return Path(os.devnull).open("ab")
 
     def tick(self, iteration: int, now: float) -> list[Event]:
-        """Looks after every view; called after each row.
+        """Checks every process; called after each row.
 
         Args:
-            iteration: just written.  now: wall clock.
+            iteration: iteration that was just written
+            now: wall clock
         Returns:
-            What a user should hear: that a view fails, once, and that it has caught up again.
+            One event for each backend that fails or has caught up again, once each.
         """
         self._written.append((iteration, self._clock()))
         events = []
-        for view in self._views:
-            if told := self._look_after(view, iteration):
-                level, message = told
-                data = {"backend": view.name, "level": level}
+        for backend in self._backends:
+            if report := self._check(backend, iteration):
+                level, message = report
+                data = {"backend": backend.name, "level": level}
                 events.append(Event(EventKind.BACKEND, message, iteration, now, data))
-        slowest = min((view.mark.iteration for view in self._views), default=iteration)
+        slowest = min((backend.mark.iteration for backend in self._backends), default=iteration)
         while self._written and self._written[0][0] <= slowest:
             self._written.popleft()
         return events
 
-    def _look_after(self, view: _View, iteration: int) -> tuple[str, str] | None:
-        now, mark = self._clock(), read_mark(mark_file(self._directory.path, view.name))
-        if mark != view.mark or mark.iteration >= iteration:
-            view.mark, view.moved = mark, now
-        if view.again is not None:
-            if now >= view.again:
-                self._start(view)
+    def _check(self, backend: _BackendProcess, iteration: int) -> tuple[str, str] | None:
+        """Restarts a process or ends a stuck one; returns level and message of a report, if there is one."""
+        now, mark = self._clock(), read_mark(mark_file(self._directory.path, backend.name))
+        if mark != backend.mark or mark.iteration >= iteration:
+            backend.mark, backend.last_progress = mark, now
+        if backend.restart_at is not None:
+            if now >= backend.restart_at:
+                self._start(backend)
             return None
-        assert view.process is not None
-        code = view.process.poll()
-        stuck = now - view.moved > self._deadline
+        assert backend.process is not None
+        code = backend.process.poll()
+        stuck = now - backend.last_progress > self._deadline
         if code is None and not stuck:
-            if view.failing and mark.iteration >= iteration - 1:
-                view.failing, view.pause = False, FIRST_PAUSE
-                return "cleared", f"The {view.name} backend works again and holds everything up to now."
+            if backend.failing and mark.iteration >= iteration - 1:
+                backend.failing, backend.pause = False, FIRST_PAUSE
+                return "cleared", f"The {backend.name} backend works again and shows everything up to now."
             return None
         if code is None:
-            view.process.kill()
-            view.process.wait()
-        view.again, view.pause = now + view.pause, min(2 * view.pause, LONGEST_PAUSE)
-        if view.failing or self._directory.write_error:  # a full disk has been told, and takes views with it
+            backend.process.kill()
+            backend.process.wait()
+        backend.restart_at, backend.pause = now + backend.pause, min(2 * backend.pause, LONGEST_PAUSE)
+        if backend.failing or self._directory.write_error:  # a full disk is reported once, and takes backends with it
             return None
-        view.failing = True
+        backend.failing = True
         why = f"made no progress for {self._deadline:g} s" if stuck else f"ended with exit code {code}"
-        log = mark_file(self._directory.path, view.name).with_suffix(".log")
+        log = mark_file(self._directory.path, backend.name).with_suffix(".log")
         return "warn", (
-            f"The {view.name} backend {why}. Training goes on, nothing is lost, and it is tried again; its output is "
-            f"in {log}."
+            f"The {backend.name} backend {why}. Training continues, nothing is lost, and the backend is restarted. Its "
+            f"output is in {log}."
         )
 
     def observe_lag(self, window: MetricWindow) -> None:
-        """Observes how far the views are behind: the age of the oldest row that one does not show, and their number."""
-        if self._views:
+        """Observes the age of the oldest row that some backend does not show yet, and the number of such rows."""
+        if self._backends:
             window.observe(m.LOGGER_LAG, self._clock() - self._written[0][1] if self._written else 0.0)
             window.observe(m.LOGGER_QUEUE_DEPTH, len(self._written))
-            window.observe(m.LOGGER_DROPPED, 0)  # what waits is on the disk, so nothing is ever dropped
+            window.observe(m.LOGGER_DROPPED, 0)  # pending rows are on the disk, so nothing is ever dropped
 
     def finish(self, timeout: float) -> list[str]:
-        """Waits until all views show everything, at most so many seconds, and ends their processes.
+        """Waits until all backends show everything, for ``timeout`` seconds at most, and ends their processes.
 
         Returns:
-            Names of the views that do not show everything.
+            Names of the backends that do not show everything.
         """
         ends = self._clock() + timeout
         behind = []
-        for view in self._views:
-            while self._ends_badly(view, ends):
+        for backend in self._backends:
+            while not self._finishes(backend, ends):
                 if self._clock() + FIRST_PAUSE >= ends:
-                    behind.append(view.name)
+                    behind.append(backend.name)
                     break
                 time.sleep(FIRST_PAUSE)
         return behind
 
-    def _ends_badly(self, view: _View, ends: float) -> bool:
-        """Whether the process of a view, started again if there is none, does not reach the end of the run in time."""
-        if view.process is None or view.process.poll() is not None:
-            self._start(view)
-        assert view.process is not None
+    def _finishes(self, backend: _BackendProcess, ends: float) -> bool:
+        """Waits for a process, started again if there is none; returns True if it shows the whole run in time."""
+        if backend.process is None or backend.process.poll() is not None:
+            self._start(backend)
+        assert backend.process is not None
         try:
-            return view.process.wait(max(0.1, ends - self._clock())) != 0
+            return backend.process.wait(max(0.1, ends - self._clock())) == 0
         except subprocess.TimeoutExpired:
-            view.process.kill()
-            view.process.wait()
-            return True
+            backend.process.kill()
+            backend.process.wait()
+            return False

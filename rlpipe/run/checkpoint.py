@@ -39,11 +39,11 @@ _NUMBERS = "biufc"
 
 
 class DamagedError(ConfigError):
-    """A file that is not a whole checkpoint."""
+    """File that is not a whole checkpoint."""
 
 
 class NoCheckpointError(ConfigError):
-    """A run directory without a whole checkpoint."""
+    """Run directory without a whole checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -153,31 +153,31 @@ def _wrong_arrays(arrays: Mapping[str, Any]) -> str:
     """Describes an error that no learner's arrays may have; empty if there is none."""
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in _NUMBERS:
-            return f"{name} is no array of numbers"
+            return f"{name} is not an array of numbers"
     version = arrays.get("version")
     if version is None or version.shape or version.dtype.kind not in "iu":
-        return "version is no whole number"
+        return "version is not a whole number"
     return "" if subtree("policy/", arrays) else "it holds no policy"
 
 
 def _wrong_meta(meta: Any) -> str:
     """Describes an error in ``meta.json``; empty if there is none."""
     if not isinstance(meta, dict):
-        return f"{_META} is no JSON object"
+        return f"{_META} is not a JSON object"
     for name, legal in (("format", is_count), ("iteration", is_count), ("run_id", _is_text), ("config", _is_text)):
         if not legal(meta.get(name)):
             return f"{name} in {_META} is {meta.get(name)!r:.80}"
     if not isinstance(meta.get("metrics"), dict):
-        return f"metrics in {_META} is no JSON object"
+        return f"metrics in {_META} is not a JSON object"
     for name, state in meta["metrics"].items():
         try:
             kind, fields = state
             if not _holds_numbers(list(fields.values())):
-                return f"the state of {name} in {_META} holds something else than numbers"
+                return f"the state of {name} in {_META} holds something other than numbers"
             metric: Any = from_json([kind, fields])
             metric.merge(metric).read()
-        except Exception as error:  # whatever the arithmetic raises for fields that no state has
-            return f"the state of {name} in {_META} is none: {type(error).__name__}: {error}"
+        except Exception as error:  # the arithmetic may raise anything for fields that no state has
+            return f"the state of {name} in {_META} is not valid: {type(error).__name__}: {error}"
     return ""
 
 
@@ -265,7 +265,7 @@ def find_checkpoint(path: Path, take_best: bool = False) -> tuple[Checkpoint, st
     """Reads a checkpoint and the configuration (YAML) it was trained with.
 
     Args:
-        path: checkpoint file, or run directory, which stands for its newest whole checkpoint
+        path: checkpoint file, or run directory, which means its newest whole checkpoint
         take_best: take the checkpoint of the run directory with the best evaluation instead of the newest
     Raises:
         ConfigError: there is none.

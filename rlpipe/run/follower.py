@@ -1,7 +1,7 @@
-"""Brings a view up to the truth: reads what the run directory holds and gives a backend what it has not seen.
+"""Follows a run directory on behalf of a backend: reads what is there and passes on what the backend has not seen.
 
-The run directory is written first and by one writer. A follower only reads it, so it may be late, fail, be killed and
-be started again, on this machine or another, and nothing is missing afterwards and nothing is there twice.
+The run directory is written first, and by one writer. A follower only reads it. So a follower may be late, fail, be
+killed and be restarted, on this machine or another; afterwards nothing is missing and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.backends.base import Backend, RunInfo
-from rlpipe.config.tree import options_of
+from rlpipe.config.sections import options_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import resolve
@@ -28,12 +28,14 @@ from rlpipe.run.locks import Lock
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a view has come, as it stands in ``backends/<name>.json``.
+    """Progress of a backend, as kept in ``backends/<name>.json``.
 
     Attributes:
-        iteration: last one it was given.  incarnation: of the run at that time.  events: lines of ``events.jsonl``.
-        status: that it was closed with; empty while it is open.
-        options: of the backend, as a short sum; with others it may show the run at another place, so the mark is void.
+        iteration: last iteration that was passed on
+        incarnation: incarnation of the run at that time
+        events: number of lines of ``events.jsonl`` that were passed on
+        status: status that the backend was closed with; empty while it is open
+        options: hash of the backend's options. With other options it may show the run elsewhere, so the mark is void.
     """
 
     iteration: int = 0
@@ -44,16 +46,16 @@ class Mark:
 
 
 class Tail:
-    """Complete lines that are added to a file; after the file was replaced, all lines again."""
+    """Reads the complete lines that are appended to a file; all lines again after the file was replaced."""
 
     def __init__(self, path: Path) -> None:
-        """Begins at the beginning; the file need not exist yet."""
+        """Starts at the first line; the file need not exist yet."""
         self._path = path
         self._offset = self._inode = 0
         self._lines = shapes.Lines(path)
 
     def read(self, after: int = -1) -> Iterator[dict[str, Any]]:
-        """Objects of the lines that came since the last time, but for iterations up to ``after``."""
+        """Yields the records since the last call, without those of iterations up to ``after``."""
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
@@ -71,20 +73,21 @@ class Tail:
 
 
 class Follower:
-    """One backend, kept up to a run directory. The only one in the world: two would show everything twice."""
+    """Keeps one backend up to date with a run directory. A lock excludes others: two would show everything twice."""
 
     def __init__(
         self, directory: RunDirectory, name: str, options: Mapping[str, Any] | None = None, *, patience: float = 0.0
     ) -> None:
-        """Reads how far the view has come; opens it when there is something to show.
+        """Reads the backend's progress; the backend is opened once there is something to show.
 
         Args:
-            directory: of the run.  name: of the backend.
-            options: that replace those of the run's configuration.
-            patience: seconds to wait for another follower of the same view to end.
+            directory: run directory
+            name: name of the backend
+            options: options that replace those in the run's configuration
+            patience: seconds to wait for another follower of the same backend to end
         Raises:
-            ConfigError: there is no such backend, its options are wrong, it cannot work here, or another process keeps
-                this view.
+            ConfigError: there is no such backend, its options are wrong, it cannot work here, or another process
+                follows the run for it.
         """
         self._directory = directory
         self._class: type[Backend] = resolve("backends", name, "--to")
@@ -99,8 +102,8 @@ class Follower:
             self._lock = Lock(
                 lock_file,
                 patience,
-                f"another process keeps {name} up to date for this run already: leave it to that, or wait until the "
-                "run has ended.",
+                f"another process already keeps {name} up to date for this run: let it do so, or wait until the run "
+                "has ended.",
             )
         except OSError as error:
             raise ConfigError(f"{lock_file} cannot be written: {error.strerror or error}.") from error
@@ -109,28 +112,28 @@ class Follower:
         self._mark = mark if mark.options == given else Mark(options=given)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
-        self._pending: list[Row] = []
+        self._held_back: list[Row] = []
         self._seen_events = 0
 
     def close(self) -> None:
-        """Lets another follower have the view. One that is open is left as it is, to be opened again."""
+        """Lets another follower take over. A backend that is open is left as it is, to be opened again."""
         self._lock.release()
 
     @property
     def withheld(self) -> int:
-        """Rows that the view is not given, because a resume could take them back and it could not forget them."""
-        return len(self._pending)
+        """Number of rows held back, because a resume could discard them and the backend could not forget them."""
+        return len(self._held_back)
 
     @property
     def mark(self) -> Mark:
-        """How far the view has come."""
+        """Progress of the backend."""
         return self._mark
 
     def catch_up(self) -> bool:
-        """Gives the view everything it has not seen and may see; nothing as long as the run has not begun to write.
+        """Passes on everything that the backend has not seen and may see; nothing before the run has begun to write.
 
         Returns:
-            Whether the run has ended and the view shows all of it; it is closed then.
+            True if the run has ended and the backend shows all of it; the backend is then closed.
         """
         run = self._directory.read_json()
         if "view" not in run:
@@ -143,32 +146,32 @@ class Follower:
         ended: bool = run["status"] != Status.RUNNING
         certain = self._forgets or run["status"] == Status.COMPLETED
         covered = None if certain else checkpoint.newest_iteration(self._directory.path)
-        waiting = []
-        for row in chain(self._pending, map(Row.from_json, self._rows.read(after=self._mark.iteration))):
+        held_back = []
+        for row in chain(self._held_back, map(Row.from_json, self._rows.read(after=self._mark.iteration))):
             if covered is not None and row.iteration > covered:
-                waiting.append(row)
+                held_back.append(row)
             else:
                 self._backend.write(row)
-                self._keep(replace(self._mark, iteration=row.iteration))
-        self._pending = waiting
+                self._set_mark(replace(self._mark, iteration=row.iteration))
+        self._held_back = held_back
         for event in self._events.read():
             self._seen_events += 1
             if self._seen_events > self._mark.events:
                 self._backend.event(Event(**event))
-                self._keep(replace(self._mark, events=self._seen_events))
+                self._set_mark(replace(self._mark, events=self._seen_events))
         if ended:
             self._backend.close(run["status"])
             self._backend = None
-            self._keep(replace(self._mark, status=run["status"]))
+            self._set_mark(replace(self._mark, status=run["status"]))
         return ended
 
     def view_command(self) -> str:
-        """Command that opens what the view shows; empty if there is none."""
+        """Returns the command that opens what the backend shows; empty if there is none."""
         project = self._directory.read_json()["project"]
         return self._class.view_command(self._options, self._directory.path, project)
 
     def _open(self, run: Mapping[str, Any]) -> None:
-        """Opens the view behind the last row that it shows and that still holds."""
+        """Opens the backend after the last row that it shows and that is still valid."""
         if self._backend is not None:
             self._backend.close(Status.RUNNING)
         info = RunInfo(
@@ -182,21 +185,21 @@ class Follower:
             created=run["created"],
             **RunInfo.kept(run["view"]),
         )
-        held = self._class.reached(info)
-        reached = self._mark.iteration if held is None else held
-        # A resume took back everything behind its checkpoint; only a view that cannot forget was never given it.
+        stored = self._class.reached(info)
+        reached = self._mark.iteration if stored is None else stored
+        # A resume discarded everything after its checkpoint; a backend that cannot forget never saw that.
         resumed = run.get("resumed_after", [])[self._mark.incarnation :]
         if self._forgets:
             reached = min([reached, *resumed])
         self._backend = self._class(replace(info, first_iteration=reached + 1))
-        self._pending = []
+        self._held_back = []
         self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
         self._seen_events = 0
-        told = self._mark.events if reached else 0  # a view that begins anew hears of everything again
-        self._keep(Mark(reached, run["incarnation"], told, "", self._mark.options))
+        events = self._mark.events if reached else 0  # a backend that starts again is given every event again
+        self._set_mark(Mark(reached, run["incarnation"], events, "", self._mark.options))
 
-    def _keep(self, mark: Mark) -> None:
-        """Remembers how far the view has come. A mark that is lost on a full disk doubles nothing, only costs time."""
+    def _set_mark(self, mark: Mark) -> None:
+        """Stores the progress. A mark that is lost on a full disk duplicates nothing and only costs time."""
         self._mark = mark
         partial = self._file.with_name(f".{self._file.name}.partial")
         with suppress(OSError):
@@ -205,12 +208,12 @@ class Follower:
 
 
 def mark_file(directory: Path, name: str) -> Path:
-    """Where a run directory keeps how far a view has come."""
+    """Returns the file of a run directory that keeps the progress of a backend."""
     return directory / "backends" / f"{name.replace(':', '.')}.json"
 
 
 def read_mark(file: Path) -> Mark:
-    """How far a view has come; nowhere, if it was never opened or its mark is damaged, which only costs time."""
+    """Reads the progress of a backend; none if it was never opened or the file is damaged, which only costs time."""
     with suppress(ConfigError):
         if files.kind_of(file):
             return files.read(file, Mark)

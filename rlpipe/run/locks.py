@@ -17,7 +17,7 @@ _MAX_ATTEMPTS = 100
 
 
 class Lock:
-    """Exclusive lock on a file, which stays behind. It ends with ``release``, or with the process in whatever way."""
+    """Exclusive lock on a file, which stays behind. It ends with ``release``, or when the process ends."""
 
     def __init__(self, file: Path, patience: float, refusal: str) -> None:
         """Takes the lock.
@@ -53,14 +53,20 @@ class Lock:
                 self._file.close()
                 raise ConfigError(refusal)
             time.sleep(_POLL_SECONDS)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-                return True
+        if self._is_in_place():
+            return True
         self._file.close()
         return False
 
     def _open(self) -> IO[str]:
         return self._path.open("a")
+
+    def _is_in_place(self) -> bool:
+        """True if the path still names the open file."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
 
 class TemporaryLock(Lock):
@@ -71,7 +77,7 @@ class TemporaryLock(Lock):
     """
 
     def __init__(self, file: Path, patience: float, refusal: str) -> None:
-        """As ``Lock``; creates missing folders."""
+        """Creates missing folders and takes the lock; see ``Lock``."""
         self._created: set[Path] = set()
         try:
             super().__init__(file, patience, refusal)
@@ -82,7 +88,8 @@ class TemporaryLock(Lock):
     def release(self) -> None:
         """Removes the file and gives the lock up."""
         with suppress(OSError):  # a file that stays behind harms nobody
-            self._path.unlink()
+            if self._is_in_place():
+                self._path.unlink()
         super().release()
         self._remove_folders()
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
 from rlpipe.errors import ConfigError
@@ -23,15 +24,6 @@ from rlpipe.run.directory import RunDirectory
 from rlpipe.run.locks import TemporaryLock
 
 log = logging.getLogger("rlpipe")
-
-_CHANGES_NOTHING = (
-    "cluster.", "runner.logger.", "runner.health.", "runner.save_interval", "runner.keep_checkpoints",
-    "runner.keep_best", "runner.best_metric", "runner.auto_resume", "rollout.num_workers", "rollout.inference",
-    "rollout.num_inference_servers", "rollout.max_inference_batch", "learner.device", "learner.num_learners",
-    "learner.num_threads", "learner.compile", "runner.max_recoveries", "rollout.timeout", "rollout.max_restarts",
-    "rollout.spares", "rollout.simulator_retries", "rollout.max_memory", "evaluation.timeout",
-)  # fmt: skip
-"""Beginnings of keys that do not say what is learnt: where the parts run, who watches, and what is kept."""
 
 
 @contextmanager
@@ -125,8 +117,8 @@ def _status(run: Path) -> str:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """Of a configuration (YAML), the leaves that say what is learnt."""
-    return {key: value for key, value in leaves(from_yaml(text)) if not key.startswith(_CHANGES_NOTHING)}
+    """Returns the leaves of a configuration (YAML) on which the results of a run depend."""
+    return {key: value for key, value in leaves(from_yaml(text)) if Affects.RESULTS in affected_by(Config, key)}
 
 
 def _differences(run: Path, config: Config) -> list[str]:

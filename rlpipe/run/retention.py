@@ -20,7 +20,7 @@ from rlpipe.run.checkpoint import BEST, BestCheckpoint, file_name, fsync_folder
 class Retention:
     """Writes checkpoints, removes those that need not stay, and names the best one in ``best.json``.
 
-    Each step leaves ``best.json`` naming a file that exists, wherever the process is killed: a checkpoint is written
+    At any moment at which the process may be killed, ``best.json`` names a file that exists: a checkpoint is written
     before it is named, and the one that was named before is removed last.
     """
 

@@ -1,23 +1,31 @@
-"""Records that stand in files, JSON or a JSON object a line: their shapes, and the one place where they are checked.
+"""Shapes of the records in a run directory, and the one place where its files are checked.
 
-Whoever reads a file of a run directory reads it through here, so that behind this point every key is there and has its
-type. A file that was torn, cut, merged by hand or written by something else is an error that names the place.
+Every reader goes through here, so that behind this point every key is there and has its type. A file that was torn,
+cut, merged by hand or written by something else is an error that names the place.
+
+The shape of a line follows from the dataclass that is written as this line (``Row``, ``Episode``, ``Event``, ``Span``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from types import UnionType
+from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
 from rlpipe.errors import ConfigError
 from rlpipe.files import line, parsed, whole_file
-from rlpipe.metrics.row import Status
+from rlpipe.metrics.row import Event, HistogramView, Row, Status
+from rlpipe.metrics.spans import Span
+from rlpipe.trajectory import Episode
 
 
 def _readable_time(text: str) -> str:
@@ -26,10 +34,10 @@ def _readable_time(text: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """A value in which no number is infinite or not a number, however deep."""
+    """Returns the value if no number in it is infinite or NaN, however deep."""
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
-    for part in () if isinstance(value, str) else inside:
-        _finite(part)
+    for item in () if isinstance(value, str) else inside:
+        _finite(item)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number must be finite")
     return value
@@ -37,104 +45,113 @@ def _finite(value: Any) -> Any:
 
 Iteration = Annotated[int, Field(ge=1, lt=2**53)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Moment = Annotated[float, Field(ge=0, lt=2e11)]
-"""Seconds since 1970, up to the year 8000 or so: what a date can be made of."""
-Part = Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=200)]
-Time = Annotated[str, AfterValidator(_readable_time)]
-"""ISO 8601."""
-Anything = Annotated[Any, AfterValidator(_finite)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+UnixTime = Annotated[float, Field(ge=0, lt=2e11)]
+"""Seconds since 1970, up to about the year 8000, so that it can be converted to a date."""
+IsoTime = Annotated[str, AfterValidator(_readable_time)]
+"""Time in ISO 8601."""
+ActorName = Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=200)]
+FiniteJson = Annotated[Any, AfterValidator(_finite)]
 
 
-@line
-class HistogramRecord(TypedDict):
-    """``HistogramView`` as it is written."""
-
-    edges: list[float]
-    counts: list[Count]
-    percentiles: dict[str, float]
+# --- lines
 
 
-@line
-class MetricsLine(TypedDict):
-    """A line of ``metrics.jsonl``."""
+def _line_of(
+    written: type,
+    types: Mapping[str, Any],
+    *,
+    without: Iterable[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> Any:
+    """Derives the shape of a line from the dataclass that is written as this line.
 
-    iteration: Iteration
-    total_timesteps: Count
-    time: Moment
-    metrics: dict[str, float]
-    nonfinite: NotRequired[dict[str, Count]]
-    histograms: NotRequired[dict[str, HistogramRecord]]
-    dialects: NotRequired[dict[str, dict[str, float]]]
-    workers: NotRequired[dict[str, dict[str, float]]]
+    A field with a default may be missing from the line. Whole numbers are counts.
+
+    Args:
+        written: the dataclass
+        types: types of single keys; keys that are no fields come first
+        without: fields that are not written
+        renamed: key of the line by field, where it is not the field's name
+    """
+    keys = {field.name: (renamed or {}).get(field.name, field.name) for field in fields(written)}
+    hints = get_type_hints(written)
+    shape = {key: kind for key, kind in types.items() if key not in keys.values()}
+    for field in fields(written):
+        if field.name not in without:
+            key = keys[field.name]
+            kind = types.get(key, _counted(hints[field.name]))
+            optional = field.default is not MISSING or field.default_factory is not MISSING
+            shape[key] = NotRequired[kind] if optional else kind
+    return line(TypedDict(f"{written.__name__}Line", shape))  # type: ignore[operator]
 
 
-EpisodeLine = TypedDict(
-    "EpisodeLine",
+def _inside(shape: Any) -> GetPydanticSchema:
+    """Annotates a dictionary that has this shape, inside another record."""
+    return GetPydanticSchema(lambda _, handler: handler(shape))
+
+
+def _counted(hint: Any) -> Any:
+    """Replaces ``int`` in a type by ``Count``, however deep."""
+    if hint is int:
+        return Count
+    inside = tuple(map(_counted, get_args(hint)))
+    if isinstance(hint, UnionType):
+        return reduce(or_, inside)
+    return get_origin(hint)[inside] if inside else hint
+
+
+HistogramRecord = Annotated[dict[str, Any], _inside(_line_of(HistogramView, {}))]
+SpanRecord = Annotated[
+    dict[str, Any], _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}))
+]
+_METRICS_LINE = _line_of(
+    Row,
+    {"iteration": Iteration, "time": UnixTime, "histograms": dict[str, HistogramRecord]},
+    without=["events"],
+)
+_EPISODE_LINE = _line_of(
+    Episode,
     {
         "iteration": Iteration,
-        "worker": Count,
-        "slot": Count,
-        "seed": Whole | None,
-        "policy_version": Count,
+        "seed": Seed | None,
         "return": float | None,
-        "length": Count,
-        "success_once": bool | None,
-        "success_at_end": bool | None,
-        "success_at_reset": bool | None,
-        "terminated": bool,
-        "truncated": bool,
-        "step": NotRequired[Count],
-        "log_prob": NotRequired[float | None],
-        "first_success": NotRequired[Count | None],
-        "fail_once": NotRequired[bool | None],
-        "fail_at_end": NotRequired[bool | None],
-        "reward_terms": NotRequired[dict[str, float | None]],
+        "reward_terms": dict[str, float | None],
     },
+    renamed={"episode_return": "return"},
 )
-"""A line of ``episodes.jsonl`` or ``eval_episodes.jsonl``; ``return`` is no name that a class can hold."""
-line(EpisodeLine)
+_EVENT_LINE = _line_of(Event, {"time": UnixTime, "data": dict[str, FiniteJson]})
 
 
 @line
-class EventLine(TypedDict):
-    """A line of ``events.jsonl``."""
-
-    kind: str
-    message: str
-    iteration: Count
-    time: Moment
-    data: NotRequired[dict[str, Anything]]
-
-
-@line
-class SpanRecord(TypedDict):
-    """``Span`` as it is written."""
-
-    part: Part
-    name: str
-    began: Moment
-    ended: Moment
-
-
-@line
-class TimelineLine(TypedDict):
-    """A line of ``timeline.jsonl``."""
-
+class _TimelineLine(TypedDict):
     iteration: Iteration
     spans: list[SpanRecord]
 
 
+SHAPES: dict[str, Any] = {
+    "metrics.jsonl": _METRICS_LINE,
+    "episodes.jsonl": _EPISODE_LINE,
+    "eval_episodes.jsonl": _EPISODE_LINE,
+    "events.jsonl": _EVENT_LINE,
+    "timeline.jsonl": _TimelineLine,
+}
+"""Shape of the lines, by file."""
+
+
+# --- whole files
+
+
 @whole_file
 class Node(TypedDict):
-    """A machine, in ``run.json``."""
+    """Machine, in ``run.json``."""
 
     host: str
 
 
 @whole_file
-class Place(TypedDict):
-    """Where a part runs, in ``run.json``."""
+class ActorPlace(TypedDict):
+    """Machine and clock of an actor, in ``run.json``."""
 
     host: str
     node: str
@@ -142,29 +159,23 @@ class Place(TypedDict):
 
 
 @whole_file
-class Parts(TypedDict):
-    """Where each part runs, in ``run.json``."""
+class Cluster(TypedDict):
+    """Machines, and the place of each actor, in ``run.json``."""
 
-    parts: NotRequired[dict[str, Place]]
-
-
-@whole_file
-class Cluster(Parts):
-    """The machines, in ``run.json``."""
-
-    nodes: Annotated[list[Node], Field(min_length=1)]
+    nodes: NotRequired[Annotated[list[Node], Field(min_length=1)]]
+    parts: NotRequired[dict[str, ActorPlace]]
 
 
 @whole_file
-class Clustered(TypedDict):
-    """What a timeline needs of ``run.json``."""
+class ClusterRecord(TypedDict):
+    """Part of ``run.json`` that a timeline needs."""
 
     cluster: Cluster
 
 
 @whole_file
-class Evaluated(TypedDict):
-    """The simulator of an evaluation, in a protocol."""
+class EvalSimulator(TypedDict):
+    """Simulator of an evaluation, in a protocol."""
 
     name: str
     total_num_envs: int
@@ -172,25 +183,25 @@ class Evaluated(TypedDict):
 
 @whole_file
 class Protocol(TypedDict):
-    """What makes two success rates comparable, in ``run.json`` and in the records of ``rlpipe evaluate``."""
+    """Settings that make two success rates comparable, in ``run.json`` and in the records of ``rlpipe evaluate``."""
 
-    eval_env: Evaluated
+    eval_env: EvalSimulator
     evaluation_first_seed: Count
     evaluation_episodes: Count
     deterministic_actions: bool
 
 
 @whole_file
-class Stage(TypedDict):
-    """What the health rules of a stage speak of, in ``run.json``."""
+class StageHealth(TypedDict):
+    """Variables and tags that the health rules refer to, for one stage, in ``run.json``."""
 
     variables: dict[str, float]
     tags: list[str]
 
 
 @whole_file
-class View(TypedDict):
-    """What a backend must know of a run, in ``run.json``."""
+class BackendFacts(TypedDict):
+    """Facts about a run that its configuration does not hold and a backend needs, in ``run.json``."""
 
     total_iterations: Iteration
     total_timesteps: Count
@@ -201,41 +212,25 @@ class View(TypedDict):
 
 
 @whole_file
-class Created(TypedDict):
-    """When a run was made, in ``run.json``."""
+class HealthRecord(TypedDict):
+    """Part of ``run.json`` that a diagnosis needs. A log may lie beside a ``run.json`` that holds nothing else."""
 
-    created: Time
-
-
-@whole_file
-class Length(TypedDict):
-    """How long a run was to be, in the ``view`` of ``run.json``."""
-
-    total_iterations: NotRequired[Iteration]
+    health: NotRequired[list[StageHealth]]
+    view: NotRequired[BackendFacts]
 
 
 @whole_file
-class Judged(TypedDict):
-    """What the judgement of a run needs of ``run.json``."""
-
-    health: NotRequired[list[Stage]]
-    view: NotRequired[Length]
-
-
-@whole_file
-class RunRecord(Created):
+class RunRecord(ClusterRecord, HealthRecord):
     """``run.json``."""
 
     run_id: str
     experiment: str
     project: str
+    created: IsoTime
     status: Status
     incarnation: Count
-    cluster: Parts
     protocol: Protocol
     resumed_after: NotRequired[list[Count]]
-    health: NotRequired[list[Stage]]
-    view: NotRequired[View]
 
 
 @whole_file
@@ -246,7 +241,7 @@ class EvaluationRecord(TypedDict):
     protocol: Protocol
     versions: NotRequired[dict[str, str]]
     changes: NotRequired[dict[str, Any]]
-    episodes: Annotated[list[EpisodeLine], Field(min_length=1)]
+    episodes: Annotated[list[Annotated[dict[str, Any], _inside(_EPISODE_LINE)]], Field(min_length=1)]
 
 
 @whole_file
@@ -280,32 +275,32 @@ class ConfigRecord(TypedDict):
     runner: RunnerKeys
 
 
-SHAPES: dict[str, Any] = {
-    "metrics.jsonl": MetricsLine,
-    "episodes.jsonl": EpisodeLine,
-    "eval_episodes.jsonl": EpisodeLine,
-    "events.jsonl": EventLine,
-    "timeline.jsonl": TimelineLine,
-}
-"""Of the lines of each file."""
+# --- files of lines
+
+
 _ONCE = ("metrics.jsonl", "timeline.jsonl")
 """Files that hold each iteration once."""
-_IN_TURN = (*_ONCE, "episodes.jsonl", "eval_episodes.jsonl")
-"""Files whose iterations follow one another."""
+_IN_ORDER = (*_ONCE, "episodes.jsonl", "eval_episodes.jsonl")
+"""Files whose iterations never go back."""
 
 
 class Lines:
-    """Turns the lines of one file into records, from the first on; knows how they must follow one another."""
+    """Parses the lines of one file from the first on, and checks their order."""
 
     def __init__(self, path: Path, name: str = "") -> None:
-        """Of a file of a run directory by its name, or by that which it would have there; of others, any objects."""
+        """Picks the shape by file name; unknown files accept any JSON object.
+
+        Args:
+            path: path of the file, for errors
+            name: name that the file would have in a run directory; empty for that of the path
+        """
         self._path = path
         self._name = name or path.name
         self._shape: Any = SHAPES.get(self._name, dict[str, Any])
         self._number = self._last = 0
 
     def record(self, line: bytes) -> dict[str, Any]:
-        """The record of the next line.
+        """Parses the next line.
 
         Raises:
             ConfigError: it is damaged, or does not follow the one before.
@@ -315,13 +310,13 @@ class Lines:
         try:
             found: dict[str, Any] = parsed(line, self._shape, where)
         except ConfigError as error:
-            raise ConfigError(f"{error} Put the line right, or take it out.") from error
-        if self._name in _IN_TURN:
+            raise ConfigError(f"{error} Correct the line, or remove it.") from error
+        if self._name in _IN_ORDER:
             iteration: int = found["iteration"]
             if iteration < self._last or (iteration == self._last and self._name in _ONCE):
                 raise ConfigError(
-                    f"{where} is of iteration {iteration}, but comes after iteration {self._last}: the lines are not "
-                    "in the order in which they were written."
+                    f"{where} belongs to iteration {iteration}, but comes after iteration {self._last}: the lines are "
+                    "not in the order in which they were written."
                 )
             self._last = iteration
         return found

@@ -23,17 +23,23 @@ def check_engine(config: Config, engine: Engine) -> None:
             raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
 
 
+def check_spaces(config: Config) -> None:
+    """Checks that a policy can use the observations and actions of the simulators, before anything starts.
+
+    Raises:
+        ConfigError: no policy can.
+    """
+    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+        resolve("envs", section.name, f"{key}.name").check_spaces(section)
+
+
 def _check_alone(config: Config) -> None:
     """Checks that a single process can run what is configured, before any simulator loads.
 
     Raises:
         ConfigError: it cannot.
     """
-    if getattr(config.algorithm, "update_to_data", 1.0) is None:
-        raise ConfigError(
-            "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
-            "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
-        )
+    config.algorithm.check_one_process()
     if config.learner.num_learners not in (1, AUTO):
         raise ConfigError(
             f"learner.num_learners is {config.learner.num_learners}, but with --local there is one process: leave out "

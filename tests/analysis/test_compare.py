@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.comparison import EvaluatedRun, compare
+from rlpipe.analysis.comparison import compare
+from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
@@ -221,7 +222,7 @@ def test_without_a_notion_of_success_returns_are_compared(tmp_path):
     rows = [row | {"success_once": None} for row in read_jsonl(run / "eval_episodes.jsonl")]
     (run / "eval_episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert compare([run]).metric == "eval/return"
-    with pytest.raises(ConfigError, match=r"says nothing of eval/success_once: choose another --metric"):
+    with pytest.raises(ConfigError, match=r"has no value of eval/success_once: choose another --metric"):
         compare([run], metric="eval/success_once")
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.diagnosis import Diagnosis, Finding, diagnose
+from rlpipe.analysis.diagnosis import Diagnosis, Problem, diagnose
 from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
@@ -31,11 +31,11 @@ def cartpole(tmp_path: Path, *overrides: str) -> Path:
     return rlpipe.train(load_config(CARTPOLE, [*quick, *overrides]), local=True).directory
 
 
-def causes(findings: list[Finding], level: str) -> dict[str, str]:
+def causes(findings: list[Problem], level: str) -> dict[str, str]:
     return {finding.metric: finding.cause for finding in findings if finding.level == level}
 
 
-def critical(diagnosis: Diagnosis) -> list[Finding]:
+def critical(diagnosis: Diagnosis) -> list[Problem]:
     return [finding for finding in [*diagnosis.standing, *diagnosis.past] if finding.level == "critical"]
 
 

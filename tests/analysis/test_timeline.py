@@ -132,7 +132,7 @@ def test_a_timeline_shows_what_reaches_into_it_from_other_iterations(tmp_path):
 
 def test_a_timeline_shows_all_of_its_own_iteration_also_what_began_before_it(tmp_path):
     found = read(written(tmp_path, *AHEAD))
-    assert (found.iteration, found.parts) == (2, ("driver", "rollout-0", "learner"))
+    assert (found.iteration, found.actors) == (2, ("driver", "rollout-0", "learner"))
     assert (Span("rollout-0", "collect", 17, 25), 2) in found.spans
 
 
@@ -146,7 +146,7 @@ def test_a_part_waits_where_it_does_nothing_else_but_the_driver_never_does(tmp_p
 def test_parts_stand_along_the_way_of_the_data(tmp_path):
     names = ["metric-logger", "learner-1", "learner-0", "inference-0", "rollout-10", "rollout-9", "another"]
     run = written(tmp_path, [Span("driver", ITERATION, 0, 1), *(Span(name, "work", 0, 1) for name in names)])
-    assert read(run).parts == (
+    assert read(run).actors == (
         "driver", "rollout-9", "rollout-10", "inference-0", "learner-0", "learner-1", "metric-logger", "another",
     )  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path
     run = on_ray(scripted(tmp_path, "rollout.num_workers=2", "env.train.step_seconds=0.02"))
     found = kept(run)
     assert overlaps(itertools.chain(*found.values())) == []
-    assert read(run).parts == ("driver", "rollout-0", "rollout-1", "learner", "metric-logger")
+    assert read(run).actors == ("driver", "rollout-0", "rollout-1", "learner", "metric-logger")
     json.dumps(chrome_trace(run, read(run)), allow_nan=False)
     for iteration, spans in found.items():
         (whole,) = of(spans, "driver", ITERATION)

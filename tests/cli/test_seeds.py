@@ -155,7 +155,7 @@ def test_ctrl_c_in_the_final_evaluation_lets_the_run_complete_and_no_other_begin
         (["--seeds", "0,one"], "write whole numbers"),
         (["--seeds", "1,2,1"], "holds a seed twice"),
         (["--seeds", "0,1", "runner.seed=3"], "both say the seed"),
-        (["--seeds", "-1"], "runner.seed is -1; it may not be negative"),
+        (["--seeds", "-1"], "runner.seed is -1; it must be at least 0"),
     ],
 )
 def test_wrong_seeds_are_refused_before_anything_begins(tmp_path, arguments, told):

@@ -224,7 +224,7 @@ def test_a_worker_that_asks_a_server_has_no_weights(tmp_path):
         ("rollout.inference=serve", "rollout.inference is 'serve'; did you mean 'server'?"),
         ("rollout.num_inference_servers=0", "rollout.num_inference_servers is 0; it must be at least 1"),
         ("rollout.max_inference_batch=0", "rollout.max_inference_batch is 0; it must be at least 1"),
-        ("rollout.inference_wait=-1", "rollout.inference_wait is -1.0; it may not be negative"),
+        ("rollout.inference_wait=-1", "rollout.inference_wait is -1.0; it must be at least 0"),
         ("cluster.cpus_per_inference_server=0", "cluster.cpus_per_inference_server is 0.0; it must be greater than 0"),
         (
             "cluster.gpus_per_inference_server=one",

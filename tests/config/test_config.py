@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
+import rlpipe
+from rlpipe.config.fields import Affects, affected_by, check_fields, option
 from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
+from rlpipe.training.checks import check_spaces
 from tests.helpers.runs import scripted
 
 
@@ -21,8 +27,8 @@ from tests.helpers.runs import scripted
         ("policy.hiden_sizes=[8]", ["policy.hiden_sizes", "'hidden_sizes'"]),
         ("runner.logger.log_paht=x", ["runner.logger.log_paht", "'log_path'"]),
         ("runner.seed=many", ["runner.seed", "wrong type", "many"]),
-        ("runner.seed=-1", ["runner.seed is -1", "negative"]),
-        ("algorithm.discount=1.5", ["algorithm.discount is 1.5", "between 0 and 1"]),
+        ("runner.seed=-1", ["runner.seed is -1", "at least 0"]),
+        ("algorithm.discount=1.5", ["algorithm.discount is 1.5", "at least 0 and at most 1"]),
         ("algorithm.dual_clip=0.5", ["algorithm.dual_clip is 0.5", "greater than 1"]),
         ("algorithm.name=pqo", ["'pqo'", "'ppo'"]),
         ("env.train.name=scriptd", ["'scriptd'", "'scripted'"]),
@@ -121,8 +127,88 @@ def test_an_empty_mapping_takes_away_what_the_file_says(tmp_path):
     assert [scripted(tmp_path, *given[:count]).cluster.worker_nodes for count in (1, 2)] == [{"role": "sim"}, {}]
 
 
+def test_observations_that_no_policy_can_use_are_refused_before_ray_is_asked(tmp_path):
+    config = scripted(tmp_path, env={"train": {"name": "gymnasium", "id": "Blackjack-v1", "total_num_envs": 4}})
+    with pytest.raises(ConfigError, match="only Box works"):
+        rlpipe.train(config, ray_address="nobody:here")
+
+
+def test_a_simulator_that_cannot_be_made_on_this_machine_is_left_to_the_workers(tmp_path):
+    task = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"no_such_argument": 1}}
+    check_spaces(scripted(tmp_path, env={"train": task}))
+
+
 def test_a_missing_package_is_named_with_the_command_that_installs_it():
     with pytest.raises(
         ConfigError, match=r"no_such_simulator, which is not installed: pip install 'rlpipe\[maniskill\]'"
     ):
         require("no_such_simulator", "maniskill", "env.train")
+
+
+# --- A key in one place
+
+
+@dataclass(frozen=True)
+class Dose:
+    """A section with every kind of key."""
+
+    amount: float = option(1.0, above=0, most=2, unit="ml")
+    times: int | str = option("daily", least=1, below=2**31, choices=("daily",))
+    colour: str | None = option(None, choices=("red", "blue"))
+    sizes: list[int] = option([4, 2], least=1)
+    label: str = "anything"
+
+
+@dataclass(frozen=True)
+class StrongDose(Dose):
+    """Other defaults under the same limits."""
+
+    amount: float = 1.5
+    sizes: list[int] = field(default_factory=lambda: [8])
+
+
+@pytest.mark.parametrize("legal", [{}, {"amount": 2.0}, {"times": 1}, {"colour": "red"}, {"sizes": []}, {"label": "?"}])
+def test_a_value_within_its_limits_is_legal(legal):
+    check_fields(Dose(**legal), "dose")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"amount": 0.0}, r"dose\.amount is 0\.0; it must be greater than 0 and at most 2\."),
+        ({"amount": float("nan")}, r"dose\.amount is nan; it must be a finite number\."),
+        ({"times": 2**31}, r"dose\.times is 2147483648; it must be at least 1 and below 2\^31, or daily\."),
+        ({"times": "dayly"}, r"'dayly'; it must be a number, at least 1 and below 2\^31, or daily\."),
+        ({"colour": "rde"}, r"'rde'; did you mean 'red'\? Legal are red, blue, null\."),
+        ({"sizes": [4, 0]}, r"dose\.sizes\[1\] is 0; it must be at least 1\."),
+        ({"label": "a\0b"}, r"dose\.label .* which holds a character that no text may hold\."),
+    ],
+)
+@pytest.mark.parametrize("section", [Dose, StrongDose])
+def test_a_value_beyond_its_limits_is_refused_also_where_a_subclass_declares_the_field_again(section, value, words):
+    with pytest.raises(ConfigError, match=words):
+        check_fields(section(**value), "dose")
+
+
+@pytest.mark.parametrize(
+    ("key", "affects"),
+    [
+        ("algorithm.discount", Affects.EVERYTHING),
+        ("runner.total_timesteps", Affects.EVERYTHING),
+        ("runner.seed", Affects.RESULTS | Affects.EVALUATION),
+        ("learner.lr", Affects.RESULTS | Affects.COMPARISON),
+        ("evaluation.episodes", Affects.RESULTS),
+        ("env.eval.max_episode_steps", Affects.RESULTS),
+        ("cluster.worker_nodes.role", Affects.COMPARISON),
+        ("runner.logger.options.wandb.mode", Affects.NOTHING),
+        ("runner.a_key_of_another_version", Affects.EVERYTHING),
+    ],
+)
+def test_a_key_affects_what_its_field_says_and_everything_if_it_says_nothing(key, affects):
+    assert affected_by(Config, key) == affects
+
+
+def test_options_of_an_algorithm_without_groups_do_not_mention_groups(tmp_path):
+    config = scripted(tmp_path)
+    assert config.algorithm.group_size is None
+    assert "group_size" not in to_yaml(config)

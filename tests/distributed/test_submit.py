@@ -508,19 +508,20 @@ class TestOnACluster:
         assert "Not a directory" in ended.stdout
         assert "failed after" in ended.stderr
 
-    @pytest.mark.parametrize(
-        ("changes", "package"), [([], "typer"), (["--env", "PYTHONPATH="], "rlpipe")], ids=["typer", "rlpipe"]
-    )
+    @pytest.mark.parametrize(("isolated", "package"), [("", "typer"), ("-I", "rlpipe")])
     def test_a_job_in_a_python_without_rlpipe_says_which_python_and_how_to_start_ray(
-        self, head, folder, changes, package
+        self, head, folder, isolated, package
     ):
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
-        path = f"PATH={folder}/.venv/bin:/usr/bin:/bin"
-        ended = head.submit("small.yaml", "--env", path, *changes, folder=folder)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "bare"], check=True)
+        bare = folder / "bare/bin/python"
+        fill(folder, "bin/python")
+        (folder / "bin/python").write_text(f'#!/bin/sh\nexec {bare} {isolated} "$@"\n')  # -I: nor where rlpipe lies
+        (folder / "bin/python").chmod(0o755)
+        ended = head.submit("small.yaml", "--env", f"PATH={folder}/bin:/usr/bin:/bin", folder=folder)
         assert ended.returncode == 1, ended.stderr
-        assert f"{folder}/.venv/bin/python: No module named {package}" in ended.stdout
-        assert f"ran the job with {folder}/.venv/bin/python, which has no package {package}." in ended.stderr
-        assert "ray start" in ended.stderr
+        assert f"{bare}: No module named {package}" in ended.stdout
+        assert f"The cluster ran the job with {bare}, which has no package {package}." in ended.stderr
+        assert "ray start --head" in ended.stderr
 
     def test_ray_job_submit_sends_this_repository_too(self, head):
         command = [
@@ -722,4 +723,4 @@ class TestAJobThatRuns:
         assert story.late[0] == 130
 
     def test_a_job_that_has_ended_is_not_asked_to_stop(self, story):
-        assert (story.again.returncode, "it had ended before" in story.again.stderr) == (130, True)
+        assert (story.again.returncode, "it had already ended" in story.again.stderr) == (130, True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rlpipe.backends.memory import Memory
 from rlpipe.cli.doctor import screen
 from rlpipe.config.loading import load_config
-from rlpipe.config.tree import options_of
+from rlpipe.config.sections import options_of
 from rlpipe.doctor import servers, versions
 from rlpipe.doctor.driver import (
     check_address,

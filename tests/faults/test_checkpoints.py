@@ -169,7 +169,7 @@ class TestDamaged:
         [
             (b"{", "JSONDecodeError"),
             (b"\xff", "UnicodeDecodeError"),
-            ([1], "no JSON object"),
+            ([1], "not a JSON object"),
             ({"format": "2"}, "format in meta.json is '2'"),
             ({"format": True}, "format in meta.json is True"),
             ({"iteration": 4.0}, "iteration in meta.json is 4.0"),
@@ -182,7 +182,7 @@ class TestDamaged:
             ({"metrics": {"time/total_timesteps": 5}}, "state of time/total_timesteps"),
             ({"metrics": {"time/total_timesteps": ["Sam", {}]}}, "state of time/total_timesteps .* KeyError: 'Sam'"),
             ({"metrics": {"time/total_timesteps": ["Sum", {"part": []}]}}, "state of time/total_timesteps"),
-            ({"metrics": {"time/total_timesteps": ["Sum", {"count": "2"}]}}, "something else than numbers"),
+            ({"metrics": {"time/total_timesteps": ["Sum", {"count": "2"}]}}, "something other than numbers"),
             ({"metrics": {"time/total_timesteps": ["Sum", {"parts": 1}]}}, "state of time/total_timesteps"),
         ],
     )
@@ -200,11 +200,11 @@ class TestDamaged:
     @pytest.mark.parametrize(
         ("arrays", "told"),
         [
-            ({}, "version is no whole number"),
-            ({"version": np.array([1, 2])}, "version is no whole number"),
-            ({"version": np.array(1.5)}, "version is no whole number"),
+            ({}, "version is not a whole number"),
+            ({"version": np.array([1, 2])}, "version is not a whole number"),
+            ({"version": np.array(1.5)}, "version is not a whole number"),
             ({"version": np.array(1)}, "holds no policy"),
-            ({**ARRAYS, "names": np.array(["arm"])}, "names is no array of numbers"),
+            ({**ARRAYS, "names": np.array(["arm"])}, "names is not an array of numbers"),
         ],
     )
     def test_wrong_arrays_are_told(self, tmp_path, arrays, told):
@@ -496,7 +496,7 @@ class TestBestOfARun:
             rlpipe.evaluate(run, best=True, local=True)
 
     def test_a_file_has_no_best(self, run):
-        with pytest.raises(ConfigError, match="is no run directory"):
+        with pytest.raises(ConfigError, match="is not a run directory"):
             rlpipe.evaluate(run / "checkpoints" / "iteration-000004.npz", best=True, local=True)
 
     @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_run_that_has_not_begun_cannot_be_shown_but_can_be_followed(tmp_path):
 def test_a_view_has_one_follower(tmp_path):
     directory = run(tmp_path)
     first = Follower(directory, "csv")
-    with pytest.raises(ConfigError, match="another process keeps csv up to date"):
+    with pytest.raises(ConfigError, match="another process already keeps csv up to date"):
         Follower(directory, "csv")
     first.close()
     Follower(directory, "csv").close()

@@ -87,6 +87,14 @@ def test_of_many_that_lock_and_remove_at_once_one_holds_at_a_time(tmp_path, monk
     assert not (tmp_path / "folder" / "lock").exists()
 
 
+def test_a_lock_whose_file_was_deleted_by_hand_leaves_that_of_the_next_holder(tmp_path):
+    first = TemporaryLock(tmp_path / "lock", 0, "refused")
+    (tmp_path / "lock").unlink()
+    with TemporaryLock(tmp_path / "lock", 0, "refused"):
+        first.release()
+        assert (tmp_path / "lock").exists()
+
+
 def test_a_file_in_the_place_of_the_folder_is_an_error_and_stays(tmp_path):
     (tmp_path / "folder").write_text("not a folder")
     with pytest.raises(FileExistsError):

@@ -318,7 +318,7 @@ def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tm
     for iteration in (1, 2):
         logger.write(iteration, window)
     told = [event["message"] for event in lines(directory.path, "events.jsonl") if event["kind"] == "backend"]
-    assert told == ["The Raises backend raised RuntimeError: no room. It is left out from now on."]
+    assert told == ["The Raises backend raised RuntimeError: no room. It is skipped from now on."]
 
 
 def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
@@ -603,7 +603,7 @@ def test_a_metric_that_nobody_declares_is_an_error(tmp_path):
     window = MetricWindow()
     window.observe(m.TOTAL_TIMESTEPS, 1)
     window.observe(Counting.steps, 3)
-    with pytest.raises(ValueError, match="env/my_steps was observed, but nobody declares it"):
+    with pytest.raises(ValueError, match="env/my_steps was observed, but is not declared"):
         logger.write(1, window)
 
 

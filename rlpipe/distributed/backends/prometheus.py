@@ -1,6 +1,6 @@
-"""Prometheus, by way of the metrics that every Ray node offers it: ``launch/grafana/`` shows them.
+"""Prometheus, through the metrics that every Ray node exports; ``launch/grafana/`` has a dashboard for them.
 
-Only the logger exports, so the number of series does not grow with the number of workers.
+Only the metric logger exports, so the number of series does not grow with the number of workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Prometheus"]
 
 REFRESH_SECONDS = 1.0
-"""Ray forgets a gauge that was not set for two of its report intervals, which last 1 s at least and 10 s by default."""
+"""Interval at which gauges are set again: Ray drops a gauge that was not set for two of its report intervals, which
+last at least 1 s and by default 10 s."""
 
 OWN = {
     "rlpipe_iteration": "Last iteration of the run.",
@@ -36,7 +37,7 @@ OWN = {
     "rlpipe_alert": "1 while an alert stands, 0 after it was cleared.",
     "rlpipe_status": "1 for the status that the run has, 0 for one that it had.",
 }
-"""Gauges that are no metrics, and what they mean."""
+"""Gauges other than metrics, with their meaning."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,26 @@ class Config:
     """Options."""
 
     linger: float = 25.0
-    """Seconds that a run which reached its end waits, so that its last numbers arrive: Ray passes them on every 10 s,
-    and Prometheus comes for them every ``scrape_interval``."""
+    """Seconds that a finished run waits so that its last numbers arrive: Ray passes them on every 10 s, and Prometheus
+    scrapes them every ``scrape_interval``."""
 
     def __post_init__(self) -> None:
         if self.linger < 0:
-            raise ConfigError(f"runner.logger.options.prometheus.linger is {self.linger:g}; it may not be negative.")
+            raise ConfigError(f"runner.logger.options.prometheus.linger is {self.linger:g}; it must not be negative.")
 
 
 class Prometheus(Backend):
-    """A gauge for each metric: ``env/success_once`` is ``ray_rlpipe_env_success_once`` with ``run``, ``experiment``,
-    ``project``, and ``metric="env/success_once"``, so that every name can be found again and no two are mixed up.
+    """Backend with a gauge for each metric.
 
-    A gauge says what holds now. A metric that has nothing to say in an iteration, as ``eval/success_once`` between two
-    evaluations, therefore keeps its last number, also when the run resumes, and ``ray_rlpipe_reported`` says which
-    iteration that is from. Prometheus sees a sample of the iterations; ``metrics.jsonl`` has them all, and the numbers
-    of single workers.
+    ``env/success_once`` becomes ``ray_rlpipe_env_success_once`` with the labels ``run``, ``experiment``, ``project``,
+    and ``metric="env/success_once"``, so every name can be found again and no two are mixed up.
 
-    Where to scrape stands in ``<log_path>/prometheus/``, one file a run, as long as it goes on: Ray's own file for that
-    is only written with its dashboard, and by whichever Ray started last.
+    A gauge shows the present value. A metric without a value in an iteration, such as ``eval/success_once`` between two
+    evaluations, keeps its last number, also when the run resumes; ``ray_rlpipe_reported`` shows the iteration it is
+    from. Prometheus sees a sample of the iterations; ``metrics.jsonl`` has them all, and the numbers of single workers.
+
+    The address to scrape is in ``<log_path>/prometheus/``, one file per run, as long as it runs: Ray writes its own
+    file for that only with its dashboard, and only for the Ray that started last.
     """
 
     Config = Config
@@ -70,7 +72,7 @@ class Prometheus(Backend):
 
     @classmethod
     def check(cls) -> None:
-        """Ray without its extra accepts every number and exports none."""
+        """Checks for Ray's extra, without which Ray accepts every number and exports none."""
         try:
             import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it opens the port
         except ImportError as error:
@@ -80,10 +82,10 @@ class Prometheus(Backend):
             ) from error
 
     def __init__(self, run: RunInfo) -> None:
-        """Takes up the numbers and alerts of a run that goes on, and exports from now on.
+        """Starts to export; a resumed run begins with its last numbers and alerts.
 
         Raises:
-            ConfigError: there is no Ray here, or one that exports nothing.
+            ConfigError: there is no Ray here, or it exports nothing.
         """
         self._run = run
         self._linger: float = run.options.linger
@@ -104,7 +106,7 @@ class Prometheus(Backend):
             self.write(row)
         standing: list[Event] = []
         for event in (Event(**line) for line in read_jsonl(self._run.directory / "events.jsonl")):
-            if event.kind == "resumed":  # what came after its iteration was taken back
+            if event.kind == "resumed":  # events after its iteration were rolled back
                 standing = [alert for alert in standing if alert.iteration <= event.iteration]
             standing.append(event)
         for event in standing:
@@ -112,7 +114,7 @@ class Prometheus(Backend):
                 self.event(event)
 
     def write(self, row: Row) -> None:
-        with self._lock:  # so that an iteration is exported as a whole
+        with self._lock:  # an iteration is exported as a whole
             self._set("rlpipe_iteration", row.iteration)
             self._set("rlpipe_total_timesteps", row.total_timesteps)
             self._set("rlpipe_row_timestamp_seconds", row.time)
@@ -164,22 +166,22 @@ class Prometheus(Backend):
 
 
 def gauge_name(metric: str) -> str:
-    """Name of a metric's gauge, before Ray puts ``ray_`` in front."""
+    """Returns the name of a metric's gauge, to which Ray adds the prefix ``ray_``."""
     return "rlpipe_" + re.sub("[^a-zA-Z0-9_]", "_", metric)
 
 
 def _address() -> str:
-    """Where the node shows what this process sets.
+    """Returns the address at which this node exports the gauges of this process.
 
     Raises:
-        ConfigError: nowhere.
+        ConfigError: it exports none.
     """
     import ray
 
     if not ray.is_initialized():
         raise ConfigError(
-            "prometheus shows a run through the Ray it runs on, while it goes on: leave out --local, or for a run that "
-            "has ended take another backend."
+            "prometheus shows a run through the Ray it runs on, while it runs: leave out --local, or use another "
+            "backend for a run that has ended."
         )
     here = ray.get_runtime_context().get_node_id()
     (node,) = (node for node in ray.nodes() if node["NodeID"] == here)
@@ -192,7 +194,7 @@ def _address() -> str:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file completely or not at all."""
     file.parent.mkdir(exist_ok=True)
     partial = file.with_name(f".{file.name}.partial")
     partial.write_text(text, encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Completed runs as a comparison reads them: configuration, protocol, and the episodes of the last evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlpipe import files
+from rlpipe.analysis.evaluation_report import records_of
+from rlpipe.config.fields import Affects, affected_by
+from rlpipe.config.protocol import comparable
+from rlpipe.config.schema import Config
+from rlpipe.config.tree import leaves
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.row import Status
+from rlpipe.run import shapes
+from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.trajectory import Episode
+
+EXPERIMENT = "runner.logger.experiment_name"
+WARM_START = "policy.warm_start"
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """Completed run, with the evaluation of its last iteration.
+
+    Attributes:
+        path: run directory
+        seed: ``runner.seed``
+        config: full configuration by dotted key
+        source: file that holds the episodes
+        protocol: protocol of the evaluation
+        versions: versions of packages, as far as known
+        episodes: all episodes of the evaluation
+        while_training: protocol of the evaluations in ``metrics.jsonl``
+    """
+
+    path: Path
+    seed: int
+    config: dict[str, Any]
+    source: Path
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    episodes: list[Episode] = field(repr=False)
+    while_training: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> EvaluatedRun:
+        """Reads a run directory: the newest record of ``rlpipe evaluate``, else the evaluation at the end of the run.
+
+        Raises:
+            ConfigError: it is not a run directory, the run is not complete, or its last iteration was not evaluated.
+        """
+        directory = RunDirectory.existing(path)
+        path, run = directory.path, directory.read_json()
+        if run["status"] != Status.COMPLETED:
+            raise ConfigError(
+                f"{path} is not complete: its status is {run['status']}. Resume it with: rlpipe train --resume {path}"
+            )
+        last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
+        config = dict(leaves(directory.read_config()))
+        evaluation: Mapping[str, Any]
+        for source in records_of(path):
+            evaluation = files.read(source, shapes.EvaluationRecord)
+            rows = evaluation["episodes"]
+            # records of older checkpoints or other configurations do not describe the result of the run
+            if evaluation["iteration"] == last and not evaluation.get("changes"):
+                break
+        else:
+            source, evaluation = path / "eval_episodes.jsonl", run
+            rows = [row for row in read_jsonl(source) if row["iteration"] == last] if source.is_file() else []
+        if not rows:
+            raise ConfigError(
+                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
+            )
+        found = [Episode.from_row(row) for row in rows]
+        return cls(
+            path, config["runner.seed"], config, source, evaluation["protocol"], evaluation.get("versions", {}), found,
+            run["protocol"],
+        )  # fmt: skip
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """Configuration without keys that may differ between runs of one experiment, such as the seed and logging.
+
+        How the run was evaluated is taken from the protocol.
+        """
+        kept = {key: value for key, value in self.config.items() if Affects.COMPARISON in affected_by(Config, key)}
+        if (origin := self.config.get(WARM_START)) is not None:
+            kept[WARM_START] = _experiment(origin)  # the experiment may have one run per seed
+        return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
+
+    def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
+        """Returns the environment steps and seconds of training after which an evaluation first reached a level."""
+        for row in read_jsonl(self.path / "metrics.jsonl"):
+            if row["metrics"].get(metric.name, -math.inf) >= level:
+                if (seconds := row["metrics"].get(m.TIME_ELAPSED.name)) is None:
+                    raise ConfigError(
+                        f"{self.path / 'metrics.jsonl'} does not say when iteration {row['iteration']} ended: "
+                        f"metrics.{m.TIME_ELAPSED.name} is missing."
+                    )
+                return row["total_timesteps"], seconds
+        return None
+
+    def evaluations(self, metric: Metric) -> int:
+        """Counts the iterations in which the metric was measured."""
+        return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
+
+
+def _experiment(origin: str) -> str:
+    """Returns the experiment of a named run directory, with the file of a named checkpoint in it; else the name."""
+    path = Path(origin)
+    if path.parent.name == "checkpoints":
+        return f"{path.parent.parent.parent.name}/{path.name}"
+    return origin if path.suffix == ".npz" else path.parent.name or origin

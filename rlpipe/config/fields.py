@@ -1,0 +1,249 @@
+"""Declares a configuration key completely: everything that is known of a key stands on its dataclass field.
+
+The annotation is its type, the assigned value its default, and the text below it its meaning. ``option`` adds its
+unit, its legal values and what another value of it affects::
+
+    horizon: int = option(200, least=1, unit="environment steps", affects=Affects.RESULTS | Affects.COMPARISON)
+    "Steps that each environment takes in an iteration."
+
+A field without ``option`` accepts every value of its type and affects everything. A subclass that declares a field
+again, without ``option``, changes its default and keeps the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from enum import Flag, auto
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from rlpipe import files
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest
+
+_METADATA = "rlpipe"
+
+
+class Affects(Flag):
+    """What another value of a key makes different.
+
+    Attributes:
+        NOTHING: where a run is shown, how long something may take.
+        RESULTS: what a run learns or measures. ``runner.auto_resume`` continues only a run with the same value.
+        EVALUATION: what a checkpoint was evaluated with, beside the protocol. ``rlpipe compare`` does not use an
+            evaluation with another value as the run's own.
+        COMPARISON: which runs are alike but for their seed. ``rlpipe compare`` puts a run with another value into
+            another group.
+        EVERYTHING: all of these, which is the safe default.
+    """
+
+    NOTHING = 0
+    RESULTS = auto()
+    EVALUATION = auto()
+    COMPARISON = auto()
+    EVERYTHING = RESULTS | EVALUATION | COMPARISON
+
+
+Check = Callable[[str, Any], None]
+"""Takes the full key and its value; raises ``ConfigError`` if the value is not legal."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What ``option`` declares of a key. Limits of a list hold for each entry.
+
+    Attributes:
+        least: smallest legal number.
+        above: number that a legal one exceeds.
+        most: largest legal number.
+        below: number that a legal one does not reach.
+        choices: legal words; beside limits, the words that are legal in place of a number.
+        checks: further demands on the whole value.
+        unit: unit of the value, empty for none.
+        affects: what another value makes different. For a plug-in's section: what any key in it affects.
+        fixed: True if no stage may change the key.
+        nullable: True if the type of the key allows null, which then needs no other limit.
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    unit: str = ""
+    affects: Affects = Affects.EVERYTHING
+    fixed: bool = False
+    nullable: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Legal words, with null where it is legal."""
+        return (*self.choices, "null") if self.choices and self.nullable else self.choices
+
+    @property
+    def limits(self) -> str:
+        """The limits of a number as the rest of the sentence "it must be ..."; empty for none."""
+        return " and ".join(f"{words} {_written(bound)}" for words, bound, _ in self._bounds())
+
+    def within_limits(self, number: float) -> bool:
+        """True if a number keeps to all limits."""
+        return all(holds(number, bound) for _, bound, holds in self._bounds())
+
+    def _bounds(self) -> Iterator[tuple[str, float, Callable[[float, float], bool]]]:
+        """Yields the words, the number and the comparison of each limit that is given."""
+        bounds = (
+            ("at least", self.least, operator.ge),
+            ("greater than", self.above, operator.gt),
+            ("at most", self.most, operator.le),
+            ("below", self.below, operator.lt),
+        )
+        yield from ((words, bound, holds) for words, bound, holds in bounds if bound is not None)
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+    checks: tuple[Check, ...] = (),
+    unit: str = "",
+    affects: Affects = Affects.EVERYTHING,
+    fixed: bool = False,
+) -> Any:
+    """Declares a dataclass field as a configuration key.
+
+    Args:
+        default: value where none is given; a list or a dictionary is copied. Left out for a key that must be given.
+        least, above, most, below, choices, checks, unit, affects, fixed: as in ``Option``.
+    """
+    declared = Option(least, above, most, below, choices, checks, unit, affects, fixed)
+    metadata = {_METADATA: declared}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@functools.cache
+def options(schema: Any) -> dict[str, Option]:
+    """Returns what is declared of each field of a dataclass, by name."""
+    return {
+        name: dataclasses.replace(_declared(schema, name), nullable=type(None) in get_args(_types(schema)[name]))
+        for name in (one.name for one in dataclasses.fields(schema))
+    }
+
+
+def _declared(schema: Any, name: str) -> Option:
+    """Returns the nearest declaration of a field, in its class or a base of it."""
+    for owner in schema.__mro__:
+        found = vars(owner).get("__dataclass_fields__", {}).get(name)
+        if found is not None and _METADATA in found.metadata:
+            declared: Option = found.metadata[_METADATA]
+            return declared
+    return Option()
+
+
+def affected_by(schema: Any, key: str) -> Affects:
+    """Returns what another value of a dotted key affects; everything, for a key that no field declares."""
+    name, _, rest = key.partition(".")
+    declared = options(schema).get(name, Option())
+    section = _types(schema).get(name)
+    if rest and isinstance(section, type) and dataclasses.is_dataclass(section):
+        return affected_by(section, rest)
+    return declared.affects
+
+
+_types = functools.cache(get_type_hints)
+
+
+def check_fields(section: Any, key: str = "") -> None:
+    """Checks every value of a section, and of the sections in it, for itself.
+
+    Args:
+        section: instance of a dataclass.
+        key: full key of the section, for the error; empty for the whole configuration.
+    Raises:
+        ConfigError: a value is not legal.
+    """
+    schema: Any = type(section)
+    for name, declared in options(schema).items():
+        own, value = f"{key}.{name}" if key else name, getattr(section, name)
+        _check_storable(own, value)
+        for place, entry in _entries(own, value):
+            if dataclasses.is_dataclass(entry):
+                check_fields(entry, place)
+            elif entry is not None:
+                _check_legal(place, entry, declared)
+        for check in declared.checks if value is not None else ():
+            check(own, value)
+
+
+def _entries(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields each entry of a list with its key, or the value itself."""
+    if isinstance(value, list | tuple):
+        yield from ((f"{key}[{index}]", entry) for index, entry in enumerate(value))
+    else:
+        yield key, value
+
+
+def _check_storable(key: str, value: Any) -> None:
+    """Checks that the files of a run can hold a value. Lists are left to their plug-in: a script of rewards may hold
+    anything.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} is {value}; it must be a finite number.")
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{key} is {value!r}, which holds a character that no text may hold.")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_storable(f"{key}.{name}", inner)
+
+
+def _check_legal(key: str, value: Any, declared: Option) -> None:
+    """Checks one value against the limits and the legal words of its key."""
+    if value in declared.choices:
+        return
+    if declared.limits and declared.choices and isinstance(value, str):
+        words = " or ".join(declared.choices)
+        raise ConfigError(f"{key} is {value!r}; it must be a number, {declared.limits}, or {words}.")
+    if declared.limits and not declared.within_limits(value):
+        words = "".join(f", or {word}" for word in declared.choices)
+        raise ConfigError(f"{key} is {value}; it must be {declared.limits}{words}.")
+    if declared.choices and not declared.limits:
+        raise ConfigError(
+            f"{key} is {value!r}{nearest(str(value), declared.choices)} Legal are {', '.join(declared.words)}."
+        )
+
+
+def check_not_empty(key: str, value: Any) -> None:
+    """Checks that a name has letters, or a list entries.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if not (value.strip() if isinstance(value, str) else value):
+        raise ConfigError(f"{key} is empty; give it {'a name' if isinstance(value, str) else 'at least one entry'}.")
+
+
+def check_path(key: str, value: str) -> None:  # noqa: ARG001 - the error names the path
+    """Checks that the file system accepts a path; there need not be anything.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    files.kind_of(Path(value))
+
+
+def _written(number: float) -> str:
+    """Writes a limit briefly: 1, 0.5, 2^31, 1e9."""
+    exponent = math.log2(number) if number >= 1024 else 0.0
+    return f"2^{exponent:.0f}" if exponent and exponent.is_integer() else f"{number:g}".replace("e+0", "e")

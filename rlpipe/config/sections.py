@@ -1,0 +1,203 @@
+"""Builds the typed sections of a configuration from a tree, those of plug-ins included."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from rlpipe.config import shipped
+from rlpipe.config.schema import (
+    PLUGIN_KINDS,
+    ClusterConfig,
+    Config,
+    EnvConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    RolloutConfig,
+    RunnerConfig,
+    StageConfig,
+)
+from rlpipe.config.tree import container, reason_of
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import available, nearest, resolve
+from rlpipe.secrets import check_no_secrets
+
+_SECTIONS: dict[str, type[Any]] = {
+    "cluster": ClusterConfig,
+    "runner": RunnerConfig,
+    "evaluation": EvaluationConfig,
+    "rollout": RolloutConfig,
+    "learner": LearnerConfig,
+}
+"""Sections that are the same whatever the plug-ins."""
+
+
+def build(tree: DictConfig) -> Config:
+    """Builds the typed configuration from a tree.
+
+    Raises:
+        ConfigError: a key is unknown or a value has the wrong type.
+    """
+    found = _resolved(tree)
+    known = [field.name for field in dataclasses.fields(Config)]
+    for name in found:
+        if name not in known:
+            raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Legal are {', '.join(known)}.")
+    sections = {name: _typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
+    return Config(
+        env=_simulators(_mapping(found, "env")),
+        policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
+        algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),
+        demos=_demonstrations(found.get("demos")),
+        stages=_stage_configs(found.get("stages") or []),
+        **sections,
+    )
+
+
+def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) -> Any:
+    """Builds the options of a backend, complete and typed.
+
+    Args:
+        name: name of the backend.
+        schema: its ``Config``.
+        given: options that the configuration gives.
+    Raises:
+        ConfigError: an option is unknown, has the wrong type, or is a credential.
+    """
+    check_no_secrets({"runner": {"logger": {"options": {name: given}}}}, os.environ)
+    return _typed(schema, given, f"runner.logger.options.{name}")
+
+
+def _resolved(tree: DictConfig) -> dict[str, Any]:
+    """Replaces references to other keys and to the environment, and checks that there are no credentials. This comes
+    before all other checks, because an error about a value shows the value.
+
+    Raises:
+        ConfigError: a reference leads nowhere, or there is a credential.
+    """
+    found = {str(key): value for key, value in container(tree, resolve=True).items()}
+    check_no_secrets(found, os.environ)
+    return found
+
+
+def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns the keys and values of a section, named by its full key; none where the section is absent.
+
+    Raises:
+        ConfigError: the section holds something else.
+    """
+    found = tree.get(key.rpartition(".")[2])
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} is {found!r}; it must hold keys and values, such as {key}.name=...")
+    return found
+
+
+def _simulators(env: Mapping[str, Any]) -> EnvConfig:
+    for name in env:
+        if name not in ("train", "eval"):
+            raise ConfigError(f"unknown key env.{name!s}; legal are env.train and env.eval.")
+    train = _mapping(env, "env.train")
+    return EnvConfig(_plugin("env.train", train), _plugin("env.eval", _merged(train, _mapping(env, "env.eval"))))
+
+
+def _stage_configs(stages: Any) -> tuple[StageConfig, ...]:
+    if not isinstance(stages, list | tuple):
+        raise ConfigError(f"stages is {stages!r}; it must be a list, such as [{{name: first, timesteps: 1000}}, ...].")
+    return tuple(_typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(stages))
+
+
+def _demonstrations(path: Any) -> str | None:
+    """Returns the absolute path of the demonstrations, so that a resume elsewhere finds them."""
+    if path is None:
+        return None
+    if not isinstance(path, str):
+        raise ConfigError(f"demos is {path!r}; it must name a file.")
+    try:
+        return str(shipped.located(Path(path).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"demos is {path!r}, which names no file: {error}.") from error
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Returns the first mapping, changed by the second."""
+    _check_mergeable(first, second, "")
+    return container(OmegaConf.merge(first, second))  # type: ignore[arg-type] # two mappings make a mapping
+
+
+def _check_mergeable(train: Mapping[str, Any], evaluated: Mapping[str, Any], below: str) -> None:
+    """Checks that ``env.eval`` holds keys where ``env.train`` holds keys, and a list where that holds a list."""
+    for name, value in evaluated.items():
+        before = train.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            _check_mergeable(before, value, f"{below}.{name}")
+        elif isinstance(before, list | dict) and isinstance(value, list | dict) and type(before) is not type(value):
+            what = "a list" if isinstance(before, list) else "keys and values"
+            raise ConfigError(f"env.eval{below}.{name} is {value!r}; it must hold {what}, as env.train{below}.{name}.")
+
+
+def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
+    """Builds the section of a plug-in from its keys and values."""
+    kind = PLUGIN_KINDS[key]
+    name = tree.get("name")
+    if not isinstance(name, str):
+        found = "missing" if name is None else repr(name)
+        raise ConfigError(f"{key}.name is {found}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
+    return _typed(resolve(kind, name, f"{key}.name").Config, tree, key)
+
+
+def _typed(schema: type[Any], tree: Any, key: str) -> Any:
+    """Builds a section from its keys and values: an instance of its dataclass."""
+    _check_containers(schema, tree, key)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), tree if tree is not None else {})
+        return OmegaConf.to_object(merged)
+    except ConfigError:
+        raise
+    except ConfigKeyError as error:
+        unknown = str(error.full_key or error.key)
+        owner, _, last = unknown.rpartition(".")
+        known = _fields(schema, owner)
+        raise ConfigError(
+            f"unknown key {key}.{unknown}{nearest(last, known)} Legal under {'.'.join(filter(None, (key, owner)))} are "
+            f"{', '.join(known)}."
+        ) from error
+    except ValidationError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key}.{error.full_key} has the wrong type: {reason}") from error
+    except (OmegaConfBaseException, OverflowError, RecursionError, TypeError) as error:  # what OmegaConf raises
+        raise ConfigError(f"{key}: {reason_of(error)}") from error
+
+
+def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
+    """Checks that there are keys and values for every dataclass, and a list or a mapping where its fields are such."""
+    if not isinstance(tree, dict | None):
+        raise ConfigError(f"{key} is {tree!r}; it must hold keys and values: {', '.join(_fields(schema, ''))}.")
+    for name, hint in get_type_hints(schema).items():
+        if not tree or name not in tree:
+            continue
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            _check_containers(hint, tree[name], f"{key}.{name}")
+        kind = get_origin(hint)
+        if kind in (list, dict) and not isinstance(tree[name], kind):
+            what = "a list" if kind is list else "keys and values"
+            raise ConfigError(f"{key}.{name} is {tree[name]!r}; it must hold {what}.")
+        if kind is list and get_args(hint)[0] in (str, int, float):  # OmegaConf lets lists in lists through
+            for index, value in enumerate(tree[name]):
+                if isinstance(value, list | dict):
+                    raise ConfigError(f"{key}.{name}[{index}] is {value!r}; it must be a single value.")
+
+
+def _fields(schema: type[Any], owner: str) -> list[str]:
+    """Returns the names of the fields below a dotted key of a dataclass; an empty key is the dataclass itself."""
+    node: Any = OmegaConf.structured(schema)
+    for name in filter(None, owner.split(".")):
+        node = node[name]
+    return sorted(str(name) for name in node)
