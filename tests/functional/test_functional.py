@@ -267,7 +267,7 @@ def test_the_dual_clip_leaves_everything_else_alone(ratio, advantage):
 
 def test_inputs_of_different_shapes_are_refused_with_their_shapes():
     column = torch.zeros(64, 1)
-    with pytest.raises(ValueError, match=r"log_probs \(64, 1\), old_log_probs \(64,\) and advantages \(64,\)"):
+    with pytest.raises(ValueError, match=r"log_probs has \(64, 1\), old_log_probs \(64,\) and advantages \(64,\)"):
         ppo_policy_loss(column, column.squeeze(), column.squeeze(), clip_ratio_low=0.2, clip_ratio_high=0.2)
 
 
