@@ -107,7 +107,7 @@ def test_there_are_no_import_cycles():
 
 
 def test_no_test_imports_another_file_of_tests():
-    """What several share lies in ``tests/helpers``."""
+    """Shared code lies in ``tests/helpers``."""
     files = [*Path(__file__).parent.rglob("*.py")]
     assert [f"{file} imports {name}" for file in files for name in imports(file) if ".test_" in name] == []
 

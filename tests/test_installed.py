@@ -167,8 +167,8 @@ class TestAnInstallation:
 
     def test_a_copy_of_a_configuration_with_demonstrations_finds_the_shipped_ones(self, user):
         (user.folder / "mine.yaml").write_text(user.rlpipe("configs", "sparse_pick_cube").stdout)
-        code = "from rlpipe.config.loading import load_config; print(load_config('mine.yaml').demos)"
-        found = Path(user.python(code))
+        code = "from rlpipe.config.sections import build; from rlpipe.config.tree import read_tree; "
+        found = Path(user.python(code + "print(build(read_tree('mine.yaml', [])).demos)"))
         assert found.is_file()
         assert found.read_bytes() == (ROOT / DEMONSTRATIONS).read_bytes()
         assert found.with_suffix(".json").is_file()

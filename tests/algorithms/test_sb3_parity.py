@@ -128,7 +128,7 @@ def theirs(in_order) -> Theirs:
 
 @pytest.fixture(scope="module")
 def ours(theirs: Theirs) -> dict[str, float]:
-    """What our learner and our episode metrics make of the same data, in the words of Stable-Baselines3."""
+    """Numbers of our learner and our episode metrics for the same data, in the terms of Stable-Baselines3."""
     learner = Learner(stages(load_config(CONFIG)), SpaceSpec(4, 1, 2))
     names = {"actor": "policy_net", "critic": "value_net"}
     heads = {"actor": "action_net", "critic": "value_net"}

@@ -196,7 +196,7 @@ def test_where_every_run_beats_every_other_the_probability_has_no_bounds(runs):
 
 
 def test_probability_of_improvement_counts_pairs_and_ties_half():
-    """Of the pairs of (1, 2, 3) with (0, 2) four are won, one is lost, one is a tie."""
+    """Among the pairs of (1, 2, 3) with (0, 2), four are won, one is lost, one is a tie."""
     value, low, high = probability_of_improvement([1, 2, 3], [0, 2])
     assert value == pytest.approx((4 + 0.5) / 6)
     assert 0 <= low < value < high <= 1

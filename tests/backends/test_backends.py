@@ -66,7 +66,7 @@ def alert(metric, level, *, cleared=False, rule="high", iteration=3):
 
 
 def printed(tmp_path, console_style, *shown, color=False):
-    """What the console prints for rows and events."""
+    """Output of the console for rows and events."""
     console = Console(run_info(tmp_path, console_style=console_style))
     console.terminal = Terminal(
         file=io.StringIO(), width=200, highlight=False, force_terminal=color, color_system="standard" if color else None

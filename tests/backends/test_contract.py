@@ -1,4 +1,4 @@
-"""What every backend promises, tried against the real library and without a network (``tests/helpers/stores``)."""
+"""The contract of all backends, tested with each real library and without a network (``tests/helpers/stores``)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def row(iteration, **metrics):
 
 
 def page(tmp_path, answer, *arguments):
-    """What the dashboard's server answers for the folder."""
+    """Answer of the dashboard's server for the folder."""
     import swanboard.settings
 
     swanboard.settings.SWANLOG_DIR = str(tmp_path / "swanlab")

@@ -1,4 +1,4 @@
-"""What is special to Weights & Biases: a process of its own, files that can be torn, and a server."""
+"""Peculiarities of Weights & Biases: a process of its own, files that can be torn, and a server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(finished, tmp_path, monkeypatch):
 
 
 def lengthen(run, iterations: int) -> None:
-    """As if the run had had so many iterations, and nobody knew how many are shown."""
+    """Gives the run so many iterations, as if nobody knew how many are shown."""
     rows = list(read_jsonl(run.path / "metrics.jsonl"))
     run.append("metrics.jsonl", ({**rows[n % 4], "iteration": n + 1} for n in range(4, iterations)))
     mark_file(run.path, "wandb").unlink()

@@ -53,7 +53,7 @@ def made(tmp_path):
 
 
 def exported(run: RunDirectory, *options: str) -> str:
-    """What the command prints."""
+    """Output of the command."""
     result = CliRunner().invoke(app, ["export", str(run.path), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output

@@ -34,7 +34,7 @@ def written(folder: Path, *overrides: str) -> str:
 
 
 def invoke(*arguments: str) -> Result:
-    """What ``rlpipe train ... --local`` gives; an error of the user's raises."""
+    """Runs ``rlpipe train ... --local``; an error of the user's raises."""
     result = CliRunner().invoke(app, ["train", *arguments, "--local"])
     if isinstance(result.exception, ConfigError):
         raise result.exception
@@ -235,7 +235,7 @@ def test_another_seed_gives_another_run(tmp_path, recipe):
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
 def test_equal_seeds_give_equal_runs_on_ray_with_as_many_workers(tmp_path):
-    """Of PPO each is the run of one process, to the last bit: ``tests/distributed/test_distributed.py``."""
+    """With PPO each is the run in one process, to the last bit: ``tests/distributed/test_distributed.py``."""
     first, second = (rlpipe.train(off_policy(tmp_path, "rollout.num_workers=2")).directory for _ in range(2))
     assert without_timings(first) == without_timings(second)
     for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):

@@ -50,7 +50,7 @@ def without(name, version=None):
 
 
 def order(folder, python, **changes):
-    """What a test asks to be made."""
+    """Makes the demonstrations that a test asks for."""
     options = {"python": python, "first_seed": 0, "progress": lambda *_: None} | changes
     return make_demonstrations("PickCube-v1", options.pop("count", 4), "pd_ee_delta_pos", folder, **options)
 
@@ -295,7 +295,7 @@ def test_shipped_demonstrations_begin_where_their_episode_began_and_below_evalua
 # --- the planner itself
 
 IS_GRASPED = 18
-"""Of PickCube's observation. At a reset it is still that of the episode before: ManiSkill reads the old contacts."""
+"""Part of PickCube's observation. At a reset it still belongs to the last episode: ManiSkill reads the old contacts."""
 
 
 @pytest.mark.maniskill

@@ -38,7 +38,7 @@ JOB = {
     },
     "runtime_env": {"env_vars": {"WANDB_API_KEY": "open-sesame"}},
 }  # fmt: skip
-"""What Ray gives to the program of a submitted job."""
+"""Description of a submitted job, as Ray passes it to the job's program."""
 
 
 @pytest.fixture(scope="module")

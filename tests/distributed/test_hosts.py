@@ -16,7 +16,7 @@ SHORT = ["env.train.total_num_envs=4", "rollout.horizon=64", "runner.total_times
 
 @pytest.fixture(scope="session")
 def rights() -> None:
-    """To make hosts; who has none skips with the reason."""
+    """Skips the tests, with the reason, where hosts cannot be made."""
     if why := obstacle():
         pytest.skip(f"hosts cannot be made here: {why}")
 

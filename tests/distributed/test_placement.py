@@ -201,7 +201,7 @@ def test_a_ray_of_the_runs_own_is_not_waited_for(ray_cluster):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What became of runs on the cluster of ``tests/helpers/placements.py``."""
+    """Outcomes of the runs of ``tests/helpers/placements.py``."""
     patient = {  # a busy machine is no reason for a node to give up
         "RAY_raylet_start_wait_time_s": "240",
         "RAY_agent_register_timeout_ms": "300000",

@@ -61,7 +61,7 @@ def target_of(folder, run_id):
 
 
 def wait_for(condition, seconds=40.0):
-    """What the condition answers once it is true; Ray passes gauges on every 3 s."""
+    """Waits until the condition is true, and returns its answer; Ray passes gauges on every 3 s."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if found := condition():
@@ -75,7 +75,7 @@ def wait_for(condition, seconds=40.0):
 
 @pytest.fixture(scope="module")
 def seen(ray_cluster, tmp_path_factory):
-    """What Prometheus would see of some runs, 8 s after their last row."""
+    """Gauges of some runs as Prometheus would see them, 8 s after their last row."""
     folder = tmp_path_factory.mktemp("runs")
     views = {name: Prometheus(run_info(folder, name)) for name in ("twins", "kept", "alerts")}
     views["twins"].write(row(1, a__b=1.0, a_b=2.0))

@@ -611,7 +611,7 @@ def drivers() -> list[psutil.Process]:
 
 @dataclass
 class Story:
-    """What was seen of a job that ran until it was stopped.
+    """Observations of a job that ran until it was stopped.
 
     Attributes:
         job: its id.

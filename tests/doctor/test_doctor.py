@@ -61,7 +61,7 @@ RTX = "NVIDIA RTX 4090, 550.54, 24564 MiB"
 
 
 def judged(name: str, *, load: NodeLoad = LOAD, device: str = "auto", **facts: object) -> CheckResult:
-    """What the check of that name makes of a healthy machine with these differences."""
+    """Result of the check of that name on a healthy machine with these differences."""
     findings = check_machine(replace(HEALTHY, **facts), load, device)
     (found,) = (one for one in findings if one.name == name)
     return found
@@ -164,7 +164,7 @@ def test_without_vulkan_it_is_said_what_that_means():
 
 
 def version_check(needed: str = "torch>=2.5", **facts: object) -> CheckResult:
-    """What is said of a node that differs from the machine that asks."""
+    """Finding about a node that differs from the machine that asks."""
     (found,) = check_versions(HEALTHY, {"b": replace(HEALTHY, **facts)}, [Requirement(needed)])
     return found
 

@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def is_refusal(answer: Answer) -> bool:
-    """Whether it is one message that a person can read, and exit code 2."""
+    """True if it is one message that a person can read, with exit code 2."""
     text = answer.err
     usage = "─ Error ─" in text
     one = text.count("error:") == 1 and len(text.strip().splitlines()) <= 6 and len(text) < 2500
@@ -330,7 +330,7 @@ TYPED = [
     ("doctor task.yaml --timeout 0", ["--timeout"]),
     ("pretrain task.yaml", ["demos=FILE.h5"]),
 ]
-"""What is typed, and what the message names. Nothing is wrong with the files."""
+"""Commands, and the words that the message must name. Nothing is wrong with the files."""
 
 DAMAGED = [
     # the configuration

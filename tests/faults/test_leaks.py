@@ -1,4 +1,4 @@
-"""What is left of a run on this machine once it is over, however it ended: nothing of ours."""
+"""A run that is over leaves nothing on this machine, however it ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def left_behind(environment: dict[str, str], before: set[str], patience: float =
 
 
 def belongs(name: str) -> bool:
-    """Whether nobody else has this shared memory open."""
+    """True if no process of another has this shared memory open."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if any(name in mapped.path for mapped in process.memory_maps()):

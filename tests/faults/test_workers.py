@@ -1,4 +1,4 @@
-"""Rollout workers that die, hang, crash, raise or leak: the others go on, another takes their place, nothing is counted
+"""Rollout workers that die, hang, crash, raise or leak: the others continue, they are replaced, nothing is counted
 twice."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Helpers for tests of several rooms."""
 
 from pathlib import Path
 

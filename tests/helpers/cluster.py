@@ -19,7 +19,7 @@ from rlpipe.run.directory import read_jsonl
 from tests.helpers import REPOSITORY
 
 TOKEN = "f" * 64
-"""Of whatever Ray a process of tests starts; one for all, because Ray reads a process's token once."""
+"""Token of every Ray that a test process starts; one for all, because Ray reads a process's token once."""
 RECOMMENDED = {  # docs/cluster.md
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
@@ -37,7 +37,7 @@ class SimulatedCluster:
     """A head without CPUs, and nodes that come and go."""
 
     def __init__(self, nodes: int, cpus: float) -> None:
-        """Starts it; what it needs to know stands in the environment already."""
+        """Starts it; its settings are in the environment already."""
         from ray.cluster_utils import Cluster
 
         self._cpus = cpus
@@ -54,12 +54,12 @@ class SimulatedCluster:
         return any(one.node_id == node for one in self._cluster.worker_nodes)
 
     def kill(self, node: str) -> None:
-        """Ends a node at once, as when a machine is lost."""
+        """Kills a node, as when a machine is lost."""
         (one,) = (one for one in self._cluster.worker_nodes if one.node_id == node)
         self._cluster.remove_node(one, allow_graceful=False)
 
     def drain(self, node: str, seconds: int) -> None:
-        """Says that a node will be taken away after so many seconds, as a cloud does."""
+        """Announces that a node will be taken away after so many seconds, as a cloud does."""
         subprocess.run(
             [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address, "--node-id", node,
              "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken back",
@@ -91,7 +91,7 @@ def simulated(nodes: int, cpus: float, **variables: str) -> Iterator[SimulatedCl
 
 
 class Run:
-    """A run in a process of its own, which can be killed and begun again."""
+    """A run in a process of its own, which can be killed and started again."""
 
     def __init__(self, config: Config, folder: Path, address: str, *options: str) -> None:
         self._config = folder / "config.yaml"
@@ -121,13 +121,13 @@ class Run:
         return [event for event in self.rows("events.jsonl") if event["kind"] in kinds]
 
     def parts(self) -> dict[str, str]:
-        """Node of each part, as ``run.json`` has them; workers may have moved since."""
+        """Returns the node of each actor by ``run.json``; workers may have moved since."""
         assert self.directory is not None
         found = json.loads((self.directory / "run.json").read_text())["cluster"]["parts"]
         return {name: part["node"] for name, part in found.items()}
 
     def until(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
-        """What it says once it says something; the run must go on until then."""
+        """Waits until the function returns something true, and returns it; the run must continue until then."""
         ends = time.monotonic() + seconds
         while not (found := what()):
             assert self.process.poll() is None, self.output.read_text()[-3000:]

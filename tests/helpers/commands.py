@@ -13,7 +13,7 @@ from rlpipe.cli import main
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered: exit code, and what it printed."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

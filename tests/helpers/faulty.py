@@ -115,7 +115,7 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def assert_whole(run: Path, iterations: int) -> None:
-    """Every iteration once, every number what the ledger says, no episode twice."""
+    """Checks that no iteration or episode is missing or there twice, and that all numbers are those of the ledger."""
     written, ledger = rows(run), rows(run, "episodes.jsonl")
     assert [row["iteration"] for row in written] == list(range(1, iterations + 1))
     played: dict[int, list[Episode]] = {}
@@ -137,7 +137,7 @@ def assert_whole(run: Path, iterations: int) -> None:
 
 
 def pids(run: Path) -> dict[str, int]:
-    """Process of each rollout worker and learner that works now."""
+    """Returns the process of each rollout worker and learner that works now."""
     parts = json.loads((run / "run.json").read_text())["cluster"]["parts"]
     found = {name: part["pid"] for name, part in parts.items() if "pid" in part}
     told = rows(run, "events.jsonl") if (run / "events.jsonl").is_file() else []
@@ -150,7 +150,7 @@ PARTS = ("rollout", "learner", "metric-logger", "inference")
 
 
 def processes(*names: str) -> list[psutil.Process]:
-    """Of parts whose names begin so, on whatever Ray below this process; of every part without a name."""
+    """Returns the processes of actors whose names start so, or of all actors, on any Ray below this process."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -2,7 +2,7 @@
 
     python -m tests.helpers.hosts configs/ppo_push_cube.yaml --hosts 3 stages=[] runner.total_timesteps=4096 ...
 
-trains across them, a rollout worker on each, and says which part ran where.
+trains across them, a rollout worker on each, and prints which actor ran where.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE = 600.0
 
 
 def obstacle() -> str | None:
-    """Why hosts cannot be made here, with what the machine says; None where they can."""
+    """Returns why hosts cannot be made here, with the machine's message; None if they can."""
     for tool in ("ip", "unshare"):
         if shutil.which(tool) is None:
             return f"there is no `{tool}` (Debian: apt-get install iproute2 util-linux)"
@@ -60,7 +60,7 @@ class Host:
     folder: Path
 
     def start(self, *command: str, **options: object) -> subprocess.Popen[bytes]:
-        """A command on it; the process is the command's own. Its output goes to ``<folder>/output``."""
+        """Starts a command on it; the process is the command's own. Its output goes to ``<folder>/output``."""
         script = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
         naming = ["unshare", "--uts", "sh", "-c", script]
         known = str(self.folder.parent / "hosts")
@@ -84,7 +84,7 @@ class Host:
             )  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
-        """All that run on it."""
+        """Returns all processes that run on it."""
         found = subprocess.run(["ip", "netns", "pids", self.network], capture_output=True, text=True, check=False)
         running = []
         for number in found.stdout.split():
@@ -95,7 +95,7 @@ class Host:
 
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """So many of them, connected with each other and with nothing else; all is gone afterwards."""
+    """Makes hosts that are connected with each other and with nothing else, and removes them afterwards."""
     token = secrets.token_hex(3)
     with tempfile.TemporaryDirectory(prefix=f"{token}-", dir="/tmp") as folder, contextlib.ExitStack() as left:
         switch = f"rlpipe-{token}-switch"
@@ -130,7 +130,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _end(host: Host) -> None:
-    """Ends what still runs on a host: politely, then not."""
+    """Ends the processes of a host: first with SIGTERM, then with SIGKILL."""
     for end in (psutil.Process.terminate, psutil.Process.kill):
         running = host.processes()
         for process in running:

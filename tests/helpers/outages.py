@@ -70,7 +70,7 @@ def __getattr__(name: str) -> type[Backend]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run.
+    """Outcome of one run.
 
     Attributes:
         step: median seconds of an iteration.  code: exit code of the command.
@@ -87,7 +87,7 @@ class Outcome:
 
 
 def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int = ITERATIONS) -> Outcome:
-    """Trains with a backend that fails, on the scripted simulator, and looks what its store holds.
+    """Trains with a backend that fails, on the scripted simulator, and reads its store.
 
     Args:
         folder: for the run.  backend: name of the real one.  store: its module in ``tests.helpers.stores``.
@@ -130,7 +130,7 @@ def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int =
 
 
 def wrong_rows(directory: RunDirectory, store: Any) -> int:
-    """Rows of ``metrics.jsonl`` that the store does not hold exactly."""
+    """Counts the rows of ``metrics.jsonl`` that the store does not hold exactly."""
     try:
         held = store.numbers(directory)
     except AssertionError:
@@ -146,7 +146,7 @@ def _same(row: dict[str, float], held: dict[str, float], tolerance: float) -> bo
 
 
 def _fill_for_a_while(folder: Path, process: subprocess.Popen[str]) -> None:
-    """Takes all room of the disk after some iterations, and gives it back after as many seconds as 20 take."""
+    """Fills the disk after some iterations, and frees it after the time that 20 iterations take."""
     while process.poll() is None:
         rows = [file for file in folder.glob("scripted/*/metrics.jsonl") if lines(file) >= BEGINS]
         if rows:
@@ -158,7 +158,7 @@ def _fill_for_a_while(folder: Path, process: subprocess.Popen[str]) -> None:
 
 
 def fill(disk: Path) -> Path:
-    """Takes all room that is left; deleting the file that it returns gives it back."""
+    """Fills the disk, and returns the file to delete to free it again."""
     ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (2**16, 2**10, 1):
@@ -171,5 +171,5 @@ def fill(disk: Path) -> Path:
 
 
 def lines(file: Path) -> int:
-    """Complete lines."""
+    """Counts complete lines."""
     return file.read_bytes().count(b"\n")

@@ -94,7 +94,7 @@ def run_config(tmp_path, algorithm, policy=NORMALIZING, **more):
 
 
 def learn(rank, meeting, plan, spec, iterations):
-    """What one learner makes of its share of each iteration."""
+    """State and windows of one learner that learns from its share of each iteration."""
     learner = Learner(plan, spec, rank, meeting)
     windows = []
     for number, batches in enumerate(iterations, 1):
@@ -239,7 +239,7 @@ def test_a_run_on_ray_with_two_learners_is_the_run_with_one_in_one_process(tmp_p
 
 @pytest.mark.soak
 class TestStarting:
-    """What a learner cannot do is heard before anything is written, whichever it is."""
+    """An error of any learner is reported before anything is written."""
 
     def test_a_second_learner_that_breaks_ends_the_run(self, tmp_path, ray_cluster):
         config = scripted(tmp_path, "learner.num_learners=2", algorithm={"name": "tests.learning.test_learners:Breaks"})

@@ -1,7 +1,7 @@
-"""What each backend's own store holds, read with that service's own library: one module a backend.
+"""Readers of each backend's own store, with the service's own library: one module for each backend.
 
-Each module has ``OPTIONS`` (overrides of the configuration that make the backend work without a network),
-``TOLERANCE`` (relative, of the precision it keeps numbers with) and ``numbers(run)``: what stands there for a run
-directory, by iteration and by metric. It raises ``AssertionError`` when the store holds a number twice. Where the store
-says how a run ended, ``status(run)`` reads it, and ``STATUS_COMPLETED`` is the word for a run that completed.
+Each module has ``OPTIONS`` (overrides of the configuration with which the backend works without a network),
+``TOLERANCE`` (relative, by the precision of the store) and ``numbers(run)``, which returns the numbers that the store
+holds of a run directory, by iteration and by metric, and raises ``AssertionError`` if it holds one twice. If the store
+records how a run ended, ``status(run)`` reads it, and ``STATUS_COMPLETED`` is its word for a run that completed.
 """

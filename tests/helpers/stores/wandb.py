@@ -12,13 +12,13 @@ STATUS_COMPLETED = 0
 
 
 def inspect(file):
-    """What W&B itself reads from one of its files: a line a record; a torn end is an error message."""
+    """Returns what W&B itself reads from one of its files, one record per line; a torn end is an error message."""
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 def records(run, kind):
-    """What all files of the run hold, in the order in which `wandb sync` uploads them: that of their start."""
+    """Returns the records of all files of the run in the order in which `wandb sync` uploads them: by their start."""
     files = []
     for file in (run.path / "wandb").glob("offline-run-*/*.wandb"):
         found = [json.loads(line) for line in inspect(file).stdout.splitlines()]

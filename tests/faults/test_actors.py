@@ -1,4 +1,4 @@
-"""Learner, metric logger and inference server that are killed: the run goes back to its checkpoint and on."""
+"""Learner, metric logger and inference server are killed: the run returns to its checkpoint and continues."""
 
 from __future__ import annotations
 
