@@ -358,7 +358,7 @@ def test_anyway_compares_them_apart_and_with_a_warning(alone, tmp_path):
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed", "stopped"])
 def test_a_run_that_has_not_reached_its_end_is_refused(alone, status):
     set_status(alone, status)
-    with pytest.raises(ConfigError, match=rf"its status is {status}\. Go on with: rlpipe train --resume"):
+    with pytest.raises(ConfigError, match=rf"its status is {status}\. Resume it with: rlpipe train --resume"):
         compare([alone])
 
 

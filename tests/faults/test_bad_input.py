@@ -443,7 +443,7 @@ DAMAGED = [
     ("log.csv", holding("log.csv", ""), "diagnose log.csv", ["log.csv", "no numbers"]),
     ("log.csv", holding("log.csv", "a;b\n1;2\n"), "diagnose log.csv", ["log.csv"]),
     ("log.csv", holding("log.csv", f"a,b\n{'1' * 200_000},2\n"), "diagnose log.csv", ["log.csv", "CSV"]),
-    ("log.json", holding("log.json", '{"log_history": [1]}'), "diagnose log.json", ["one JSON object a line"]),
+    ("log.json", holding("log.json", '{"log_history": [1]}'), "diagnose log.json", ["one JSON object per line"]),
     ("log.json", holding("log.json", '{"a": 1}\nnonsense\n{"a": 1}\n'), "diagnose log.json", ["line 2 is not JSON"]),
     ("tfevents", holding("events.out.tfevents.1", b"\x01" * 50), "diagnose events.out.tfevents.1", ["tfevents"]),
     # checkpoints
