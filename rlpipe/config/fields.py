@@ -31,7 +31,7 @@ _METADATA = "rlpipe"
 
 
 class Affects(Flag):
-    """What another value of a key makes different.
+    """Differences that another value of a key makes.
 
     Attributes:
         NOTHING: where a run is shown, how long something may take.
@@ -56,7 +56,7 @@ Check = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Option:
-    """What ``option`` declares of a key. Limits of a list hold for each entry.
+    """Declaration of a key by ``option``. Limits of a list apply to each entry.
 
     Attributes:
         least: smallest legal number.

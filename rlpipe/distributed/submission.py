@@ -16,6 +16,7 @@ from rich.filesize import decimal
 
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
+from rlpipe.config.shipped import names as shipped_names
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.packages import Package, package
 from rlpipe.errors import ConfigError
@@ -58,12 +59,14 @@ class _Order:
         command: shell command.
         name: name of the experiment.
         results: folder of its runs on the cluster.
-        files: files and folders that it needs of the working directory, the configuration first.
+        source: configuration, as the command names it; empty for a run that is resumed.
+        files: files and folders that it needs of the working directory.
     """
 
     command: str
     name: str
     results: str
+    source: str = ""
     files: tuple[str, ...] = ()
 
 
@@ -81,7 +84,7 @@ def prepare(
     """Checks a configuration, and puts together what a job needs to run it. Nothing is sent.
 
     Args:
-        source: YAML file in the folder; None to resume.
+        source: YAML file in the folder, or name of a shipped configuration; None to resume.
         overrides: ``key=value``.
         folder: the working directory, absolute, which the job gets.
         resume: run directory on the cluster to continue.
@@ -101,7 +104,7 @@ def prepare(
     sent = package(folder, named=order.files, excludes=excludes)
     _check_size(sent, max_megabytes)
     held_back = tuple(name for name in FORWARDED if name in os.environ and name not in variables)
-    about = {"rlpipe": metadata.version("rlpipe")} | ({"config": order.files[0]} if order.files else {})
+    about = {"rlpipe": metadata.version("rlpipe")} | ({"config": order.source} if order.source else {})
     return Submission(order.command, sent, variables, {**about, "job_name": order.name}, order.results, held_back)
 
 
@@ -109,13 +112,15 @@ def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
     config = load_config(source, overrides)
     if config.demos is None or not Path(config.demos).is_absolute() or Path(config.demos).exists():
         check_demonstrations(config)
-    files = _needed_files(config, source, folder)
+    shipped = source in shipped_names() and not Path(source).is_file()  # the cluster's rlpipe has it as well
+    files = _needed_files(config, None if shipped else source, folder)
+    source = source if shipped else files[0]
     logger = config.runner.logger
     log_path, name = logger.log_path.removeprefix("~/"), logger.experiment_name
     # Ray deletes the working directory with the job, so a relative folder of runs is moved to the home folder.
     others = [change for change in overrides if change.partition("=")[0] != _LOG_PATH]
-    command = f"{shlex.join([*_COMMAND, files[0], *others])} {_LOG_PATH}={_cluster_path(log_path)}"
-    return _Order(command, name, f"{log_path}/{name}", tuple(files))
+    command = f"{shlex.join([*_COMMAND, source, *others])} {_LOG_PATH}={_cluster_path(log_path)}"
+    return _Order(command, name, f"{log_path}/{name}", source, tuple(files))
 
 
 def _resumed(run: str, overrides: Sequence[str]) -> _Order:
@@ -146,15 +151,15 @@ def _cluster_path(path: str) -> str:
     return shlex.quote(path) if Path(path).is_absolute() else f'"$HOME"/{shlex.quote(path)}'
 
 
-def _needed_files(config: Config, source: str, folder: Path) -> list[str]:
-    """Returns the files of the folder that a configuration needs, itself first.
+def _needed_files(config: Config, source: str | None, folder: Path) -> list[str]:
+    """Returns the files of the folder that a configuration needs, its own file first if it has one there.
 
     Absolute paths in a configuration are paths on the cluster.
 
     Raises:
         ConfigError: a file is not in the folder.
     """
-    needed = [("CONFIG", str(Path(source).absolute()))]
+    needed = [] if source is None else [("CONFIG", str(Path(source).absolute()))]
     for key, path in (("demos", config.demos), ("policy.warm_start", config.policy.warm_start)):
         if path is not None and not Path(path).is_absolute():
             needed.append((key, path))

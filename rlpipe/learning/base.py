@@ -1,4 +1,4 @@
-"""What all learners share: policy, device, stages, learning rates, checkpoints."""
+"""Base of all learners: policy, device, stages, learning rates, checkpoints."""
 
 from __future__ import annotations
 

@@ -128,6 +128,12 @@ def test_a_job_trains_in_the_home_folder_because_its_working_directory_is_delete
     assert sent.command == 'python -m rlpipe train small.yaml runner.seed=1 runner.logger.log_path="$HOME"/runs'
 
 
+def test_a_shipped_configuration_is_named_and_not_sent(folder):
+    sent = prepare("ppo_cartpole", ["runner.seed=1"], folder=folder)
+    assert " train ppo_cartpole runner.seed=1 " in sent.command
+    assert sent.about["config"] == "ppo_cartpole"
+
+
 def test_an_absolute_folder_of_runs_is_that_of_the_cluster(folder):
     sent = prepare("small.yaml", ["runner.logger.log_path=/data/my runs"], folder=folder)
     assert sent.command == "python -m rlpipe train small.yaml runner.logger.log_path='/data/my runs'"
