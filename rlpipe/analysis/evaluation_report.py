@@ -65,7 +65,8 @@ class EvaluationReport:
         changes = {
             key: value
             for key, value in now.items()
-            if Affects.EVALUATION in affected_by(Config, key) and before.get(key, value) != value  # or a new key
+            if Affects.EVALUATION in affected_by(Config, key)
+            and before.get(key, value) != value  # a new version may add keys
         }
         return cls(
             metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),

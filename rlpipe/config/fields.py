@@ -66,7 +66,7 @@ class Option:
         choices: legal words; beside limits, the words that are legal in place of a number.
         checks: further demands on the whole value.
         unit: unit of the value, empty for none.
-        affects: what another value makes different. For a plug-in's section: what any key in it affects.
+        affects: what another value makes different. A plug-in's section declares it for all its options.
         fixed: True if no stage may change the key.
         nullable: True if the type of the key allows null, which then needs no other limit.
     """

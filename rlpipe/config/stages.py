@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from rlpipe.config.checks import check
 from rlpipe.config.fields import options
-from rlpipe.config.schema import Config, LearnerConfig, Stage, StageConfig
+from rlpipe.config.schema import Config, Stage, StageConfig
 from rlpipe.config.sections import build
 from rlpipe.config.selection import algorithm_class
 from rlpipe.config.tree import flat, reason_of
@@ -62,9 +63,9 @@ def _staged(config: Config, stage: StageConfig, key: str) -> Config:
             raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
     staged = build(tree)
     check(staged)
-    for name, declared in options(LearnerConfig).items():
-        if declared.fixed and getattr(staged.learner, name) != getattr(config.learner, name):
-            raise ConfigError(f"{key}.overrides changes learner.{name}, which stays the same for a run.")
+    _check_fixed("env.train", staged.env.train, config.env.train, key)
+    _check_fixed("algorithm", staged.algorithm, config.algorithm, key)
+    _check_fixed("learner", staged.learner, config.learner, key)
     return staged
 
 
@@ -80,6 +81,21 @@ def _check_override(config: Config, name: str, key: str) -> None:
             f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
             "same for a run."
         )
+
+
+def _check_fixed(section: str, staged: Any, whole: Any, key: str) -> None:
+    """Checks that a stage leaves the options of a section alone that stay the same for a run.
+
+    Args:
+        section: key of the section.
+        staged: the section in the stage.
+        whole: the section in the run.
+        key: key of the stage, for the error.
+    """
+    schema: Any = type(whole)
+    for name, declared in options(schema).items():
+        if declared.fixed and getattr(staged, name) != getattr(whole, name):
+            raise ConfigError(f"{key}.overrides changes {section}.{name}, which stays the same for a run.")
 
 
 def _check_length(plan: list[Stage], total: int, config: Config) -> None:

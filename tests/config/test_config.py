@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 
 import rlpipe
-from rlpipe.config.fields import Affects, affected_by, check_fields, option
+from rlpipe.config.fields import Affects, affected_by, check_fields, option, options
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import require
+from rlpipe.plugins import available, require, resolve
 from rlpipe.training.checks import check_spaces
 from tests.helpers.runs import scripted
 
@@ -206,6 +206,13 @@ def test_a_value_beyond_its_limits_is_refused_also_where_a_subclass_declares_the
 )
 def test_a_key_affects_what_its_field_says_and_everything_if_it_says_nothing(key, affects):
     assert affected_by(Config, key) == affects
+
+
+@pytest.mark.parametrize("kind", ["envs", "policies", "algorithms"])
+def test_no_option_of_a_plug_in_declares_an_effect_which_only_its_section_does(kind):
+    schemas = [resolve(kind, name, "name").Config for name in available(kind)]
+    declared = [option.affects for schema in schemas for option in options(schema).values()]
+    assert set(declared) == {Affects.EVERYTHING}
 
 
 def test_options_of_an_algorithm_without_groups_do_not_mention_groups(tmp_path):
