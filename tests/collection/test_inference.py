@@ -228,7 +228,7 @@ def test_a_worker_that_asks_a_server_has_no_weights(tmp_path):
         ("cluster.cpus_per_inference_server=0", "cluster.cpus_per_inference_server is 0.0; it must be greater than 0"),
         (
             "cluster.gpus_per_inference_server=one",
-            "cluster.gpus_per_inference_server is 'one'; it must be a number of at least 0, or auto",
+            "cluster.gpus_per_inference_server is 'one'; it must be a number, at least 0, or auto",
         ),
     ],
 )

@@ -177,7 +177,7 @@ def test_workers_need_what_the_configuration_says(tmp_path):
     [
         (
             "cluster.gpus_per_learner=some",
-            "cluster.gpus_per_learner is 'some'; it must be a number of at least 0, or auto",
+            "cluster.gpus_per_learner is 'some'; it must be a number, at least 0, or auto",
         ),
         ("cluster.strategy=spred", "cluster.strategy is 'spred'; did you mean 'spread'?"),
         ("cluster.placement_timeout=0", "cluster.placement_timeout is 0.0; it must be greater than 0"),

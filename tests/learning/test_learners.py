@@ -454,7 +454,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("overrides", "words"),
         [
-            (["learner.num_learners=0"], ["learner.num_learners is 0", "a number from 1"]),
+            (["learner.num_learners=0"], ["learner.num_learners is 0", "at least 1"]),
             (["learner.num_learners=13"], ["13 learners", "12 environments"]),
             (["learner.num_learners=2", "cluster.gpus_per_learner=0.5"], ["gpus_per_learner is 0.5", "whole GPU"]),
             (["learner.precision=float16"], ["learner.precision", "bfloat16"]),
