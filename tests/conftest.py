@@ -25,11 +25,13 @@ settings.load_profile("unhurried")
 os.environ.setdefault("RAY_metrics_report_interval_ms", "3000")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster():
     """Starts a Ray with two CPUs, which all tests of a process share: a run joins the Ray that its process is in."""
     import ray
 
+    if ray.is_initialized():
+        return
     os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
     # Ray starts its workers at niceness 15, so they would starve beside the other test process.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -40,8 +42,14 @@ def ray_cluster():
         object_store_memory=150_000_000,
         log_to_driver=False,
         namespace="rlpipe",
-    )
-    yield
+    )  # it ends with the process, or when a file of tests must be outside of any Ray
+
+
+@pytest.fixture(scope="module")
+def outside_ray():
+    """Ends the Ray of this process, which a command that is called in it would join."""
+    import ray
+
     ray.shutdown()
 
 

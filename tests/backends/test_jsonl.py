@@ -68,6 +68,6 @@ def test_a_path_that_runs_would_share_is_refused_before_anything_starts(tmp_path
 def test_the_truth_itself_is_never_written(tmp_path):
     run = trained(tmp_path)
     truth = (run.path / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match="which belongs to the run alone"):
+    with pytest.raises(ConfigError, match="which lies in the run directory"):
         copied(run, run.path.parent / "{run}" / "metrics.jsonl")
     assert (run.path / "metrics.jsonl").read_bytes() == truth

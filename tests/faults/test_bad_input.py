@@ -33,6 +33,8 @@ from rlpipe.run import shapes
 from tests.helpers.commands import Answer, command
 from tests.helpers.runs import scripted
 
+pytestmark = pytest.mark.usefixtures("outside_ray")
+
 MORE = float(os.environ.get("RLPIPE_FUZZ", "1"))
 NOBODY = "nobody:here"
 """An address that is none, so that a run with a good configuration ends there and trains nothing."""

@@ -332,8 +332,8 @@ class TestNewest:
             ({"optimizer/99/exp_avg": np.zeros(3, np.float32)}, "parameter 99"),
             ({"optimizer/first/exp_avg": np.zeros(3, np.float32)}, "first"),
             ({"policy/actor.0.weight": np.zeros((2, 2), np.float32)}, "do not fit the policy"),
-            ({"generator": np.zeros(3, np.uint8)}, "does not fit what is to go on from it"),
-            ({"stage": np.array(5)}, "does not fit what is to go on from it"),
+            ({"generator": np.zeros(3, np.uint8)}, "does not fit this run"),
+            ({"stage": np.array(5)}, "does not fit this run"),
         ],
         ids=["optimizer", "parameter", "name", "policy", "generator", "stage"],
     )

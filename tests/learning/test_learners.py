@@ -103,7 +103,7 @@ def learn(rank, meeting, plan, spec, iterations):
             config = plan[0].config
             taken = share_of_learner(
                 rank, meeting.size, len(batches), config.env.train.total_num_envs,
-                getattr(config.algorithm, "group_size", 1),
+                config.algorithm.group_size or 1,
             ).workers  # fmt: skip
             own = batches[taken.start : taken.stop]
         windows.append(learner.update(0, number, *own)[1])
