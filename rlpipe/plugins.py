@@ -65,7 +65,7 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
                 f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
             ) from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
-            raise ConfigError(f"{key} is {name!r}, which is not a class of the kind in rlpipe/{kind}/.")
+            raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of rlpipe/{kind}/base.py.")
         return found
     modules = _modules(kind)
     if name not in modules:

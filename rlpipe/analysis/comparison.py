@@ -154,7 +154,7 @@ def compare(
     if level is not None and not math.isfinite(level):
         raise ConfigError(f"--level is {level}; it must be a finite number.")
     if metric is not None and metric not in ESTIMATED:
-        raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Legal are {', '.join(ESTIMATED)}.")
+        raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Allowed values: {', '.join(ESTIMATED)}.")
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
     warnings = _check_protocols(runs, anyway) + _check_versions(runs)
     if metric is None:

@@ -50,8 +50,8 @@ def _check_least_workers(config: Config) -> None:
         )
     if isinstance(learners, int) and least < learners:
         raise ConfigError(
-            f"rollout.min_workers is {least}, which leaves nothing for some of {learners} learners "
-            "(learner.num_learners)."
+            f"rollout.min_workers is {least}, but there are {learners} learners (learner.num_learners), of which some "
+            f"would get no data: give at least {learners}."
         )
 
 
@@ -94,14 +94,14 @@ def _check_algorithm(config: Config) -> None:
     policy = resolve("policies", config.policy.name, "policy.name")
     if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(
-            f"algorithm.name is {config.algorithm.name}, which needs a policy whose actions keep to their bounds, such "
-            "as policy.name=squashed_gaussian."
+            f"algorithm.name is {config.algorithm.name}, which needs a policy with bounded actions, such as "
+            "policy.name=squashed_gaussian."
         )
     if policy.bounded and config.algorithm.entropy_coef:
         raise ConfigError(
             f"algorithm.entropy_coef is {config.algorithm.entropy_coef}, but the entropy of policy.name="
-            f"{config.policy.name} has no closed form, so that such a bonus would only be noise: "
-            "algorithm.entropy_coef=0.0"
+            f"{config.policy.name} has no closed form, so an entropy bonus would only add noise: set "
+            "algorithm.entropy_coef=0.0."
         )
 
 
@@ -112,8 +112,8 @@ def _check_learners(config: Config, algorithm: Any) -> None:
         return
     if not algorithm.shared:
         raise ConfigError(
-            f"learner.num_learners is {count}, but {config.algorithm.name} learns with one learner: "
-            "learner.num_learners=1"
+            f"learner.num_learners is {count}, but {config.algorithm.name} supports only one learner: "
+            "set learner.num_learners=1."
         )
     group_size = config.algorithm.group_size
     shares = config.env.train.total_num_envs // (group_size or 1)
@@ -135,7 +135,7 @@ def _check_best_metric(config: Config) -> None:
         return
     if wanted not in ranked:
         raise ConfigError(
-            f"runner.best_metric is {wanted!r}{nearest(wanted, ranked)} Evaluations can be ranked by "
+            f"runner.best_metric is {wanted!r}, which cannot rank evaluations{nearest(wanted, ranked)} Allowed values: "
             f"{', '.join(ranked)}."
         )
     if not config.runner.keep_best:

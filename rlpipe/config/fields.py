@@ -202,7 +202,7 @@ def _check_storable(key: str, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key} is {value}; it must be a finite number.")
     if isinstance(value, str) and "\0" in value:
-        raise ConfigError(f"{key} is {value!r}, which holds a character that no text may hold.")
+        raise ConfigError(f"{key} is {value!r}, which contains a NUL character: remove it.")
     if isinstance(value, Mapping):
         for name, inner in value.items():
             _check_storable(f"{key}.{name}", inner)
@@ -220,7 +220,7 @@ def _check_legal(key: str, value: Any, declared: Option) -> None:
         raise ConfigError(f"{key} is {value}; it must be {declared.limits}{words}.")
     if declared.choices and not declared.limits:
         raise ConfigError(
-            f"{key} is {value!r}{nearest(str(value), declared.choices)} Legal are {', '.join(declared.words)}."
+            f"{key} is {value!r}{nearest(str(value), declared.choices)} Allowed values: {', '.join(declared.words)}."
         )
 
 

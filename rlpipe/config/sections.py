@@ -48,7 +48,7 @@ def build(tree: DictConfig) -> Config:
     known = [field.name for field in dataclasses.fields(Config)]
     for name in found:
         if name not in known:
-            raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Legal are {', '.join(known)}.")
+            raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Known keys: {', '.join(known)}.")
     sections = {name: _typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
     return Config(
         env=_simulators(_mapping(found, "env")),
@@ -166,7 +166,7 @@ def _typed(schema: type[Any], tree: Any, key: str) -> Any:
         owner, _, last = unknown.rpartition(".")
         known = _fields(schema, owner)
         raise ConfigError(
-            f"unknown key {key}.{unknown}{nearest(last, known)} Legal under {'.'.join(filter(None, (key, owner)))} are "
+            f"unknown key {key}.{unknown}{nearest(last, known)} Keys of {'.'.join(filter(None, (key, owner)))}: "
             f"{', '.join(known)}."
         ) from error
     except ValidationError as error:

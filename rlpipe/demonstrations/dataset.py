@@ -181,8 +181,12 @@ def _trajectory(
         )
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
-            f"demos: {where} has actions of shape {actions.shape}; the simulator takes {spec.action_dim} numbers"
-            f"{'' if spec.num_actions is None else ', of which one is chosen'}."
+            f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
+            + (
+                f"{spec.action_dim} numbers."
+                if spec.num_actions is None
+                else "one of a few discrete actions, and demonstrations need continuous ones."
+            )
         )
     outside = float(np.maximum(actions - spec.action_high, spec.action_low - actions).max(initial=0.0))
     if not np.isfinite(observations).all() or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:

@@ -129,9 +129,13 @@ def describe(python: str) -> PythonDescription:
     try:
         answers = list(messages(python, describe_python))
     except (PlannerError, json.JSONDecodeError) as error:
-        raise ConfigError(f"--python is {python!r}, which does not answer as a Python does: {error}") from error
+        raise ConfigError(
+            f"--python is {python!r}, which does not behave like a Python interpreter: {error}"
+        ) from error
     if len(answers) != 1:
-        raise ConfigError(f"--python is {python!r}, which does not answer as a Python does: it prints nothing.")
+        raise ConfigError(
+            f"--python is {python!r}, which does not behave like a Python interpreter: it printed nothing."
+        )
     return PythonDescription(**answers[0])
 
 

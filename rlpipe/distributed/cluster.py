@@ -158,4 +158,4 @@ def token_refused(address: str, *, sent: bool | None = None) -> str:
             f"the cluster at {address} asks for a token, and the one in {source} was not sent, because RAY_AUTH_MODE "
             "is not set: set RAY_AUTH_MODE=token."
         )
-    return f"the cluster at {address} does not accept the token from {source}: it has another one. {where_to_get}"
+    return f"the cluster at {address} does not accept the token from {source}: it uses another one. {where_to_get}"

@@ -226,8 +226,8 @@ class RayEngine:
             locations = ray.get([actor.location_ref for actor in started], timeout=timeout)
         except GetTimeoutError as error:
             raise ConfigError(
-                f"not all actors of the run have a process after {timeout:g} s (cluster.start_timeout). Check whether "
-                "the cluster is busy, or no node matches cluster.learner_nodes."
+                f"some actors of the run had not started after {timeout:g} s (cluster.start_timeout). Check whether "
+                "the cluster is busy, and whether any node matches cluster.learner_nodes."
             ) from error
         except RayError as error:
             raise self._explained(error) from None

@@ -187,11 +187,11 @@ class Server:
             except _TROUBLE as error:
                 why = redacted(str(error), os.environ)
                 if not self.requested:
-                    raise ConfigError(f"{self.address} has not taken the package, and nothing runs: {why}") from error
+                    raise ConfigError(f"{self.address} did not accept the package, so nothing runs: {why}") from error
                 if not self._has(job):
                     if isinstance(error, OSError):  # no answer: the job may still start
                         raise LostContactError(why) from error
-                    raise ConfigError(f"{self.address} has not taken the job: {why}") from error
+                    raise ConfigError(f"{self.address} did not accept the job: {why}") from error
 
     def stop(self, job: str) -> bool:
         """Asks a job to save and end, which may take a while.

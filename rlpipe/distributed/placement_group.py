@@ -125,10 +125,12 @@ def _wait_for_room(group: PlacementGroup, bundles: Sequence[Bundle], ends: float
         left = ends - time.monotonic()
         state = placement_group_table(group)["stats"]["scheduling_state"]
         if state == "INFEASIBLE" and (left <= 0 or not grows):
-            raise ConfigError(_cannot_hold("its actors do not fit on the nodes together", bundles, alive_nodes()))
+            raise ConfigError(
+                _cannot_hold("its actors do not all fit on the nodes at the same time", bundles, alive_nodes())
+            )
         if left <= 0:
             raise ConfigError(
-                f"the nodes of the cluster have no room now ({state}): other work may be on them. Needed: "
+                f"the nodes of the cluster have no free room now ({state}): other work may be using them. Needed: "
                 f"{bundle_list(bundles)}. The nodes have, when idle:\n{node_table(alive_nodes())}\nWait until the "
                 "other work ends, ask for less, or raise cluster.placement_timeout."
             )
@@ -137,6 +139,6 @@ def _wait_for_room(group: PlacementGroup, bundles: Sequence[Bundle], ends: float
 
 def _cannot_hold(why: str, bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
     return (
-        f"the cluster cannot hold this run: {why}. Needed: {bundle_list(bundles)}. There is:\n{node_table(nodes)}\n"
+        f"the cluster cannot hold this run: {why}. Needed: {bundle_list(bundles)}. Available:\n{node_table(nodes)}\n"
         "Ask for less, add nodes, or raise cluster.placement_timeout if nodes are still to come."
     )

@@ -179,7 +179,8 @@ class WorkerPool:
         except TimeoutError as error:
             raise ConfigError(
                 f"not all {len(self._members)} rollout workers were ready within {seconds:g} s "
-                "(cluster.start_timeout). Check whether the cluster is busy or the simulator slow to load, or raise it."
+                "(cluster.start_timeout). Check whether the cluster is busy or the "
+                "simulator is slow to load, or raise the limit."
             ) from error
         return ready[0]
 

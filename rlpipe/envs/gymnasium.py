@@ -288,8 +288,8 @@ class GymnasiumVector(Simulator):
         mode = env.metadata.get("autoreset_mode")
         if mode is None:
             raise ConfigError(
-                f"{env} does not say how it resets: metadata['autoreset_mode'] is missing. Set it in the environment, "
-                "or use env.train.vectorized=false."
+                f"{env} does not declare its autoreset mode: metadata['autoreset_mode'] is missing. Set it in the "
+                "environment, or use env.train.vectorized=false."
             )
         adapters: dict[AutoresetMode, type[ResetAdapter]] = {
             AutoresetMode.NEXT_STEP: NextStepReset,
@@ -298,7 +298,10 @@ class GymnasiumVector(Simulator):
         }
         adapter = adapters[AutoresetMode(mode)]
         if ignore_terminations:
-            raise ConfigError("a natively vectorised environment ends its own episodes: set ignore_terminations=false.")
+            raise ConfigError(
+                "a natively vectorised environment resets itself at a termination, so terminations cannot be ignored: "
+                "set ignore_terminations=false."
+            )
         self._slots = VectorSlots(env, next_seed, success_key)
         self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
@@ -417,8 +420,8 @@ class Gymnasium(OneByOne):
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
         if config.vectorized and key == "env.eval":
             raise ConfigError(
-                "env.eval.vectorized is true, but such a simulator draws its own seeds after the first episode of each "
-                "slot, and an evaluation runs episodes with held-out seeds: set env.eval.vectorized=false."
+                "env.eval.vectorized is true, but a vectorised simulator draws its own seeds after the first episode "
+                "of each slot, while an evaluation needs held-out seeds: set env.eval.vectorized=false."
             )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")

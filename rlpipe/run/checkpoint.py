@@ -274,7 +274,7 @@ def find_checkpoint(path: Path, take_best: bool = False) -> tuple[Checkpoint, st
         run = RunDirectory.existing(path).path
         state = best(run) if take_best else newest(run)
     elif take_best:
-        raise ConfigError(f"{path} is not a run directory, whose best checkpoint could be taken.")
+        raise ConfigError(f"--best needs a run directory, which {path} is not: name one, or leave out --best.")
     elif path.is_file():
         state = load(path)
     else:

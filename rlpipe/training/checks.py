@@ -43,11 +43,11 @@ def _check_alone(config: Config) -> None:
     if config.learner.num_learners not in (1, AUTO):
         raise ConfigError(
             f"learner.num_learners is {config.learner.num_learners}, but with --local there is one process: leave out "
-            "--local, or give learner.num_learners=1."
+            "--local, or set learner.num_learners=1."
         )
     if config.rollout.inference == "server":
         raise ConfigError(
-            "rollout.inference is server, which answers many workers at once. With --local one acts at a time: give "
+            "rollout.inference is server, which answers many workers at once, but with --local one acts at a time: set "
             "rollout.inference=local, which gives the same actions, or run without --local."
         )
     check_device(config.learner.device)

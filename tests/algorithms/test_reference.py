@@ -71,7 +71,7 @@ def test_the_weight_of_cloning_keeps_its_share_each_iteration():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("algorithm.kl_control=adaptiv", r"did you mean 'adaptive'\? Legal are fixed, adaptive, null"),
+        ("algorithm.kl_control=adaptiv", r"did you mean 'adaptive'\? Allowed values: fixed, adaptive, null"),
         ("algorithm.kl_coef=0", r"kl_coef is 0.0; it must be greater than 0"),
         ("algorithm.kl_target=0", r"kl_target is 0.0; it must be greater than 0"),
         ("algorithm.cloning_coef=-1", r"cloning_coef is -1.0; it must be at least 0"),

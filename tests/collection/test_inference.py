@@ -239,7 +239,7 @@ def test_wrong_values_are_refused(tmp_path, override, said):
 
 
 def test_one_process_has_no_use_for_a_server_and_says_so(tmp_path):
-    with pytest.raises(ConfigError, match=r"With --local one acts at a time: give rollout.inference=local"):
+    with pytest.raises(ConfigError, match=r"with --local one acts at a time: set rollout.inference=local"):
         rlpipe.train(scripted(tmp_path, SERVED), local=True)
     assert list(tmp_path.iterdir()) == []
 

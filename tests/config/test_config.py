@@ -179,9 +179,9 @@ def test_a_value_within_its_limits_is_legal(legal):
         ({"amount": float("nan")}, r"dose\.amount is nan; it must be a finite number\."),
         ({"times": 2**31}, r"dose\.times is 2147483648; it must be at least 1 and below 2\^31, or daily\."),
         ({"times": "dayly"}, r"'dayly'; it must be a number, at least 1 and below 2\^31, or daily\."),
-        ({"colour": "rde"}, r"'rde'; did you mean 'red'\? Legal are red, blue, null\."),
+        ({"colour": "rde"}, r"'rde'; did you mean 'red'\? Allowed values: red, blue, null\."),
         ({"sizes": [4, 0]}, r"dose\.sizes\[1\] is 0; it must be at least 1\."),
-        ({"label": "a\0b"}, r"dose\.label .* which holds a character that no text may hold\."),
+        ({"label": "a\0b"}, r"dose\.label .* which contains a NUL character: remove it\."),
     ],
 )
 @pytest.mark.parametrize("section", [Dose, StrongDose])

@@ -104,7 +104,7 @@ def test_a_task_without_a_planner_is_told_the_ones_with(tmp_path):
     [
         ("#!/bin/sh\necho importing numpy\nkill -SEGV $$\n", r"signal 11 \(SIGSEGV\)[^$]*importing numpy"),
         ("#!/bin/sh\necho no module\nexit 3\n", r"exit code 3[^$]*no module"),
-        ("#!/bin/sh\n", "does not answer as a Python does"),
+        ("#!/bin/sh\n", "does not behave like a Python interpreter"),
         ("no program\n", "cannot be run: Exec format error"),
     ],
 )

@@ -260,7 +260,7 @@ class TestOnACluster:
 
     def test_nodes_that_others_use_are_waited_for_and_then_named(self, found):
         assert found["reserved"]
-        assert found["busy"]["error"].startswith("the nodes of the cluster have no room now (")
+        assert found["busy"]["error"].startswith("the nodes of the cluster have no free room now (")
         assert "2 x rollout worker with 1 CPU on role=sim" in found["busy"]["error"]
         assert not found["busy"]["written"]
 

@@ -577,7 +577,7 @@ class TestOnACluster:
         between.silent, between.broken = ("PUT", "/api/packages/.*"), True
         ended = head.submit("small.yaml", "--address", between.address, folder=folder)
         assert ended.returncode == 2, ended.stderr
-        assert "has not taken the package, and nothing runs" in " ".join(ended.stderr.split())
+        assert "did not accept the package, so nothing runs" in " ".join(ended.stderr.split())
 
     def test_the_token_of_another_cluster_is_refused(self, head, folder):
         ended = head.submit("small.yaml", folder=folder, RAY_AUTH_TOKEN="b" * 64)

@@ -503,7 +503,7 @@ class TestBestOfARun:
         ("overrides", "told"),
         [
             (["runner.best_metric=eval/succes_once"], "did you mean 'eval/success_once'"),
-            (["runner.best_metric=eval/episode_len"], "Evaluations can be ranked by eval/success_once, "),
+            (["runner.best_metric=eval/episode_len"], "which cannot rank evaluations"),
             (["runner.best_metric=eval/return", "runner.keep_best=false"], "leave one out"),
         ],
     )

@@ -466,7 +466,7 @@ class TestRefusals:
         assert all(word in str(refusal.value) for word in words)
 
     def test_an_algorithm_with_a_replay_buffer_has_one_learner(self, tmp_path):
-        with pytest.raises(ConfigError, match="sac learns with one learner"):
+        with pytest.raises(ConfigError, match="sac supports only one learner"):
             scripted(
                 tmp_path, policy={"name": "squashed_gaussian", "hidden_sizes": [8]}, algorithm={"name": "sac"},
                 learner={"num_learners": 2},
