@@ -42,7 +42,9 @@ def compare(
 ) -> None:
     """Compare runs: final value, difference, probability of improvement, and steps to reach a level.
 
-    Uses the newest record that rlpipe evaluate made of the last iteration, or else the run's own last evaluation.
+    For each run, uses the newest rlpipe evaluate record of its last iteration. If there is none, uses the last
+    evaluation made during training.
+
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
     comparison = compare_runs(runs, metric=metric, level=level, anyway=anyway)

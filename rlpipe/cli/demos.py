@@ -24,12 +24,13 @@ def demos(
     count: Annotated[int, typer.Option("-n", "--count", help="Number of successful demonstrations.")] = 200,
     control_mode: Annotated[str, typer.Option(help="Control mode of the recorded actions.")] = "pd_ee_delta_pos",
     out: Annotated[Path, typer.Option(help="Folder for TASK.h5 and TASK.json.")] = Path("demonstrations"),
-    seed_from: Annotated[int, typer.Option(help="Seed of the first episode tried; the others follow by one.")] = 0,
+    seed_from: Annotated[int, typer.Option(help="Seed of the first episode; each further attempt adds 1.")] = 0,
     python: Annotated[
-        str | None, typer.Option(help="Python that has the planner.", show_default="this one", metavar="PATH")
+        str | None,
+        typer.Option(help="Python interpreter with the planner installed.", show_default="this one", metavar="PATH"),
     ] = None,
 ) -> None:
-    """Make demonstrations with ManiSkill's motion planner.
+    """Generate demonstrations with ManiSkill's motion planner.
 
     The planner runs in a process of its own and needs numpy below 2; --python names another environment for it.
     """

@@ -43,8 +43,8 @@ def doctor(
 ) -> None:
     """Check that this machine and every node of the cluster can carry a run, and say what to fix.
 
-    With CONFIG, also check what that run needs, up to ten steps of its simulator on each node that may get a rollout
-    worker.
+    With CONFIG, also check what the planned run needs. This includes running its simulator for ten steps on each node
+    that may host a rollout worker.
 
     Exit code 1 when something must be fixed.
     """

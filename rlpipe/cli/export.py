@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be running.")],
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
     form: Annotated[str, typer.Option("--format", help="parquet, which keeps the types, or csv.")] = "parquet",
     out: Annotated[Path | None, typer.Option(help="Folder for the tables.", show_default="RUN/export")] = None,
 ) -> None:

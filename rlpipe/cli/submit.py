@@ -58,7 +58,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def submit(
-    config: Annotated[str | None, typer.Argument(help="YAML file in this folder. The job gets the folder.")] = None,
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="YAML file in the current folder, which is sent with the job as a whole, or the name of a shipped "
+            "configuration."
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
@@ -69,10 +75,17 @@ def submit(
         ),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Do not wait: print the job's id, and how to follow, stop and fetch.")
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return at once; print the job id and the commands to follow the job, stop it and fetch its results.",
+        ),
     ] = False,
     follow: Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")] = None,
-    stop: Annotated[str | None, typer.Option(metavar="JOB", help="Have a job save and end, and wait for it.")] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Stop a job: ask it to save a checkpoint and exit, and wait until it has."),
+    ] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
     ] = None,
@@ -80,7 +93,7 @@ def submit(
         list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out of the package, as in a .gitignore.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Files to leave out of the package (.gitignore syntax).")
     ] = None,
     max_package: Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")] = 100.0,
     stop_wait: Annotated[
@@ -92,8 +105,10 @@ def submit(
 ) -> None:
     """Train on a cluster as a Ray job: check, pack, send, and follow it to its end.
 
-    Exit codes: 0 succeeded, 1 failed, 130 stopped, 3 lost contact, 2 not sent. Ctrl-C stops following and leaves the
-    job alone (exit code 3); before anything is sent it ends everything (2). rlpipe submit --stop JOB ends the job.
+    Exit codes: 0 succeeded, 1 failed, 130 stopped, 3 lost contact, 2 not sent. rlpipe submit --stop JOB ends the job.
+
+    Ctrl-C stops following; the job continues (exit code 3). Before sending has begun, Ctrl-C cancels the submission
+    (exit code 2).
     """
     known = follow or stop
     if known is not None and (config is not None or resume is not None or (follow and stop)):

@@ -21,12 +21,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def sync(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
     to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard or wandb, or package.module:Class.")],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Follow a running run to its end.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow a run in progress until it ends.")] = False,
     parent: Annotated[int | None, typer.Option(hidden=True, help="End when this process has ended.")] = None,
 ) -> None:
     """Copy a run from its directory to a backend. Repeating the command duplicates nothing."""

@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def timeline(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be running.")],
+    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
     iteration: Annotated[int | None, typer.Option(help="Iteration to trace.", show_default="the newest")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/timeline-K.json")] = None,
 ) -> None:
