@@ -496,7 +496,7 @@ class TestBestOfARun:
             rlpipe.evaluate(run, best=True, local=True)
 
     def test_a_file_has_no_best(self, run):
-        with pytest.raises(ConfigError, match="is not a run directory"):
+        with pytest.raises(ConfigError, match="needs a run directory"):
             rlpipe.evaluate(run / "checkpoints" / "iteration-000004.npz", best=True, local=True)
 
     @pytest.mark.parametrize(
