@@ -147,7 +147,7 @@ def test_the_sdist_holds_the_whole_project(sdist):
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["installed", "editable"])
 class TestAnInstallation:
-    """What a user does first, outside any checkout."""
+    """First steps of a user outside any checkout."""
 
     @pytest.fixture
     def user(self, kind, request):

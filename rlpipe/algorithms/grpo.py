@@ -38,7 +38,7 @@ class GRPOConfig(ClippedConfig):
     kl_beta: float = option(0.0, least=0)
     """Weight in the loss of the divergence from the policy that the run began with; 0 for none."""
     loss_aggregation: str = option("decision", choices=tuple(AGGREGATIONS))
-    """What has equal weight in the loss: each ``decision``, or each ``trajectory``, whatever its length."""
+    """Unit of equal weight in the loss: each ``decision``, or each ``trajectory`` regardless of its length."""
     filter_groups: bool = option(False)
     """Leave groups whose episodes all scored alike out of the loss, entropy bonus and divergence included."""
 

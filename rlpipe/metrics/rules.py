@@ -404,8 +404,8 @@ def _parsed(expression: str) -> tuple[ast.AST, dict[str, str], dict[str, str]]:
     """Parses a formula.
 
     Returns:
-        Syntax tree, in which placeholders stand for metrics and for changes of metrics; metric of each placeholder for
-        a metric; metric of each placeholder for a change.
+        Syntax tree whose variables stand for metrics and for changes of metrics, the metric behind each variable of the
+        first kind, and the metric behind each variable of the second kind.
     """
     metrics: dict[str, str] = {}
     changes: dict[str, str] = {}

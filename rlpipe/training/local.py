@@ -46,7 +46,7 @@ class LocalEngine:
         """Does nothing: there is no other node."""
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
-        raise NotImplementedError  # no actor is lost without this process
+        raise NotImplementedError  # everything runs in this process, so no actor can be lost on its own
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         count, self._plan = self._num_workers, plan

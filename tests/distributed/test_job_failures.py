@@ -1,4 +1,4 @@
-"""What the log of a failed job says of the environment that it ran in."""
+"""Diagnosis of a failed job from its log: the environment that it ran in."""
 
 from __future__ import annotations
 
