@@ -84,6 +84,12 @@ class TrajectoryBatch:
     policy_version: int
     seconds: float = 0.0
 
+    def trajectories(self) -> NDArray[np.int64]:
+        """[N] number of trajectories in each environment: those that ended here, and the one that continues."""
+        ended = self.terminated | self.truncated
+        unfinished = self.valid[-1] & ~ended[-1]
+        return np.asarray(ended.sum(0) + unfinished, dtype=np.int64)
+
     def successors(self) -> Float32:
         """[T, N, D] true successors of all steps: before any reset, unlike ``observations[1:]``."""
         successors = self.observations[1:].copy()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.config.fields import option
-from rlpipe.config.schema import Config
+from rlpipe.config.schema import Config, PipelineKind
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
@@ -155,6 +155,7 @@ class Trajectories:
     Attributes:
         first: number of the first environment among those of all learners.
         environments: number of environments of all learners.
+        lags: [N] int64, number of updates between the weights that acted in each environment and the learner's.
     """
 
     observations: Tensor
@@ -168,6 +169,7 @@ class Trajectories:
     final_index: Tensor
     first: int
     environments: int
+    lags: Tensor
 
     def positions(self) -> Tensor:
         """[T, N] int64 position of each decision among those of all learners, time first."""
@@ -274,8 +276,8 @@ class Algorithm(ABC):
 
     learner: ClassVar[str]
     """Class of the learner, as ``package.module:Class``."""
-    ahead: ClassVar[bool] = False
-    """True if workers collect while the algorithm learns, with weights that are one update older."""
+    pipeline: ClassVar[str] = PipelineKind.SYNC
+    """Pipeline that ``runner.pipeline=auto`` stands for."""
     collects: ClassVar[bool] = True
     """True if the algorithm learns from fragments that workers collect."""
     shared: ClassVar[bool] = False

@@ -12,7 +12,7 @@ from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, 
 from rlpipe.config.fields import option
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
-from rlpipe.functional.losses import PolicyLoss, ppo_policy_loss
+from rlpipe.functional.losses import PolicyLoss, behaviour_weights, ppo_policy_loss
 from rlpipe.functional.reference import reference_kl, reference_kl_k1
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
@@ -32,6 +32,12 @@ class ClippedConfig(OnPolicyConfig):
     """Multiple of a negative advantage at which its loss is bounded; None for no bound."""
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
+    correct_from_lag: int = option(2, least=1, unit="versions")
+    """Number of updates behind the weights that took a decision, from which its ratio is taken with respect to the
+    policy before this update and weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio is that to the policy
+    that acted. Matters with ``runner.pipeline=stream`` only; 1 also corrects ``ahead``."""
+    max_behaviour_weight: float = option(2.0, least=1)
+    """Largest such weight; a decision beyond it is left out."""
 
     def health_variables(self) -> dict[str, float | None]:
         return super().health_variables() | {
@@ -39,6 +45,24 @@ class ClippedConfig(OnPolicyConfig):
             "eps_hi": self.clip_ratio_high,
             "ent_coef": self.entropy_coef,
         }
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Relation of each decision to the policy before the update, where some were taken by an older one.
+
+    Attributes:
+        start_log_probs: [B] under the policy before the update, in nats.
+        weights: [B] behaviour weights; 1 where the ratio refers to the policy that acted.
+        corrected: [B] bool, the ratio refers to the policy before the update.
+    """
+
+    start_log_probs: Tensor
+    weights: Tensor
+    corrected: Tensor
+
+    def __getitem__(self, index: Tensor | slice) -> Staleness:
+        return Staleness(self.start_log_probs[index], self.weights[index], self.corrected[index])
 
 
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
@@ -52,7 +76,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         self._reference = reference if self.keeps_reference else None
 
     def divergence(self, terms: Terms) -> Tensor:
-        return approx_kl(terms["log_ratio"], torch.zeros_like(terms["log_ratio"]))
+        moved = terms.get("moved", terms["log_ratio"])
+        return approx_kl(moved, torch.zeros_like(moved))
 
     def _surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
         config = self.config
@@ -65,6 +90,11 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             dual_clip=config.dual_clip,
         )
 
+    @staticmethod
+    def _stale_terms(log_probs: Tensor, staleness: Staleness | None) -> dict[str, Tensor]:
+        """Terms of a minibatch that tell how far the update has moved the policy, where the ratio does not."""
+        return {} if staleness is None else {"moved": log_probs - staleness.start_log_probs}
+
     def _reference_log_probs(self, trajectories: Trajectories) -> Tensor | None:
         """[B] log-probabilities of the valid decisions under the reference; None without one."""
         t = trajectories
@@ -72,26 +102,57 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             return None
         return self._reference.evaluate_actions(t.observations[:-1][t.valid], t.actions[t.valid])[0]
 
+    def _present_log_probs(self, trajectories: Trajectories, policy: Policy) -> Tensor:
+        """[B] log-probabilities of the valid decisions under the policy before the update, in nats."""
+        t = trajectories
+        return policy.evaluate_actions(t.observations[:-1][t.valid], t.actions[t.valid])[0]
+
+    def _correct_staleness(
+        self, trajectories: Trajectories, present: Tensor
+    ) -> tuple[Tensor, Staleness | None, dict[Metric, Tensor | float]]:
+        """Chooses the policy that the ratio of each valid decision refers to.
+
+        Args:
+            trajectories: as in ``prepare``.
+            present: [B] from ``_present_log_probs``.
+        Returns:
+            [B] log-probabilities that the ratio refers to; the staleness, None if the learner's weights took all
+            decisions; metrics.
+        """
+        t, config = trajectories, self.config
+        acted, lags = t.log_probs[t.valid], t.lags.expand(t.valid.shape)[t.valid]
+        if not (lags > 0).any():
+            return acted, None, {}
+        corrected = lags >= config.correct_from_lag
+        start = torch.where(lags > 0, present, acted)  # equal up to rounding where the weights are the same
+        found = behaviour_weights(present, acted, limit=config.max_behaviour_weight)
+        staleness = Staleness(start, torch.where(corrected, found.weights, 1.0), corrected)
+        observed: dict[Metric, Tensor | float] = {
+            m.BEHAV_CLIP_FRACTION: 1.0 - found.kept[corrected],
+            m.BEHAV_APPROX_KL: approx_kl_k1(present, acted)[corrected & (found.kept > 0)],
+        }
+        return torch.where(corrected, present, acted), staleness, observed
+
     def _describe_batch(
-        self, trajectories: Trajectories, policy: Policy, ref_log_probs: Tensor | None
+        self, trajectories: Trajectories, present: Tensor, ref_log_probs: Tensor | None
     ) -> dict[Metric, Tensor | float]:
         """Measures the collected decisions, each once.
 
         Args:
             trajectories: as in ``prepare``.
-            policy: as in ``prepare``.
+            present: [B] from ``_present_log_probs``.
             ref_log_probs: [B] of the valid decisions under the reference; None without one.
         """
         t, config = trajectories, self.config
         valid = t.valid
         log_probs = t.log_probs[valid]
-        again, _ = policy.evaluate_actions(t.observations[:-1][valid], t.actions[valid])
-        log_ratio = again - log_probs
+        log_ratio = present - log_probs
+        fresh = (t.lags == 0).expand(valid.shape)[valid]  # only there do both sides have the same weights
         observed: dict[Metric, Tensor | float] = {
             m.REWARDS: t.rewards[valid],
             m.LOG_PROBS: log_probs,
-            m.ROLLOUT_TRAIN_KL: approx_kl(again, log_probs),
-            m.LOGP_DIFF: log_ratio.abs(),
+            m.ROLLOUT_TRAIN_KL: approx_kl(present, log_probs)[fresh],
+            m.LOGP_DIFF: log_ratio.abs()[fresh],
             m.IS_RATIO: log_ratio.exp(),
             m.CLIP_RANGE_LOW: config.clip_ratio_low,
             m.CLIP_RANGE_HIGH: config.clip_ratio_high,
@@ -105,13 +166,19 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         return observed
 
     def _describe_update(
-        self, samples: SamplesT, ref_log_probs: Tensor | None, taken: Tensor, terms: Mapping[str, Tensor]
+        self,
+        samples: SamplesT,
+        ref_log_probs: Tensor | None,
+        staleness: Staleness | None,
+        taken: Tensor,
+        terms: Mapping[str, Tensor],
     ) -> dict[Metric, Tensor]:
         """Measures how the update changed the policy on the decisions that were learnt from.
 
         Args:
             samples: as in ``measure``.
             ref_log_probs: [B] of the samples under the reference; None without one.
+            staleness: of the samples; None if the learner's weights took all.
             taken: as in ``measure``.
             terms: as in ``measure``.
         """
@@ -134,6 +201,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             m.POLICY_LOSS: surrogate.loss,
             m.POLICY_LOSS_ABS: surrogate.loss.abs(),
         }
+        if staleness is not None:
+            observed |= self._describe_correction(surrogate, staleness[taken])
         if self.config.dual_clip is not None:
             observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
             observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
@@ -141,3 +210,20 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             log_probs = samples.old_log_probs[taken] + log_ratio
             observed[m.KL_REF] = reference_kl(log_probs, ref_log_probs[taken])
         return observed
+
+    @staticmethod
+    def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:
+        """Measures the loss as it is minimised, and the decisions whose ratio refers to the policy before the update.
+
+        Args:
+            surrogate: terms of all decisions that were learnt from.
+            staleness: of the same decisions.
+        """
+        corrected, unchanged = staleness.corrected, torch.zeros_like(surrogate.log_ratio)
+        return {
+            m.POLICY_LOSS: staleness.weights * surrogate.loss,
+            m.POLICY_LOSS_ABS: staleness.weights * surrogate.loss.abs(),
+            m.PROXIMAL_RATIO: surrogate.ratio[corrected],
+            m.CLIPPED_PROXIMAL_RATIO: surrogate.clipped_ratio[corrected],
+            m.PROXIMAL_APPROX_KL: approx_kl_k1(surrogate.log_ratio, unchanged)[corrected],
+        }

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, load_optimizer_state, optimizer_state
 from rlpipe.config.fields import option
+from rlpipe.config.schema import PipelineKind
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 from rlpipe.functional.soft_actor_critic import (
@@ -89,7 +90,7 @@ class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from the transitions of a replay buffer."""
 
     learner = "rlpipe.learning.off_policy:OffPolicyLearner"
-    ahead = True
+    pipeline = PipelineKind.AHEAD
     staged = False
     Config = OffPolicyConfig
     console_metrics = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)

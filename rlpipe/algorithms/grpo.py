@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
-from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
@@ -61,10 +61,12 @@ class GRPOSamples(Samples):
     Attributes:
         weights: [B] weight of each decision in the loss; their mean is 1.
         ref_log_probs: [B] of the same actions under the reference; None without one.
+        staleness: None if the learner's weights took all decisions.
     """
 
     weights: Tensor
     ref_log_probs: Tensor | None
+    staleness: Staleness | None = None
 
 
 class GRPO(ClippedAlgorithm[GRPOSamples]):
@@ -94,13 +96,16 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         ref_log_probs = self._reference_log_probs(t)
         learnt = valid & ~equal[groups] if config.filter_groups else valid
         trajectory = t.numbers()[learnt]
+        present = self._present_log_probs(t, policy)
+        old_log_probs, staleness, observed = self._correct_staleness(t, present)
         samples = GRPOSamples(
-            t.observations[:-1][learnt], t.actions[learnt], t.log_probs[learnt], advantages[learnt], trajectory,
-            t.positions()[learnt],
+            t.observations[:-1][learnt], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
+            trajectory, t.positions()[learnt],
             loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
             None if ref_log_probs is None else ref_log_probs[learnt[valid]],
+            None if staleness is None else staleness[learnt[valid]],
         )  # fmt: skip
-        observed = self._describe_batch(t, policy, ref_log_probs)
+        observed |= self._describe_batch(t, present, ref_log_probs)
         observed |= {
             m.ADVANTAGES: advantages[valid],
             m.ADVANTAGES_NORM: samples.advantages,
@@ -143,15 +148,17 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         config = self.config
         log_probs, entropy = policy.evaluate_actions(samples.observations, samples.actions)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
-        loss = surrogate.loss - config.entropy_coef * entropy
+        policy_loss = surrogate.loss if samples.staleness is None else samples.staleness.weights * surrogate.loss
+        loss = policy_loss - config.entropy_coef * entropy
         if samples.ref_log_probs is not None:
             loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio}
+        terms |= self._stale_terms(log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
-        observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)
+        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
         for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # weighted, as they are minimised
             observed[metric] = observed[metric] * samples.weights[taken]
         return observed

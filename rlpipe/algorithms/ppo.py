@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
-from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig
+from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.aggregation import trajectory_sums
@@ -65,9 +65,11 @@ class PPOSamples(ValueSamples):
 
     Attributes:
         ref_log_probs: [B] of the same actions under the reference; None without one.
+        staleness: None if the learner's weights took all decisions.
     """
 
     ref_log_probs: Tensor | None = None
+    staleness: Staleness | None = None
 
 
 class PPO(ClippedAlgorithm[PPOSamples]):
@@ -96,7 +98,9 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         t, config = trajectories, self.config
         valid = t.valid
         ref_log_probs = self._reference_log_probs(t)
-        observed = self._describe_batch(t, policy, ref_log_probs)
+        present = self._present_log_probs(t, policy)
+        old_log_probs, staleness, observed = self._correct_staleness(t, present)
+        observed |= self._describe_batch(t, present, ref_log_probs)
         rewards = t.rewards
         if ref_log_probs is not None:
             rewards = rewards + self._penalties(t, ref_log_probs, observed)
@@ -120,8 +124,8 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         returns = raw + values
         advantages = normalize(raw, valid, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
-            t.observations[:-1][valid], t.actions[valid], t.log_probs[valid], advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], ref_log_probs,
+            t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
+            t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness,
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[valid],
@@ -175,8 +179,10 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         values = policy.value(samples.observations)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
-        loss = surrogate.loss + config.value_coef * value.loss - config.entropy_coef * entropy
+        policy_loss = surrogate.loss if samples.staleness is None else samples.staleness.weights * surrogate.loss
+        loss = policy_loss + config.value_coef * value.loss - config.entropy_coef * entropy
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
+        terms |= self._stale_terms(log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
@@ -184,7 +190,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         returns = samples.returns[taken]
         value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)
         residuals = returns - values
-        observed = self._describe_update(samples, samples.ref_log_probs, taken, terms)
+        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
         observed |= {
             m.VALUE_LOSS: value.loss,
             m.VALUE_ERROR: residuals.square(),

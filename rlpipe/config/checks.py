@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rlpipe.config.fields import check_fields
-from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
+from rlpipe.config.schema import FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, declared_metrics
+from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_kind
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
 
@@ -25,6 +25,7 @@ def check(config: Config) -> None:
     _check_split(config)
     _check_backends(config)
     _check_algorithm(config)
+    _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         resolve("envs", section.name, f"{key}.name").check(section, key)
     _check_best_metric(config)
@@ -70,6 +71,16 @@ def _check_split(config: Config) -> None:
             f"{workers} workers (rollout.num_workers)."
         )
     config.algorithm.check_split(config)
+
+
+def _check_pipeline(config: Config) -> None:
+    """Checks that workers can act with weights of their own where they do not keep in step."""
+    if pipeline_kind(config) == PipelineKind.STREAM and config.rollout.inference == "server":
+        raise ConfigError(
+            "runner.pipeline is stream, where each worker acts with the newest weights when it begins a fragment, but "
+            "rollout.inference is server, which holds one version for all its workers: set rollout.inference=local, or "
+            "runner.pipeline=ahead."
+        )
 
 
 def _check_backends(config: Config) -> None:

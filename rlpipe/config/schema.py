@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from rlpipe.config.fields import Affects, check_not_empty, check_path, option
@@ -12,6 +13,16 @@ from rlpipe.metrics.dialects import DIALECTS
 from rlpipe.metrics.health import TAGS
 
 AUTO = "auto"
+
+
+class PipelineKind(StrEnum):
+    """When fragments are collected, relative to the updates that learn from them."""
+
+    SYNC = "sync"
+    AHEAD = "ahead"
+    STREAM = "stream"
+
+
 FIRST_TRAINING_SEED = 2**30
 """Training resets with seeds from here up to 2^31, evaluation with seeds below: they cannot meet."""
 _SECONDS = 1e9
@@ -110,6 +121,14 @@ class RunnerConfig:
     """Seed of every random number: weights, action noise, minibatches, resets."""
     total_timesteps: int = option(1_000_000, least=1, below=2**53, unit="environment steps")
     """Length of the run, rounded up to a whole iteration."""
+    pipeline: str = option(AUTO, choices=(AUTO, *PipelineKind), affects=_METHOD)
+    """When fragments are collected, relative to learning: ``sync``, one after the other, which alone is reproducible to
+    the bit; ``ahead``, the next iteration's while this one's are learnt, with weights that are one update older;
+    ``stream``, without a barrier, so that a slow worker costs its own share only (docs/architecture.md#pipelines).
+    ``auto`` takes the algorithm's own: ``sync`` for PPO and GRPO, ``ahead`` for SAC and RLPD."""
+    max_lag: int = option(4, least=1, below=2**16, unit="versions", affects=_METHOD)
+    """With ``pipeline=stream``, most updates between the weights that act and the update that learns from their
+    fragment. Workers that would exceed it wait."""
     val_check_interval: int = option(0, least=0, below=2**53, unit="iterations")
     """Iterations between evaluations; 0 evaluates only at the end, where every run is evaluated."""
     save_interval: int = option(10, least=1, below=2**53, unit="iterations", affects=_COURSE)

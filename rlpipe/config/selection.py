@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlpipe.config.schema import PLUGIN_KINDS, Config
+from rlpipe.config.schema import AUTO, PLUGIN_KINDS, Config, PipelineKind
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
@@ -15,6 +15,12 @@ from rlpipe.plugins import resolve
 def algorithm_class(config: Config) -> Any:
     """Returns the class that ``algorithm.name`` stands for."""
     return resolve("algorithms", config.algorithm.name, "algorithm.name")
+
+
+def pipeline_kind(config: Config) -> PipelineKind:
+    """Returns the pipeline of a run: ``runner.pipeline``, or for ``auto`` the algorithm's own."""
+    wanted = config.runner.pipeline
+    return PipelineKind(algorithm_class(config).pipeline if wanted == AUTO else wanted)
 
 
 def declared_metrics(config: Config) -> dict[str, Metric]:

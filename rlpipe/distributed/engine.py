@@ -82,12 +82,12 @@ class RayEngine:
         self._next_logger: Actor | None = None  # starting, after its predecessor was lost
         self._placement: RunPlacement | None = None
         self._rendezvous_store: Any = None  # must live as long as the learners
-        self._steps = 0  # of each environment in this incarnation
+        self._steps = [0] * self.num_workers  # of each environment in this incarnation, by rank
         self._draining: set[str] = set()
         self._last_drain_check = 0.0
 
     @property
-    def _num_workers(self) -> int:
+    def num_workers(self) -> int:
         return self._launcher.num_workers
 
     @property
@@ -107,7 +107,7 @@ class RayEngine:
     # --- starting
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
-        config, count, self._plan = self._config, self._num_workers, plan
+        config, count, self._plan = self._config, self.num_workers, plan
         self._check_numbers()
         self._placement = RunPlacement(
             self._bundles,
@@ -127,7 +127,7 @@ class RayEngine:
 
     def _check_numbers(self) -> None:
         """Raises a ConfigError if there are too few workers for what is configured."""
-        count, servers = self._num_workers, self._launcher.num_servers
+        count, servers = self.num_workers, self._launcher.num_servers
         if servers > count:
             raise ConfigError(
                 f"rollout.num_inference_servers is {servers}, but there are {count} rollout workers "
@@ -143,7 +143,7 @@ class RayEngine:
     def _make_servers(self, ready: Ready) -> None:
         """Makes the servers and waits for them: a server runs calls side by side, so later ones could overtake."""
         count = len(self._servers)
-        ranks = [range(index, self._num_workers, count) for index in range(count)]
+        ranks = [range(index, self.num_workers, count) for index in range(count)]
         self.wait(
             [server.make(self._config, ready.spec, index, ranks[index]) for index, server in enumerate(self._servers)]
         )
@@ -185,7 +185,7 @@ class RayEngine:
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
         assert self._worker_pool is not None
         self._end_stateful()
-        self._launcher.incarnation, self._steps = incarnation, 0
+        self._launcher.incarnation, self._steps = incarnation, [0] * self.num_workers
         self._next_logger = self._launcher.start_logger()  # beside the learner, because it takes seconds
         self._next_logger.load(MetricLogger.__module__, algorithm_class(self._config).__module__)
         self._launcher.start_servers()
@@ -211,7 +211,7 @@ class RayEngine:
     def cluster(self) -> dict[str, Any]:
         return {
             "mode": "ray",
-            "workers": self._num_workers,
+            "workers": self.num_workers,
             "nodes": self._cluster.describe(),
             "parts": self._locations(),
             "job": self._cluster.job(),
@@ -275,7 +275,7 @@ class RayEngine:
             if (at := actor.location(0.0)) is not None and at.node in self._draining
         ]  # fmt: skip
         if leaving:
-            self._placement.move([self._num_workers + index for index in leaving])
+            self._placement.move([self.num_workers + index for index in leaving])
             raise ActorLostError(movable[leaving[0]].planned_fault("has to leave its node, which is draining"))
 
     # --- iterating
@@ -287,16 +287,19 @@ class RayEngine:
         """
         return [server.call(InferenceServer.load, snapshot) for server in self._servers] or [snapshot]
 
-    def collect(self, snapshot: Any, stage: int) -> Any:
+    def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
         assert self._worker_pool is not None
         snapshots, seconds = self._act_with(snapshot), self._config.rollout.timeout
-        first_step, self._steps = self._steps, self._steps + self._config.rollout.horizon
+        first_steps = list(self._steps)
+        for one in range(self.num_workers) if rank is None else [rank]:
+            self._steps[one] += self._config.rollout.horizon
 
         def send(worker: Actor, rank: int) -> Any:
-            arguments = snapshots[rank % len(snapshots)], stage, first_step
+            arguments = snapshots[rank % len(snapshots)], stage, first_steps[rank]
             return worker.call_within(seconds, RolloutWorker.collect, *arguments, num_returns=2)
 
-        task = self._worker_pool.send(Task(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout"))
+        ranks = None if rank is None else [rank]
+        task = self._worker_pool.send(Task(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout", ranks=ranks))
         windows = [
             server.call(InferenceServer.window, loaded)
             for server, loaded in zip(self._servers, snapshots, strict=False)  # without servers there is one snapshot
@@ -307,11 +310,19 @@ class RayEngine:
         assert self._worker_pool is not None
         pairs, windows = self._worker_pool.gather(collection.task)
         if self._servers:
-            for rank in set(range(self._num_workers)) - set(collection.task.requests):
+            for rank in set(range(self.num_workers)) - set(collection.task.requests):
                 server = self._servers[rank % len(self._servers)]
                 self.wait([server.call(InferenceServer.release, rank)])  # else it would wait for a worker left out
             windows = [*windows, *(self.get(ref) for ref in collection.server_windows)]
         return [batch for batch, _ in pairs], [*windows, *self._worker_pool.take_losses()]
+
+    def wait_for_any(self, collections: Sequence[_Collection], refs: list[Any]) -> list[Any]:
+        assert self._worker_pool is not None
+        done = self._worker_pool.poll([collection.task for collection in collections], refs)
+        return [ref for ref in refs if ref not in done]
+
+    def is_complete(self, collection: _Collection) -> bool:
+        return not collection.task.waiting
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
         config, size = self._plan[stage].config, self._launcher.num_learners
@@ -319,7 +330,7 @@ class RayEngine:
             snapshot, window = self._learners[0].call(LearnerBase.update, stage, iteration, *batches, num_returns=2)
             return snapshot, [window]
         count = len(batches)
-        environments = config.env.train.total_num_envs // self._num_workers * count
+        environments = config.env.train.total_num_envs // self.num_workers * count
         group_size = config.algorithm.group_size or 1
         pairs = []
         for rank, learner in enumerate(self._learners):

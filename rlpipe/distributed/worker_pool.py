@@ -11,6 +11,7 @@ Nothing here knows Ray: ``WorkerFactory`` starts the actors and ``Answers`` wait
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -85,7 +86,7 @@ class _Request:
 
 @dataclass
 class Task:
-    """Task for the workers.
+    """Task for the workers, or for those of some ranks.
 
     Attributes:
         send: sends it to the worker of a rank; returns the references of its answers, the last of them small.
@@ -93,7 +94,10 @@ class Task:
         seconds: time limit of each worker.
         key: configuration key of the time limit.
         waits_for_all: True if all must answer, whatever ``rollout.min_workers`` says.
+        ranks: workers to send it to, whether present or not; None for all that are needed.
         requests: request to each worker that received it, by rank.
+        answers: object of the last reference of each worker that has answered, by rank.
+        deadlines: time by which a worker must have answered, by rank; counted from when it is first waited for.
     """
 
     send: Callable[[Actor, int], list[Any]]
@@ -101,7 +105,15 @@ class Task:
     seconds: float
     key: str
     waits_for_all: bool = False
+    ranks: Sequence[int] | None = None
     requests: dict[int, _Request] = field(default_factory=dict)
+    answers: dict[int, Any] = field(default_factory=dict)
+    deadlines: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Ranks that have not answered."""
+        return [rank for rank in self.requests if rank not in self.answers]
 
 
 class WorkerPool:
@@ -197,8 +209,8 @@ class WorkerPool:
     # --- tasks
 
     def send(self, task: Task) -> Task:
-        """Sends a task to all workers, or only to those that are present if they are enough."""
-        for rank in self._ranks_for(task):
+        """Sends a task to its workers; without ranks to all, or only to those that are present if they are enough."""
+        for rank in self._ranks_for(task) if task.ranks is None else task.ranks:
             self._send_to(rank, task)
         return task
 
@@ -223,28 +235,49 @@ class WorkerPool:
             RunError: the budget for restarts is spent.
             ActorLostError: an actor that the workers depend on is gone.
         """
-        found: dict[int, Any] = {}
-        deadlines = dict.fromkeys(task.requests, self._deadline(task, starting=self._any_absent))
-        while waiting := [rank for rank in task.requests if rank not in found]:
-            if self._may_leave_out(waiting, task, len(found)):
+        while waiting := task.waiting:
+            if self._may_leave_out(waiting, task):
                 for rank in waiting:
                     del task.requests[rank]
                 break
-            done = self._wait_for_any(waiting, task, deadlines)
-            for rank in done:
-                try:
-                    found[rank] = self._answers.get(task.requests[rank].refs[-1])
-                except CallError as error:
-                    self._recover(rank, task, error)
-                    deadlines[rank] = self._deadline(task, starting=True)
-                else:
-                    self._note_success(rank)
-            for rank in [] if done else [rank for rank in waiting if deadlines[rank] <= self._answers.now()]:
-                self._recover(rank, task, None)
-                deadlines[rank] = self._deadline(task, starting=True)
-        self._replace_leaking()
+            self.poll([task])
         ordered = sorted(task.requests)
-        return [task.requests[rank].refs for rank in ordered], [found[rank] for rank in ordered]
+        return [task.requests[rank].refs for rank in ordered], [task.answers[rank] for rank in ordered]
+
+    def poll(self, tasks: Sequence[Task], others: Sequence[Any] = ()) -> list[Any]:
+        """Waits until a worker or one of the other references answers, at most a second; replaces workers that fail.
+
+        Args:
+            tasks: tasks of the workers to wait for.
+            others: other references to wait for.
+        Returns:
+            The other references that have been answered.
+        Raises:
+            RunError: the budget for restarts is spent.
+            ActorLostError: an actor that the workers depend on is gone.
+        """
+        waiting = {task.requests[rank].refs[-1]: (task, rank) for task in tasks for rank in task.waiting}
+        for task, rank in waiting.values():
+            if rank not in task.deadlines:
+                task.deadlines[rank] = self._deadline(task, starting=self._any_absent)
+        left = min((task.deadlines[rank] for task, rank in waiting.values()), default=math.inf) - self._answers.now()
+        done = self._answers.wait([*waiting, *others], timeout=min(_LONGEST_WAIT, max(0.0, left)))
+        for ref in done:
+            if ref in waiting:
+                self._take_answer(ref, *waiting[ref])
+        for task, rank in [] if done else waiting.values():
+            if task.deadlines[rank] <= self._answers.now():
+                self._recover(rank, task, None)
+        return [ref for ref in done if ref not in waiting]
+
+    def _take_answer(self, ref: Any, task: Task, rank: int) -> None:
+        try:
+            task.answers[rank] = self._answers.get(ref)
+        except CallError as error:
+            self._recover(rank, task, error)
+        else:
+            self._note_success(rank)
+            self._replace_if_leaking(rank)
 
     @property
     def _any_absent(self) -> bool:
@@ -253,16 +286,10 @@ class WorkerPool:
     def _deadline(self, task: Task, *, starting: bool) -> float:
         return self._answers.now() + task.seconds + self._config.cluster.start_timeout * starting
 
-    def _may_leave_out(self, waiting: Sequence[int], task: Task, answered: int) -> bool:
+    def _may_leave_out(self, waiting: Sequence[int], task: Task) -> bool:
         """True if enough workers have answered and all others have failed and not recovered."""
-        enough = not task.waits_for_all and answered >= self._required
+        enough = not task.waits_for_all and len(task.answers) >= self._required
         return enough and all(self._members[rank].failures > 0 for rank in waiting)
-
-    def _wait_for_any(self, waiting: Sequence[int], task: Task, deadlines: dict[int, float]) -> list[int]:
-        """Returns the ranks that have answered; empty if none has until the next look at the deadlines."""
-        ranks = {task.requests[rank].refs[-1]: rank for rank in waiting}
-        left = min(deadlines[rank] for rank in waiting) - self._answers.now()
-        return [ranks[ref] for ref in self._answers.wait(list(ranks), timeout=min(_LONGEST_WAIT, max(0.0, left)))]
 
     def _note_success(self, rank: int) -> None:
         member = self._members[rank]
@@ -285,6 +312,7 @@ class WorkerPool:
     def _recover(self, rank: int, task: Task, error: CallError | None) -> None:
         """Gives the task of a worker that failed to its replacement."""
         member = self._members[rank]
+        task.deadlines[rank] = self._deadline(task, starting=True)
         if task.requests[rank].life != member.life:  # it was already replaced because of another task
             self._send_to(rank, task)
             return
@@ -333,20 +361,19 @@ class WorkerPool:
             environments = self._config.env.train.total_num_envs // len(self._members)
             self._unreported_losses.observe(m.DISCARDED_TRAJECTORIES, environments)
 
-    def _replace_leaking(self) -> None:
-        """Replaces workers that hold more memory than ``rollout.max_memory``."""
-        limit = self._config.rollout.max_memory
+    def _replace_if_leaking(self, rank: int) -> None:
+        """Replaces a worker, which is idle, if it holds more memory than ``rollout.max_memory``."""
+        limit, actor = self._config.rollout.max_memory, self._members[rank].actor
         if limit is None:
             return
-        refs = {rank: member.actor.memory() for rank, member in enumerate(self._members) if not member.absent}
-        for rank, ref in refs.items():
-            try:
-                held = self._answers.get(ref, timeout=_MEMORY_SECONDS)
-            except (CallError, TimeoutError):
-                continue  # the next task will show what is wrong
-            if held > limit * _GIB:
-                what = f"held {held / _GIB:.2f} GiB, more than rollout.max_memory={limit:g}"
-                self._replace(rank, self._members[rank].actor.planned_fault(what))
+        try:
+            held = self._answers.get(actor.memory(), timeout=_MEMORY_SECONDS)
+        except (CallError, TimeoutError):
+            return  # the next task will show what is wrong
+        if held > limit * _GIB:
+            self._replace(
+                rank, actor.planned_fault(f"held {held / _GIB:.2f} GiB, more than rollout.max_memory={limit:g}")
+            )
 
     def evacuate(self, nodes: Collection[str], move: Callable[[Sequence[int]], None]) -> None:
         """Replaces the workers on draining nodes.

@@ -104,6 +104,34 @@ def ppo_policy_loss(
     )
 
 
+class BehaviourWeights(NamedTuple):
+    """Importance weights of decisions that an older policy took, each [B].
+
+    Attributes:
+        weights: pi_proximal / pi_behaviour; 0 where the decision is left out.
+        kept: 1.0 where the decision is learnt from.
+    """
+
+    weights: Tensor
+    kept: Tensor
+
+
+def behaviour_weights(proximal_log_probs: Tensor, behaviour_log_probs: Tensor, *, limit: float) -> BehaviourWeights:
+    """Weights with which decoupled PPO multiplies the clipped surrogate, whose ratio is then taken with respect to the
+    proximal policy. Hilton, Cobbe and Schulman 2021, arXiv:2110.00641, equation 2.
+
+    A decision whose weight exceeds the limit is left out, because it says little and would dominate the batch.
+
+    Args:
+        proximal_log_probs: [B] under the policy that bounds the update, nats.
+        behaviour_log_probs: [B] under the policy that took the decision, nats.
+        limit: largest weight.
+    """
+    weights = torch.exp(proximal_log_probs - behaviour_log_probs)
+    kept = (weights <= limit).to(weights.dtype)
+    return BehaviourWeights(torch.where(weights <= limit, weights, 0.0), kept)
+
+
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, *, value_clip: float | None = None
 ) -> ValueLoss:

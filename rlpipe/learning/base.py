@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.config.schema import AUTO, Config, Stage
-from rlpipe.config.selection import algorithm_class, declared_metrics
+from rlpipe.config.schema import AUTO, Config, PipelineKind, Stage
+from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_kind
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.learning.shares import Share
@@ -49,7 +49,7 @@ class LearnerBase(ABC):
         threads = config.learner.num_threads
         if isinstance(threads, str):
             threads = len(os.sched_getaffinity(0))
-            if algorithm_class(config).ahead:
+            if pipeline_kind(config) != PipelineKind.SYNC:
                 threads //= 2  # workers collect meanwhile
             threads = max(1, threads // num_learners)
         self._threads = threads
@@ -170,6 +170,12 @@ class LearnerBase(ABC):
         lags = self._version - 1 - versions
         window.observe(m.POLICY_LAG, lags, weights=decisions)
         window.observe(m.POLICY_LAG_MAX, lags)
+        kind = pipeline_kind(self._config)
+        if kind != PipelineKind.SYNC:
+            trajectories = np.concatenate([batch.trajectories() for batch in batches])[columns]
+            largest = 1 if kind == PipelineKind.AHEAD else self._config.runner.max_lag
+            for lag in range(largest + 1):
+                window.observe(m.DATA_STALENESS.member(str(lag)), lags == lag, weights=trajectories)
 
     def _now(self) -> float:
         """Returns a time in seconds, after the device has finished its work."""

@@ -48,12 +48,15 @@ from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 _BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
 
 
-def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Share | None = None) -> Trajectories:
+def join(
+    batches: Sequence[TrajectoryBatch], device: torch.device, version: int, own: Share | None = None
+) -> Trajectories:
     """Joins the fragments of several workers along N, and copies them to the device.
 
     Args:
         batches: fragments in the order of the workers' ranks
         device: device of the result
+        version: version of the learner's weights
         own: share of the environments to take; None for all
     """
     envs = [batch.rewards.shape[1] for batch in batches]
@@ -79,6 +82,9 @@ def join(batches: Sequence[TrajectoryBatch], device: torch.device, own: Share | 
         final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
         first=own.first,
         environments=own.environments,
+        lags=torch.tensor(
+            np.repeat([version - batch.policy_version for batch in batches], envs)[first:last], device=device
+        ),
     )
 
 
@@ -170,7 +176,7 @@ class Learner(LearnerBase):
         marks = [self._now()]
         with torch.no_grad():
             own = self._share(batches, fragments)
-            trajectories = join(batches, self._device, own)
+            trajectories = join(batches, self._device, self._version, own)
             marks.append(self._now())
             with self._autocast():  # as in the loss, so that differences come from the policy alone
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)

@@ -27,6 +27,10 @@ class Engine(Protocol):
     side_by_side: bool
     """True if it collects while it learns."""
 
+    @property
+    def num_workers(self) -> int:
+        """Number of rollout workers."""
+
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until every simulator is ready."""
 
@@ -51,8 +55,8 @@ class Engine(Protocol):
         Rollout workers drop their episodes and begin new ones. There is no logger until ``start_logger``.
         """
 
-    def collect(self, snapshot: Ref, stage: int) -> Ref:
-        """Asks every worker for a fragment; returns the collection."""
+    def collect(self, snapshot: Ref, stage: int, rank: int | None = None) -> Ref:
+        """Asks every worker for a fragment, or the worker of one rank; returns the collection."""
 
     def gather(self, collection: Ref) -> tuple[list[Ref], list[Ref]]:
         """Waits for a collection.
@@ -60,6 +64,16 @@ class Engine(Protocol):
         Returns:
             Batches and windows in the order of the workers' ranks; a window more if something was lost on the way.
         """
+
+    def wait_for_any(self, collections: Sequence[Ref], refs: list[Ref]) -> list[Ref]:
+        """Waits until a collection is complete or a reference has been answered, and replaces workers that fail.
+
+        Returns:
+            The references that have not been answered.
+        """
+
+    def is_complete(self, collection: Ref) -> bool:
+        """True if ``gather`` need not wait for a collection, as of the last ``wait_for_any``."""
 
     def update(self, batches: list[Ref], stage: int, iteration: int) -> tuple[Ref, list[Ref]]:
         """Learns from batches; returns the new snapshot and the windows of all learners."""

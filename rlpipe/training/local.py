@@ -28,13 +28,13 @@ class LocalEngine:
     _learner: LearnerBase
     _logger: MetricLogger
     _opened = False
-    _steps = 0  # of each environment
 
     def __init__(self, config: Config) -> None:
         """Takes the configuration of the run."""
         self._config = config
-        self._num_workers = number_of_workers(config, 1)
+        self.num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
+        self._steps = [0] * self.num_workers  # of each environment, by rank
 
     def repaired_faults(self) -> list[Fault]:
         return []  # whatever fails here ends the run
@@ -49,7 +49,7 @@ class LocalEngine:
         raise NotImplementedError  # everything runs in this process, so no actor can be lost on its own
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
-        count, self._plan = self._num_workers, plan
+        count, self._plan = self.num_workers, plan
         self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
         return self._workers[0].ready()
 
@@ -66,18 +66,26 @@ class LocalEngine:
     def cluster(self) -> dict[str, Any]:
         return {
             "mode": "local",
-            "workers": self._num_workers,
+            "workers": self.num_workers,
             "nodes": [{"host": platform.node(), "cpus": len(os.sched_getaffinity(0))}],
         }
 
-    def collect(self, snapshot: Any, stage: int) -> Any:
-        first_step, self._steps = self._steps, self._steps + self._config.rollout.horizon
-        pairs = [worker.collect(snapshot, stage, first_step) for worker in self._workers]
+    def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
+        pairs = []
+        for one in range(self.num_workers) if rank is None else [rank]:
+            pairs.append(self._workers[one].collect(snapshot, stage, self._steps[one]))
+            self._steps[one] += self._config.rollout.horizon
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
     def gather(self, collection: Any) -> tuple[list[Any], list[Any]]:
         batches, windows = collection
         return batches, windows
+
+    def wait_for_any(self, collections: Sequence[Any], refs: list[Any]) -> list[Any]:  # noqa: ARG002 - of every engine
+        return []
+
+    def is_complete(self, collection: Any) -> bool:  # noqa: ARG002 - of every engine
+        return True
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
         snapshot, window = self._learner.update(stage, iteration, *batches)

@@ -55,7 +55,7 @@ class TrainingLoop:
         self._algorithm = algorithm_class(config)
         self._plan = plan
         self._engine = engine
-        self._pipeline = make_pipeline(self._algorithm, engine, plan)
+        self._pipeline = make_pipeline(config, engine, plan)
         self._terminal = list(terminal)
         self._interruption = interruption
         self._done = done
@@ -100,7 +100,7 @@ class TrainingLoop:
             batches, windows = pipeline.next(snapshot, iteration)
         with clock(m.UPDATE):
             snapshot, learnt = engine.update(batches, stage, iteration)
-            engine.wait(learnt)
+            pipeline.wait(learnt)
         if not self._algorithm.collects and engine.learner_is_finished():
             self._total = iteration
         interval = self._config.runner.val_check_interval

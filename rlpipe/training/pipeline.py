@@ -1,20 +1,25 @@
 """Pipelines: when fragments are collected, relative to the updates that learn from them.
 
 A pipeline is asked for the fragments of one iteration after another. It knows which stage each iteration belongs to and
-which weights act, and nothing about what a fragment contains.
+which weights act, and nothing about what a fragment contains. An iteration learns from as many fragments as there are
+workers, so each has the same number of steps whatever the pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from rlpipe.config.schema import Stage
+from rlpipe.config.schema import Config, PipelineKind, Stage
+from rlpipe.config.selection import algorithm_class, pipeline_kind
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
 from rlpipe.training.engine import Engine, Ref
 
 
 class Fragments(NamedTuple):
-    """References to the results of one collection.
+    """References to the results of one or several collections.
 
     Attributes:
         batches: one trajectory batch for each fragment, in the order of the workers' ranks
@@ -36,12 +41,15 @@ class Pipeline(Protocol):
             iteration: number of the iteration, counted from 1
         """
 
+    def wait(self, refs: list[Ref]) -> None:
+        """Waits for the references of an update, and keeps the workers collecting meanwhile."""
+
     @property
     def collecting(self) -> bool:
         """True while workers collect for a later iteration."""
 
     def settle(self) -> None:
-        """Waits for a collection in progress, so that the workers are free for something else."""
+        """Waits for all collections in progress, so that the workers are free for something else."""
 
 
 class SyncPipeline:
@@ -54,6 +62,9 @@ class SyncPipeline:
 
     def next(self, snapshot: Ref, iteration: int) -> Fragments:
         return Fragments(*self._engine.gather(self._engine.collect(snapshot, stage_at(self._plan, iteration))))
+
+    def wait(self, refs: list[Ref]) -> None:
+        self._engine.wait(refs)
 
     collecting = False
 
@@ -81,6 +92,9 @@ class AheadPipeline:
             self._in_progress = self._engine.collect(snapshot, stage_at(self._plan, iteration + 1))
         return fragments
 
+    def wait(self, refs: list[Ref]) -> None:
+        self._engine.wait(refs)
+
     @property
     def collecting(self) -> bool:
         return self._in_progress is not None and self._complete is None
@@ -90,11 +104,124 @@ class AheadPipeline:
             self._complete = Fragments(*self._engine.gather(self._in_progress))
 
 
+@dataclass(frozen=True)
+class _Collection:
+    """One worker's collection of one fragment.
+
+    Attributes:
+        rank: rank of the worker
+        since: iteration that was assembled or learnt when it began, which tells the version of the acting weights
+        ref: the engine's reference
+    """
+
+    rank: int
+    since: int
+    ref: Ref
+
+
+class StreamPipeline:
+    """Collects without a barrier: each worker begins its next fragment as soon as it has finished one.
+
+    An iteration takes the oldest complete fragments. A slow worker therefore costs its own share only, up to a bound on
+    the lag, which is the number of updates between the weights that acted and those that learn: a fragment that would
+    exceed it later is waited for, and no worker begins one that could not be learnt from in time.
+    """
+
+    def __init__(self, engine: Engine, plan: Sequence[Stage], max_lag: int) -> None:
+        """Takes the engine that collects, the stages of the run, and the largest lag, at least 1."""
+        self._engine = engine
+        self._plan = plan
+        self._max_lag = max_lag
+        self._size = engine.num_workers
+        self._in_progress: list[_Collection] = []
+        self._complete: list[_Collection] = []  # by the iteration in which they began
+        self._snapshot: Ref = None
+        self._iteration = 0
+        self._next_update = 0  # earliest iteration that can still learn from a fragment
+
+    def next(self, snapshot: Ref, iteration: int) -> Fragments:
+        self._snapshot, self._iteration, self._next_update = snapshot, iteration, iteration
+        while not self._can_take():
+            self._begin_fragments()
+            self._await([])
+        taken, self._complete = self._complete[: self._size], self._complete[self._size :]
+        self._next_update = iteration + 1
+        self._begin_fragments()
+        return self._fragments(sorted(taken, key=lambda one: (one.rank, one.since)))
+
+    def _fragments(self, taken: Sequence[_Collection]) -> Fragments:
+        gathered = [self._engine.gather(one.ref) for one in taken]
+        waiting = MetricWindow()
+        waiting.observe(m.QUEUE_DEPTH, len(self._complete))
+        return Fragments(
+            [ref for refs, _ in gathered for ref in refs], [waiting, *(ref for _, refs in gathered for ref in refs)]
+        )
+
+    def _can_take(self) -> bool:
+        """True if there are enough complete fragments, and all others can still be learnt from in time."""
+        if len(self._complete) < self._size:
+            return False
+        left = [*self._complete[self._size :], *self._in_progress]
+        return all(
+            sum(one.since + self._max_lag <= latest for one in left) <= self._size * (latest - self._iteration)
+            for latest in range(self._iteration, self._iteration + self._max_lag)
+        )
+
+    def _begin_fragments(self) -> None:
+        """Starts a fragment on every idle worker, as long as there is an update that can learn from it in time."""
+        stage = stage_at(self._plan, self._iteration)
+        if self._next_update > self._plan[stage].until:  # fragments of the next stage have its settings
+            stage += 1
+        if stage == len(self._plan):
+            return
+        last = min(self._plan[stage].until, self._iteration + self._max_lag)
+        room = self._size * (last - self._next_update + 1) - len(self._complete) - len(self._in_progress)
+        busy = {one.rank for one in self._in_progress}
+        idle = sorted(set(range(self._size)) - busy, key=self._waiting_fragments)
+        for rank in idle[: max(0, room)]:
+            ref = self._engine.collect(self._snapshot, stage, rank)
+            self._in_progress.append(_Collection(rank, self._iteration, ref))
+
+    def _waiting_fragments(self, rank: int) -> int:
+        return sum(one.rank == rank for one in self._complete)
+
+    def _await(self, refs: list[Ref]) -> list[Ref]:
+        """Waits until a fragment is complete or a reference is answered; returns the references that are not."""
+        refs = self._engine.wait_for_any([one.ref for one in self._in_progress], refs)
+        done = [one for one in self._in_progress if self._engine.is_complete(one.ref)]
+        self._in_progress = [one for one in self._in_progress if one not in done]
+        self._complete = sorted([*self._complete, *done], key=lambda one: one.since)
+        return refs
+
+    def wait(self, refs: list[Ref]) -> None:
+        pending = refs
+        while pending and self._in_progress:
+            pending = self._await(pending)
+            if pending:  # else newer weights are at hand
+                self._begin_fragments()
+        self._engine.wait(refs)
+
+    @property
+    def collecting(self) -> bool:
+        return bool(self._in_progress)
+
+    def settle(self) -> None:
+        while self._in_progress:
+            self._await([])
+
+
 class NoCollection:
     """Supplies nothing: for an algorithm that learns from what it has, such as demonstrations."""
 
+    def __init__(self, engine: Engine) -> None:
+        """Takes the engine that learns."""
+        self._engine = engine
+
     def next(self, snapshot: Ref, iteration: int) -> Fragments:  # noqa: ARG002 - the arguments of every pipeline
         return Fragments([], [])
+
+    def wait(self, refs: list[Ref]) -> None:
+        self._engine.wait(refs)
 
     collecting = False
 
@@ -102,11 +229,14 @@ class NoCollection:
         """Does nothing."""
 
 
-def make_pipeline(algorithm: Any, engine: Engine, plan: Sequence[Stage]) -> Pipeline:
-    """Returns the pipeline that an algorithm class asks for."""
-    if not algorithm.collects:
-        return NoCollection()
-    return (AheadPipeline if algorithm.ahead else SyncPipeline)(engine, plan)
+def make_pipeline(config: Config, engine: Engine, plan: Sequence[Stage]) -> Pipeline:
+    """Returns the pipeline that a configuration asks for."""
+    if not algorithm_class(config).collects:
+        return NoCollection(engine)
+    kind = pipeline_kind(config)
+    if kind == PipelineKind.STREAM:
+        return StreamPipeline(engine, plan, config.runner.max_lag)
+    return (AheadPipeline if kind == PipelineKind.AHEAD else SyncPipeline)(engine, plan)
 
 
 def stage_at(plan: Sequence[Stage], iteration: int) -> int:

@@ -319,9 +319,9 @@ class TestPortion:
 def test_a_share_of_a_batch_keeps_its_successors_and_where_it_stands(tmp_path):
     _, _, iterations = collected(run_config(tmp_path, PPO), 2)
     batches = iterations[1]
-    whole = join(batches, torch.device("cpu"))
+    whole = join(batches, torch.device("cpu"), 0)
     half = share_of_learner(1, 2, workers=3, environments=12)
-    part = join([batches[worker] for worker in half.workers], torch.device("cpu"), half)
+    part = join([batches[worker] for worker in half.workers], torch.device("cpu"), 0, half)
     assert torch.equal(part.rewards, whole.rewards[:, 6:])
     assert torch.equal(part.positions(), whole.positions()[:, 6:])
     successors = torch.full((*whole.rewards.shape, 4), torch.nan)

@@ -172,7 +172,7 @@ def update(inputs: dict[str, Any], dtype: type) -> Observed:
     algorithm, policy, observations = ppo(**inputs["algorithm"]), Table(), DeviceObservations(ALL)
     algorithm.begin(Reference())
     collected = [fragment(worker, envs, dtype) for worker, envs in enumerate(inputs["workers"])]
-    trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
+    trajectories = join([batch for batch, _ in collected], torch.device("cpu"), 0)
     samples, observed = algorithm.prepare(trajectories, policy)
     observations.add(observed)
     policy.learning = True
@@ -284,7 +284,7 @@ def groups(inputs: dict[str, Any], dtype: type) -> Observed:
     size = len(numbers) // len(set(numbers))
     assert all(len(set(numbers[first : first + size])) == 1 for first in range(0, len(numbers), size))
     observations = DeviceObservations(ALL)
-    trajectories = join([batch for batch, _ in collected], torch.device("cpu"))
+    trajectories = join([batch for batch, _ in collected], torch.device("cpu"), 0)
     samples, observed = GRPO(GRPO.Config(name="grpo", group_size=size)).prepare(trajectories, Table())
     observations.add(observed)
     return [*(episodes for _, episodes in collected), reduced(observations)], samples

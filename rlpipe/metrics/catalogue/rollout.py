@@ -10,6 +10,7 @@ from rlpipe.metrics.catalogue.conditions import (
     NEEDS_KL_PENALTY,
     NEEDS_REFERENCE,
     NEEDS_SERVERS,
+    NEEDS_STREAM,
     NEEDS_TOKENS,
     VALUE_BASED,
 )
@@ -308,7 +309,8 @@ POLICY_LAG_MAX = observed(
 )
 DATA_STALENESS = observed(
     "rollout/data_staleness/{name}", Mean, "fraction", tier="extension", needs=NEEDS_ASYNC,
-    meaning="Share of trajectories in the batch whose weights are as many versions old as the name says.",
+    meaning="Share of trajectories in the batch whose weights are as many versions old as the name says; an episode "
+            "that spans fragments is a trajectory in each.",
     formula="mean_j [learner's version - version_j = name]",
 )
 DISCARDED_TRAJECTORIES = observed(
@@ -318,8 +320,8 @@ DISCARDED_TRAJECTORIES = observed(
     rules=(Rule("many", "warn", Holds("{rollout/discarded_trajectories} <= 0.2*{env/num_trajectories}"), sustained=5),),
 )
 QUEUE_DEPTH = observed(
-    "rollout/queue_depth", Sum, "trajectories", needs=NEEDS_ASYNC,
-    meaning="Trajectories waiting between rollout workers and learner after a batch was taken.",
+    "rollout/queue_depth", Sum, "fragments", needs=NEEDS_STREAM,
+    meaning="Complete fragments waiting between rollout workers and learner after those of an iteration were taken.",
     formula="length of the queue after the batch was taken",
     rules=(Rule("growing", "warn", Avoid("up", 20)),),
 )

@@ -424,23 +424,23 @@ ADVANTAGES_NORM_MIN = reading(
     formula="min_i A_i",
 )
 PROXIMAL_RATIO = observed(
-    "train/actor/proximal_ratio", Mean, "ratio", tier="extension", algorithms=VALUE_BASED, needs=NEEDS_PROXIMAL,
+    "train/actor/proximal_ratio", Mean, "ratio", tier="extension", algorithms=CLIPPED, needs=NEEDS_PROXIMAL,
     meaning="Mean ratio of the policy being trained to the proximal policy.",
     formula="mean_i pi_new(a_i) / pi_prox(a_i)",
 )
 CLIPPED_PROXIMAL_RATIO = observed(
-    "train/actor/clipped_proximal_ratio", Mean, "ratio", tier="extension", algorithms=VALUE_BASED, needs=NEEDS_PROXIMAL,
+    "train/actor/clipped_proximal_ratio", Mean, "ratio", tier="extension", algorithms=CLIPPED, needs=NEEDS_PROXIMAL,
     meaning="Mean ratio of the policy being trained to the proximal policy, after clamping.",
     formula="mean_i clip(pi_new(a_i) / pi_prox(a_i))",
 )
 PROXIMAL_APPROX_KL = observed(
-    "train/actor/proximal_approx_kl", Mean, "nats per decision", tier="extension", algorithms=VALUE_BASED,
+    "train/actor/proximal_approx_kl", Mean, "nats per decision", tier="extension", algorithms=CLIPPED,
     needs=NEEDS_PROXIMAL,
     meaning="How far the policy moved from the proximal policy, by the plain estimator (k1), which can be negative.",
     formula="mean_i ln pi_prox(a_i) - ln pi_new(a_i)",
 )
 BEHAV_APPROX_KL = observed(
-    "train/actor/behav_approx_kl", Mean, "nats per decision", tier="extension", algorithms=VALUE_BASED,
+    "train/actor/behav_approx_kl", Mean, "nats per decision", tier="extension", algorithms=CLIPPED,
     needs=NEEDS_PROXIMAL,
     meaning="How stale the data is: distance of the proximal policy from the one that collected it, by the plain "
             "estimator (k1).",
@@ -448,7 +448,7 @@ BEHAV_APPROX_KL = observed(
     rules=(Rule("stale", "warn", Band(high=0.05), sustained=5),),
 )
 BEHAV_CLIP_FRACTION = observed(
-    "train/actor/behav_clip_fraction", Mean, "fraction", tier="extension", algorithms=VALUE_BASED, needs=NEEDS_PROXIMAL,
+    "train/actor/behav_clip_fraction", Mean, "fraction", tier="extension", algorithms=CLIPPED, needs=NEEDS_PROXIMAL,
     meaning="Share of decisions left out because their weight exceeds the threshold.",
     formula="1 - kept / valid decisions",
     rules=(Rule("high", "warn", Band(high=0.2), sustained=5),),
