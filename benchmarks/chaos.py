@@ -64,7 +64,7 @@ class Hit:
         return int((self.event or {"data": {}})["data"].get("discarded", 0))
 
 
-def configuration(folder: Path) -> Config:
+def configuration(folder: Path, pipeline: str) -> Config:
     """PPO on a task that is learnt in a minute or two; two workers and a learner, each on a CPU of its own."""
     return load_config(
         {
@@ -76,6 +76,7 @@ def configuration(folder: Path) -> Config:
             "evaluation": {"episodes": 32},
             "cluster": {"cpus_per_worker": 1, "cpus_per_learner": 1},
             "runner": {
+                "pipeline": pipeline,
                 "total_timesteps": 100_000_000,
                 "save_interval": 5,
                 "max_recoveries": 10_000,
@@ -144,13 +145,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pipeline", default="sync", help="as in runner.pipeline")
     arguments = parser.parse_args()
     chance, console, hits = random.Random(arguments.seed), Console(width=100), []
     console.print(f"{len(os.sched_getaffinity(0))} cores, {platform.processor() or platform.machine()}, Python "
-                  f"{platform.python_version()}, Ray {ray.__version__}, seed {arguments.seed}")  # fmt: skip
+                  f"{platform.python_version()}, Ray {ray.__version__}, seed {arguments.seed}, pipeline {arguments.pipeline}")  # fmt: skip
     with tempfile.TemporaryDirectory() as temporary, simulated(nodes=4, cpus=1) as cluster:
         folder = Path(temporary)
-        run = Run(configuration(folder), folder, cluster.address)
+        run = Run(configuration(folder, arguments.pipeline), folder, cluster.address)
         try:
             run.until(lambda: len(run.rows()) > 10)
             ends = time.monotonic() + 60 * arguments.minutes
@@ -186,7 +188,7 @@ def main() -> int:
         f"environment steps, {ended:,} of them in whole episodes; success {first:.3f} in the first ten iterations, "
         f"{last:.3f} in the last ten; exit code {code}; {len(orphans)} processes left"
     )
-    steps = len(rows) * configuration(Path()).steps_per_iteration
+    steps = rows[-1]["total_timesteps"]
     return int(claimed != steps or ended > steps or bool(orphans) or last <= first or code != 130)
 
 

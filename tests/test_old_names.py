@@ -66,3 +66,9 @@ def test_a_backend_with_the_old_name_is_still_found(tmp_path, monkeypatch):
     with pytest.warns(FutureWarning, match=r"old_backend\.Old defines how_to_look"):
         backend = resolve("backends", "old_backend:Old", "runner.logger.logger_backends")
     assert backend.view_command(None, tmp_path, "mine") == "show mine"
+
+
+def test_an_algorithm_that_collected_ahead_still_does():
+    with pytest.warns(FutureWarning, match="defines ahead, which is now called pipeline"):
+        mine = type("Mine", (OnPolicyAlgorithm,), {"ahead": True})
+    assert mine.pipeline == "ahead"

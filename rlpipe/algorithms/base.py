@@ -297,7 +297,9 @@ class Algorithm(ABC):
     def __init_subclass__(cls) -> None:
         """Accepts the old names of hooks."""
         super().__init_subclass__()
-        accept_old_names(cls, {"observe": "measure", "shown": "console_metrics"})
+        accept_old_names(cls, {"observe": "measure", "shown": "console_metrics", "ahead": "pipeline"})
+        if isinstance(cls.pipeline, bool):  # the meaning of ``ahead``
+            cls.pipeline = PipelineKind.AHEAD if cls.pipeline else PipelineKind.SYNC
 
 
 class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):

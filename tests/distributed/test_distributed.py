@@ -100,6 +100,35 @@ class TestARunOnRay:
         assert [(row["iteration"], row["total_timesteps"]) for row in rows] == [(n, 64 * n) for n in (1, 2, 3, 4)]
 
 
+def test_collecting_ahead_gives_the_same_numbers_on_ray_as_in_one_process(tmp_path):
+    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.val_check_interval=2")
+    config = scripted(tmp_path, *options, "runner.pipeline=ahead")
+    here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
+    assert without_timings(here) == without_timings(on_ray)
+    assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
+
+
+def test_a_stream_is_whole_whatever_its_workers_speeds_and_its_slow_worker_does_not_hold_it_up(tmp_path):
+    train = {
+        "name": "tests.helpers.simulators:Uneven", "total_num_envs": 4, "script": SCRIPT, "folder": str(tmp_path),
+        "slow_seconds": 0.05, "step_seconds": 0.002,
+    }  # fmt: skip
+    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.pipeline=stream")
+    env = {"train": train, "eval": {"slow_seconds": 0.0, "step_seconds": 0.0}}
+    run = rlpipe.train(scripted(tmp_path, *options, "runner.total_timesteps=1024", env=env)).directory
+    rows = lines(run, "metrics.jsonl")
+    assert [row["total_timesteps"] for row in rows] == [64 * n for n in range(1, 17)]
+    for row in rows:
+        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
+        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
+    lags = [row["metrics"]["rollout/policy_lag_max"] for row in rows]
+    assert 1 < max(lags) <= 4
+    steps = {
+        worker: max(row["step"] for row in lines(run, "episodes.jsonl") if row["worker"] == worker) for worker in (0, 1)
+    }
+    assert max(steps.values()) > 3 * min(steps.values())
+
+
 @pytest.mark.soak
 def test_one_worker_on_ray_gives_the_same_numbers_as_in_one_process(tmp_path):
     config = scripted(tmp_path, "rollout.num_workers=1", "runner.val_check_interval=2")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from rlpipe.envs.base import SingleEnv
-from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlpipe.envs.base import NextSeed, SingleEnv
+from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 
 
 class Unnumbered(Scripted):
@@ -46,3 +50,26 @@ class Race(Scripted):
 
 
 RACE = {"train": {"name": "tests.helpers.simulators:Race", "total_num_envs": 6}}
+
+
+@dataclass(frozen=True)
+class UnevenConfig(ScriptedConfig):
+    """Options of simulators of which one is slow."""
+
+    folder: str = ""
+    """Where the first simulator leaves a note, so that all others know that they are not the slow one."""
+    slow_seconds: float = 0.0
+    """Time that each step of the slow simulator takes."""
+
+
+class Uneven(Scripted):
+    """The scripted simulator; the first one that is made in a run is slow."""
+
+    Config = UnevenConfig
+
+    @classmethod
+    def make(cls, config: UnevenConfig, num_envs: int, next_seed: NextSeed) -> Scripted:
+        with contextlib.suppress(FileExistsError):
+            Path(config.folder, "slow").touch(exist_ok=False)
+            config = replace(config, step_seconds=config.slow_seconds)
+        return super().make(config, num_envs, next_seed)

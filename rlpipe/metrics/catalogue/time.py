@@ -278,7 +278,8 @@ WORKERS_EXPECTED = observed(
 )
 WORKERS_REPORTING = observed(
     "time/workers_reporting", Sum, "workers", tier="core",
-    meaning="Rollout workers whose fragments are in this iteration.",
+    meaning="Rollout workers whose fragments are in this iteration; with runner.pipeline=stream, a worker counts once "
+            "for each of its fragments.",
     formula="count",
     rules=(Rule("missing", "critical", Holds("{time/workers_reporting} == {time/workers_expected}")),),
 )
