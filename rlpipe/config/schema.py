@@ -122,9 +122,9 @@ class RunnerConfig:
     total_timesteps: int = option(1_000_000, least=1, below=2**53, unit="environment steps")
     """Length of the run, rounded up to a whole iteration."""
     pipeline: str = option(AUTO, choices=(AUTO, *PipelineKind), affects=_METHOD)
-    """When fragments are collected, relative to learning: ``sync``, one after the other, which alone is reproducible to
-    the bit; ``ahead``, the next iteration's while this one's are learnt, with weights that are one update older;
-    ``stream``, without a barrier, so that a slow worker costs its own share only (docs/architecture.md#pipelines).
+    """When fragments are collected, relative to learning: ``sync``, one after the other; ``ahead``, the next
+    iteration's while this one's are learnt, with weights that are one update older; ``stream``, without a barrier, so
+    that a slow worker costs its own share only, but no two runs are equal (docs/architecture.md#pipelines).
     ``auto`` takes the algorithm's own: ``sync`` for PPO and GRPO, ``ahead`` for SAC and RLPD."""
     max_lag: int = option(4, least=1, below=2**16, unit="versions", affects=_METHOD)
     """With ``pipeline=stream``, most updates between the weights that act and the update that learns from their
