@@ -35,18 +35,30 @@ class ScenePhysics:
     """Takes the place of the one PhysX system: steps the systems of all active scenes, and knows what is outdated.
 
     Attributes:
+        systems: PhysX system by scene.
         active: scenes that are stepped and written to; the others keep their state.
-        version: changes with the state of any scene; values read under an older version are outdated.
-        adoptions: by scene, number of times its objects were exchanged.
+        gathered: values [K, ...] read since the state of a scene last changed, by the object's id and their name.
+        drives: bound methods of joints by scene; they last as long as the scene's objects.
     """
 
     def __init__(self, systems: Sequence[Any]) -> None:
         """Takes the PhysX system of each scene."""
         self.systems = list(systems)
         self.active = list(range(len(self.systems)))
-        self.version = 0
-        self.adoptions = [0] * len(self.systems)
-        self._contacts: tuple[int, list[list[Contact]]] = (-1, [])
+        self.gathered: dict[tuple[int, str], NDArray[Any]] = {}
+        self.drives: list[dict[tuple[Any, ...], list[Callable[[float], None]]]] = [{} for _ in systems]
+        self._contacts: list[list[Contact]] | None = None
+
+    def outdate(self) -> None:
+        """Forgets what was read; for whoever changes the state of a scene."""
+        self.gathered.clear()
+        self._contacts = None
+
+    def exchange(self, scene: int, system: Any) -> None:
+        """Takes the system of a scene that was built anew."""
+        self.systems[scene] = system
+        self.drives[scene] = {}
+        self.outdate()
 
     @property
     def timestep(self) -> float:
@@ -61,7 +73,7 @@ class ScenePhysics:
 
     def step(self) -> None:
         """Advances the active scenes by one physics step."""
-        self.version += 1
+        self.outdate()
         for scene in self.active:
             self.systems[scene].step()
 
@@ -70,11 +82,10 @@ class ScenePhysics:
         raise NotImplementedError("the task or its robot reads PhysX's contacts directly")
 
     def contacts(self) -> list[list[Contact]]:
-        """Contacts by scene, read once per version: (first body, second body, contact)."""
-        if self._contacts[0] != self.version:
-            found = [[(*contact.bodies, contact) for contact in system.get_contacts()] for system in self.systems]
-            self._contacts = self.version, found
-        return self._contacts[1]
+        """Contacts by scene: (first body, second body, contact)."""
+        if self._contacts is None:
+            self._contacts = [[(*contact.bodies, contact) for contact in one.get_contacts()] for one in self.systems]
+        return self._contacts
 
 
 Contact = tuple[Any, Any, Any]
@@ -111,12 +122,11 @@ def read(struct: Any, name: str, values: Callable[[], NDArray[Any]]) -> torch.Te
 
     Tasks may write into what they get, as they may with a stock environment, so each caller needs a copy.
     """
-    gathered = struct.__dict__.setdefault("_gathered", {})
-    version = struct.scene.px.version
-    found = gathered.get(name)
-    if found is None or found[0] != version:
-        found = gathered[name] = version, values()
-    return torch.from_numpy(found[1].copy())
+    gathered = struct.scene.px.gathered
+    found = gathered.get((id(struct), name))
+    if found is None:
+        found = gathered[id(struct), name] = values()
+    return torch.from_numpy(found.copy())
 
 
 def stacked(rows: list[NDArray[Any]]) -> NDArray[Any]:
@@ -131,7 +141,7 @@ def written(struct: Any, values: Any) -> Iterator[tuple[int, NDArray[Any]]]:
     """
     array, px = np.asarray(common.to_numpy(values)), struct.scene.px
     array = np.broadcast_to(array, (struct._num_objs, array.shape[-1] if array.ndim else 1))
-    px.version += 1
+    px.outdate()
     everywhere = struct._num_objs == len(px.systems)
     yield from ((place, array[place]) for place in (px.active if everywhere else range(struct._num_objs)))
 
@@ -288,19 +298,13 @@ class GroupArticulation(Articulation):  # type: ignore[misc]
     def _drive(self, name: str, targets: Any, joints: list[Any]) -> None:
         px = self.scene.px
         rows = common.to_tensor(targets).tolist()
+        key = (name, *map(id, joints))
         for scene in px.active:
-            for drive, target in zip(self._drives(name, joints, scene), rows[scene], strict=True):
+            drives = px.drives[scene].get(key)
+            if drives is None:
+                drives = px.drives[scene][key] = [getattr(joint._objs[scene], name) for joint in joints]
+            for drive, target in zip(drives, rows[scene], strict=True):
                 drive(target)
-
-    def _drives(self, name: str, joints: list[Any], scene: int) -> Any:
-        """Returns the bound methods of a scene's joints, which are looked up once per adoption of the scene."""
-        known = self.__dict__.setdefault("_known_drives", {})
-        key, adoptions = (name, id(joints), scene), self.scene.px.adoptions[scene]
-        found = known.get(key)
-        if found is None or found[0] != adoptions:
-            drives = [getattr(joint._objs[scene], name) for joint in joints]
-            found = known[key] = adoptions, drives, joints  # holds on to the list, so that its id stays its own
-        return found[1]
 
     def get_net_contact_impulses(self, link_names: Sequence[str]) -> torch.Tensor:
         """Impulses [K, L, 3] of all contacts of links. A contact between two of them counts for its first body."""

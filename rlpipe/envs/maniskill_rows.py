@@ -16,8 +16,8 @@ import torch
 from mani_skill.utils.structs.base import BaseStruct
 
 NOT_ROWS = {
-    "_body_data_index", "_body_data_index_internal", "_data_index", "_gathered", "_init_raw_obs", "_init_raw_state",
-    "_known_drives", "px", "segmentation_id_map", "spec",
+    "_body_data_index", "_body_data_index_internal", "_data_index", "_init_raw_obs", "_init_raw_state", "px",
+    "segmentation_id_map", "spec",
 }  # fmt: skip
 """Attributes that are caches, belong to the GPU or to the construction alone, or are handled by ``adopt`` itself."""
 
@@ -136,9 +136,8 @@ def adopt(rows: Rows, group: Any, stock: Any, scene: int) -> None:
     exchanged = px.systems[scene] is not stock.scene.px
     _adopt(rows, group.__dict__, stock.__dict__, scene, exchanged, group.num_envs)
     if exchanged:
-        px.systems[scene] = stock.scene.px
-        px.adoptions[scene] += 1
-    px.version += 1
+        px.exchange(scene, stock.scene.px)
+    px.outdate()
 
 
 def _adopt(rows: Rows, many: Any, one: Any, scene: int, exchanged: bool, count: int) -> None:
