@@ -128,6 +128,34 @@ def quicken_poses() -> None:
     Pose.create = classmethod(create)
 
 
+def quicken_quaternions() -> None:
+    """Makes ManiSkill multiply quaternions by a quarter of the operations; every number stays the same.
+
+    A step of PegInsertionSide multiplies 68 times. ManiSkill's own way, ``quaternion_raw_multiply.__wrapped__``, remains
+    for the GPU and for gradients. Products are added in its order, and the sign of a product is exact.
+    """
+    import torch
+    from mani_skill.utils.geometry import rotation_conversions
+
+    if hasattr(rotation_conversions.quaternion_raw_multiply, "__wrapped__"):
+        return
+    slow: Any = rotation_conversions.quaternion_raw_multiply
+    orders = [[1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]]  # the part of b that each part of the product takes
+    signs = np.array([[-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]], dtype=np.float32)
+
+    @functools.wraps(slow)
+    def multiply(a: Any, b: Any) -> Any:
+        if any(q.dtype is not torch.float32 or q.device.type != "cpu" or q.requires_grad for q in (a, b)):
+            return slow(a, b)
+        left, right = a.numpy(), b.numpy()
+        product = left[..., :1] * right
+        for place, (order, sign) in enumerate(zip(orders, signs, strict=True), 1):
+            product = product + left[..., place : place + 1] * sign * right.take(order, axis=-1)
+        return torch.from_numpy(product)
+
+    rotation_conversions.quaternion_raw_multiply = multiply
+
+
 def exempt_from_collection() -> None:
     """Exempts all present objects from garbage collection.
 
@@ -260,6 +288,7 @@ class ManiSkill(OneByOne):
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         rendering = load_maniskill()
         quicken_poses()
+        quicken_quaternions()
         if missing := _missing_assets(config.id):
             raise ConfigError(
                 f"{config.id} needs assets that this machine does not have: {', '.join(missing)}. Download them with: "
