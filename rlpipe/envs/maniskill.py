@@ -6,6 +6,7 @@ Importing this file imports no simulator.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import re
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import Beginning, NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -27,6 +28,11 @@ NO_RENDERING = (
     "ManiSkill: rendering is off, because no Vulkan device was found. State observations do not need it; videos do "
     "(Mesa's lavapipe 24.3 or newer is enough)."
 )
+
+
+def _check_batched(key: str, value: Any) -> None:
+    if not isinstance(value, bool) and value != "auto":
+        raise ConfigError(f"{key} is {value!r}; it must be auto, true or false.")
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,9 @@ class ManiSkillConfig(SimulatorConfig):
     """``sparse``: 1 where success holds, else 0. ``dense``, ``normalized_dense`` (at most 1 a step), or ``none``."""
     max_episode_steps: int | None = option(None, unit="environment steps")
     """Time limit; None keeps the registered one."""
+    batched: bool | str = option("auto", checks=(_check_batched,))
+    """Step all environments of a worker as one, with the same numbers in less time: ``auto`` where a check at the start
+    finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md))."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
 
@@ -119,6 +128,50 @@ def quicken_poses() -> None:
     Pose.create = classmethod(create)
 
 
+def quicken_quaternions() -> None:
+    """Makes ManiSkill multiply quaternions by a quarter of the operations; every number stays the same.
+
+    A step of PegInsertionSide multiplies 68 times. ManiSkill's own way, ``quaternion_raw_multiply.__wrapped__``, remains
+    for the GPU and for gradients. Products are added in its order, and the sign of a product is exact.
+    """
+    import torch
+    from mani_skill.utils.geometry import rotation_conversions
+
+    if hasattr(rotation_conversions.quaternion_raw_multiply, "__wrapped__"):
+        return
+    slow: Any = rotation_conversions.quaternion_raw_multiply
+    orders = [[1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]]  # the part of b that each part of the product takes
+    signs = np.array([[-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]], dtype=np.float32)
+
+    @functools.wraps(slow)
+    def multiply(a: Any, b: Any) -> Any:
+        if any(q.dtype is not torch.float32 or q.device.type != "cpu" or q.requires_grad for q in (a, b)):
+            return slow(a, b)
+        left, right = a.numpy(), b.numpy()
+        product = left[..., :1] * right
+        for place, (order, sign) in enumerate(zip(orders, signs, strict=True), 1):
+            product = product + left[..., place : place + 1] * sign * right.take(order, axis=-1)
+        return torch.from_numpy(product)
+
+    rotation_conversions.quaternion_raw_multiply = multiply
+
+
+def exempt_from_collection() -> None:
+    """Exempts all present objects from garbage collection.
+
+    ManiSkill collects whenever it builds or closes a scene. With a few hundred thousand objects alive, that takes most
+    of the time of making an environment, or of resetting one that builds its scene anew, as PegInsertionSide does.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def collect_exempted() -> None:
+    """Collects what has become garbage among the exempted objects too; for closed simulators."""
+    gc.unfreeze()
+    exempt_from_collection()
+
+
 def _known_tasks() -> set[str]:
     """Task ids that ManiSkill's source registers. Reads the source, because importing it takes seconds."""
     spec = importlib.util.find_spec("mani_skill")
@@ -143,7 +196,12 @@ def _missing_assets(task: str) -> list[str]:
 
 
 class ManiSkillEnv(SingleEnv):
-    """One task instance, without Gymnasium's wrappers: they would only count steps, which happens here."""
+    """One task instance, without Gymnasium's wrappers: they would only count steps, which happens here.
+
+    Attributes:
+        task: ManiSkill's environment.
+        limit: steps of an episode.
+    """
 
     def __init__(self, config: ManiSkillConfig) -> None:
         """Makes the task; call ``load_maniskill`` first.
@@ -170,12 +228,12 @@ class ManiSkillEnv(SingleEnv):
         )
         if limit is None:
             raise ConfigError(f"{config.id} registers no time limit: set env.train.max_episode_steps.")
-        self._limit = limit
+        self.limit = limit
         self._steps = 0
-        self._env: Any = made.unwrapped
-        space = self._env.single_action_space
+        self.task: Any = made.unwrapped
+        space = self.task.single_action_space
         self.spec = SpaceSpec(
-            int(np.prod(self._env.single_observation_space.shape)),
+            int(np.prod(self.task.single_observation_space.shape)),
             space.shape[0],
             None,
             space.low.astype(np.float32),
@@ -185,7 +243,7 @@ class ManiSkillEnv(SingleEnv):
 
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         self._steps = 0
-        self._env.reset(seed=seed)
+        self.task.reset(seed=seed)
         observation, info = self._first_observation()
         solved = info.get("success")
         return observation.numpy()[0], None if solved is None else solved.item()
@@ -196,7 +254,7 @@ class ManiSkillEnv(SingleEnv):
         PhysX keeps the contacts of its last step, so after an episode that ended in a grasp the next one would begin
         with ``is_grasped``. One physics step updates the contacts; then the state of the reset is restored.
         """
-        task = self._env
+        task = self.task
         state = task.get_state_dict()
         task.scene.step()
         task.set_state_dict(state)
@@ -205,20 +263,20 @@ class ManiSkillEnv(SingleEnv):
 
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
-        observation, reward, terminated, _, info = self._env.step(action)
+        observation, reward, terminated, _, info = self.task.step(action)
         success, failure, terms = info.get("success"), info.get("fail"), info.get("reward_terms")
         return SingleStep(
             observation.numpy()[0],
             reward.item(),
             terminated.item(),
-            self._steps >= self._limit,
+            self._steps >= self.limit,
             None if success is None else success.item(),
             None if failure is None else failure.item(),
             None if terms is None else {name: float(value) for name, value in terms.items()},
         )
 
     def close(self) -> None:
-        self._env.close()
+        self.task.close()
 
 
 class ManiSkill(OneByOne):
@@ -227,23 +285,51 @@ class ManiSkill(OneByOne):
     Config = ManiSkillConfig
 
     @classmethod
-    def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> ManiSkill:
+    def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         rendering = load_maniskill()
         quicken_poses()
+        quicken_quaternions()
         if missing := _missing_assets(config.id):
             raise ConfigError(
                 f"{config.id} needs assets that this machine does not have: {', '.join(missing)}. Download them with: "
                 f"python -m mani_skill.utils.download_asset {config.id}"
             )
+        exempt_from_collection()
         try:
-            envs: list[SingleEnv] = [ManiSkillEnv(config) for _ in range(num_envs)]
+            envs = [ManiSkillEnv(config) for _ in range(num_envs)]
         except (AssertionError, KeyError, NotImplementedError, TypeError) as error:  # raised for unknown modes
             raise ConfigError(
                 f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
                 f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
             ) from error
-        simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
-        simulator.notes = () if rendering else (NO_RENDERING,)
+        simulator = cls._simulator(envs, next_seed, config)
+        simulator.notes += () if rendering else (NO_RENDERING,)
+        return simulator
+
+    @classmethod
+    def _simulator(cls, envs: list[ManiSkillEnv], next_seed: NextSeed, config: ManiSkillConfig) -> Simulator:
+        """Returns the simulator that steps the environments as one if it may and can, or else in turn.
+
+        Raises:
+            ConfigError: it has to step them as one, and cannot.
+        """
+        notes: tuple[str, ...] = ()
+        if config.batched is not False and len(envs) > 1:
+            from rlpipe.envs.maniskill_batched import BatchedManiSkill, NotBatchableError
+
+            try:
+                return BatchedManiSkill(envs, next_seed, config)
+            except NotBatchableError as error:
+                if config.batched is True:
+                    raise ConfigError(
+                        f"batched=true: {config.id} cannot be stepped as one, because {error}."
+                    ) from error
+                notes = (
+                    f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
+                    f"{error}. No number differs, but steps take longer.",
+                )
+        simulator = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
+        simulator.notes = notes
         return simulator
 
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:
@@ -257,6 +343,11 @@ class ManiSkill(OneByOne):
 
         with torch.inference_mode():
             return super().step(actions)
+
+    def close(self) -> None:
+        super().close()
+        self._envs = []
+        collect_exempted()
 
     @classmethod
     def check(cls, config: ManiSkillConfig, key: str) -> None:
