@@ -28,6 +28,7 @@ from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
 from rlpipe.distributed.placement import run_bundles
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.process_template import template_for
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import Task, WorkerPool
@@ -73,9 +74,10 @@ class RayEngine:
             ConfigError: no Ray answers.
         """
         self._config = config
-        self._cluster = Cluster(address)
+        template = template_for(config, address)
+        self._cluster = Cluster(address, template)
         self._bundles = run_bundles(config, alive_nodes())
-        self._launcher = Launcher(config, self._bundles)
+        self._launcher = Launcher(config, self._bundles, has_template=template is not None)
         self._worker_pool: WorkerPool | None = None
         self._learners: list[Actor] = []
         self._logger: Actor | None = None

@@ -234,6 +234,11 @@ class ManiSkill(OneByOne):
     Config = ManiSkillConfig
 
     @classmethod
+    def load(cls) -> None:
+        if load_maniskill():
+            raise RuntimeError("a process that has opened a rendering device cannot be forked")
+
+    @classmethod
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> ManiSkill:
         rendering = load_maniskill()
         quicken_poses()
