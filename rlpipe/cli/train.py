@@ -57,8 +57,11 @@ def train(
     Ctrl-C stops after the current iteration and saves a checkpoint; a second Ctrl-C stops at once.
     """
     import rlpipe
+    from rlpipe.distributed import process_template
     from rlpipe.run.directory import RunDirectory
 
+    if not local:
+        process_template.start_early(ray_address)  # before anything else, because it takes longest
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     if resume is not None:
         config = str(RunDirectory.existing(resume).path / "config.yaml")

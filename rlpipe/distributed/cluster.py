@@ -16,6 +16,9 @@ from typing import Any
 import ray
 from ray.exceptions import AuthenticationError
 
+from rlpipe.distributed import worker_entry
+from rlpipe.distributed.own_ray import start_ray, worker_program
+from rlpipe.distributed.process_template import ProcessTemplate
 from rlpipe.doctor.driver import check_address
 from rlpipe.errors import ConfigError
 from rlpipe.secrets import is_credential, redacted
@@ -38,17 +41,25 @@ class Cluster:
 
     started = False
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, template: ProcessTemplate | None = None) -> None:
         """Connects.
 
+        Args:
+            address: of the cluster to join.
+            template: process from which a cluster that is started here forks its workers; it ends with the cluster.
         Raises:
             ConfigError: nothing answers at the address, or the cluster has another token.
         """
+        self._template = template
         self._connected_here = not ray.is_initialized()
         if not self._connected_here:
             return
         handler = signal.getsignal(signal.SIGTERM)
-        self._connect(address or os.environ.get("RAY_ADDRESS"))
+        try:
+            self._connect(address or os.environ.get("RAY_ADDRESS"))
+        except BaseException:  # including Ctrl-C
+            self.close()
+            raise
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # ray.init installs its own handler, which saves nothing
 
@@ -62,7 +73,7 @@ class Cluster:
         if address:
             _join(address, options)
         else:
-            _start(options)
+            _start(options, self._template)
             self.started = True
 
     def describe(self) -> list[dict[str, Any]]:
@@ -98,6 +109,8 @@ class Cluster:
         """Disconnects, and stops the cluster if it was started here."""
         if self._connected_here and ray.is_initialized():
             ray.shutdown()
+        if self._template is not None:
+            self._template.end()
         if self.started and os.environ.get("RAY_AUTH_TOKEN") == _OWN_TOKEN:
             del os.environ["RAY_AUTH_TOKEN"]  # a cluster that is joined later has another one
 
@@ -117,7 +130,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
         raise ConfigError(f"cannot join Ray at {address}: {error}{hint}") from error
 
 
-def _start(options: dict[str, Any]) -> None:
+def _start(options: dict[str, Any], template: ProcessTemplate | None) -> None:
     log.info("Starting Ray on this machine")
     # Ray turns token authentication on by itself. A token of this run's own avoids ~/.ray/auth_token, whose mere
     # existence would turn it on for every Ray that is started on this machine later.
@@ -125,7 +138,16 @@ def _start(options: dict[str, Any]) -> None:
         os.environ["RAY_AUTH_TOKEN"] = _OWN_TOKEN
     # By default Ray runs actors at niceness 15, so any other work would stall a learner of several threads.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(address="local", include_dashboard=False, **options)
+    # By default Ray starts an idle process per CPU, which would compete with the actors that are starting.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "false")
+    os.environ.setdefault("RAY_enable_worker_prestart", "false")
+    if template is not None:
+        os.environ[worker_entry.SOCKET], os.environ[worker_entry.PROGRAM] = template.socket, worker_program()
+    try:
+        start_ray(options, with_entry=template is not None)
+    finally:
+        for name in (worker_entry.SOCKET, worker_entry.PROGRAM):
+            os.environ.pop(name, None)  # Ray's processes have them now
 
 
 def token(environ: Mapping[str, str]) -> tuple[str, str]:

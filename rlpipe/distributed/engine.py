@@ -28,6 +28,7 @@ from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
 from rlpipe.distributed.placement import run_bundles
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.process_template import template_for
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import Task, WorkerPool
@@ -73,9 +74,10 @@ class RayEngine:
             ConfigError: no Ray answers.
         """
         self._config = config
-        self._cluster = Cluster(address)
+        template = template_for(config, address)
+        self._cluster = Cluster(address, template)
         self._bundles = run_bundles(config, alive_nodes())
-        self._launcher = Launcher(config, self._bundles)
+        self._launcher = Launcher(config, self._bundles, has_template=template is not None)
         self._worker_pool: WorkerPool | None = None
         self._learners: list[Actor] = []
         self._logger: Actor | None = None
@@ -121,6 +123,7 @@ class RayEngine:
         self._launcher.begin(self._placement, plan, incarnation)
         self._launcher.start_servers()
         self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._lost_dependency)
+        self._start_learner_processes()  # beside the simulators: run.json will say where they are
         ready = self._worker_pool.wait_until_ready()
         self._make_servers(ready)
         return replace(ready, notes=(*ready.notes, *(warning.sentence for warning in warnings)))
@@ -150,14 +153,16 @@ class RayEngine:
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
         seeded = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
-        self._start_learners(ready, state)
+        self._make_learners(ready, state)
         if seeded and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
             return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner
         return self._first_snapshot(warm)
 
-    def _start_learners(self, ready: Ready, state: Checkpoint | None) -> None:
+    def _start_learner_processes(self) -> None:
+        self._learners = [self._launcher.start_learner(rank) for rank in range(self._launcher.num_learners)]
+
+    def _make_learners(self, ready: Ready, state: Checkpoint | None) -> None:
         count, plan = self._launcher.num_learners, self._launcher.plan_ref
-        self._learners = [self._launcher.start_learner(rank) for rank in range(count)]
         if count == 1:
             self._learners[0].make(plan, ready.spec)
         else:
@@ -190,7 +195,8 @@ class RayEngine:
         self._next_logger.load(MetricLogger.__module__, algorithm_class(self._config).__module__)
         self._launcher.start_servers()
         self._make_servers(ready)
-        self._start_learners(ready, state)
+        self._start_learner_processes()
+        self._make_learners(ready, state)
         self._worker_pool.start_over(
             lambda worker, rank: worker.call(
                 RolloutWorker.restart_episodes, incarnation, self._launcher.server_of(rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -11,10 +11,12 @@ from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import algorithm_class
+from rlpipe.distributed import worker_entry
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.nodes import own_node_id, pinned_to
 from rlpipe.distributed.placement import Bundle
 from rlpipe.distributed.placement_group import RunPlacement
+from rlpipe.distributed.process_template import WORKER_ENVIRONMENT
 from rlpipe.distributed.roles import Role
 from rlpipe.trajectory import Float32
 
@@ -49,9 +51,16 @@ class Launcher:
         plan_ref: reference of the stages of the run; None before ``begin``.
     """
 
-    def __init__(self, config: Config, bundles: Sequence[Bundle]) -> None:
-        """Counts the actors; starts none."""
+    def __init__(self, config: Config, bundles: Sequence[Bundle], *, has_template: bool = False) -> None:
+        """Counts the actors; starts none.
+
+        Args:
+            config: configuration of the run.
+            bundles: bundles of its actors.
+            has_template: True if Ray's processes are forked from a template.
+        """
         self._config = config
+        self._has_template = has_template
         self.num_workers, self.num_learners, self.num_servers = (
             sum(bundle.role == role for bundle in bundles)
             for role in (Role.ROLLOUT_WORKER, Role.LEARNER, Role.INFERENCE_SERVER)
@@ -79,8 +88,8 @@ class Launcher:
         return self._worker(name, 0, 0, num_cpus=0, scheduling_strategy=pinned_to(node))
 
     def _worker(self, name: str, rank: int, life: int, **options: Any) -> Actor:
-        environment = {**_NO_GPU, "OMP_NUM_THREADS": "1"}  # simulators on CPU must not see a GPU
-        worker = Actor(Role.ROLLOUT_WORKER, name, "rlpipe.collection.worker:RolloutWorker", environment, **options)
+        path = "rlpipe.collection.worker:RolloutWorker"
+        worker = Actor(Role.ROLLOUT_WORKER, name, path, WORKER_ENVIRONMENT, **options)
         worker.make(self.plan_ref, rank, self.num_workers, self.incarnation, self.server_of(rank), life)
         return worker
 
@@ -106,6 +115,7 @@ class Launcher:
             threads if options["num_gpus"] else {**threads, **_NO_GPU},
             max_concurrency=self.num_workers + 2,  # a request of each worker, and two calls of the driver
             **options,
+            **self._loading(options),
         )
 
     def start_learner(self, rank: int) -> Actor:
@@ -113,7 +123,13 @@ class Launcher:
         options = self._place(self.num_workers + rank)
         name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
         hidden = {} if options["num_gpus"] else _NO_GPU
-        return Actor(Role.LEARNER, name, algorithm_class(self._config).learner, hidden, **options)
+        path = algorithm_class(self._config).learner
+        return Actor(Role.LEARNER, name, path, hidden, **options, **self._loading(options))
+
+    def _loading(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the option of an actor that must load its libraries itself: those of the template see no GPU."""
+        fresh = self._has_template and options["num_gpus"]
+        return {"runtime_env": {"env_vars": {worker_entry.FRESH: "1"}}} if fresh else {}
 
     @staticmethod
     def start_logger() -> Actor:

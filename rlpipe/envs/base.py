@@ -133,6 +133,16 @@ class Simulator(ABC):
         """
 
     @classmethod
+    def load(cls) -> None:
+        """Loads the libraries that ``make`` needs, in a process that is then forked for each worker.
+
+        So it must open no device and start no thread. A simulator without it is loaded by each worker.
+
+        Raises:
+            Exception: they cannot be loaded, or not without that; the process is not forked.
+        """
+
+    @classmethod
     @abstractmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
         """Makes the simulator of one worker.

@@ -9,6 +9,7 @@ import functools
 import gc
 import importlib.util
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,10 @@ def load_maniskill() -> bool:
     Returns:
         True if rendering works.
     """
+    import gc
     import warnings
 
+    loaded = "mani_skill.envs" in sys.modules
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*libvulkan.*")
         import sapien.pysapien.render
@@ -100,6 +103,10 @@ def load_maniskill() -> bool:
                 sapien.render.RenderMaterial = UnrenderedMaterial
                 sapien.pysapien.render.RenderMaterial = UnrenderedMaterial
         import mani_skill.envs  # noqa: F401
+    if not loaded:
+        # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every
+        # imported module. Those stay until the process ends, so the collector may leave them out.
+        gc.freeze()
     return rendering
 
 
@@ -283,6 +290,11 @@ class ManiSkill(OneByOne):
     """Task instances in this process, each with its own physics."""
 
     Config = ManiSkillConfig
+
+    @classmethod
+    def load(cls) -> None:
+        if load_maniskill():
+            raise RuntimeError("a process that has opened a rendering device cannot be forked")
 
     @classmethod
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:

@@ -1,0 +1,104 @@
+"""Ray that a run starts for itself: only the processes that a run needs, and nothing waits for those it does not need.
+
+``ray.init`` also starts what serves other programs: the server of the dashboard, the autoscaler's monitor, and a
+monitor that prints logs at the driver. Then the node waits until its two agents, which report metrics and set up
+runtime environments, have loaded and chosen their ports. Together they take longer than the simulators to load. There
+is no public way to leave them out, so methods of Ray's ``Node`` are replaced while it starts. With a Ray that has no
+such methods, everything starts as usual.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import psutil
+import ray
+from ray._private.node import Node
+
+from rlpipe.distributed import worker_entry
+
+_UNUSED = ("start_monitor", "start_log_monitor")
+_PORTS = {
+    "dashboard_agent_listen_port": "DASHBOARD_AGENT_LISTEN_PORT_NAME",
+    "metrics_agent_port": "METRICS_AGENT_PORT_NAME",
+    "metrics_export_port": "METRICS_EXPORT_PORT_NAME",
+    "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
+}
+"""Ports of the agents: name in Ray's parameters, and constant with the name of the file where the node looks."""
+_AGENT_NICENESS = 10
+
+
+def start_ray(options: dict[str, Any], *, with_entry: bool) -> None:
+    """Starts Ray on this machine and connects to it.
+
+    Args:
+        options: of ``ray.init``.
+        with_entry: True to start worker processes with ``worker_entry``; its variables are in the environment.
+    """
+    with _lean_node(with_entry=with_entry):
+        ray.init(address="local", include_dashboard=False, **options)
+    _lower_priority_of_agents()
+
+
+def worker_program() -> str:
+    """Returns the path of Ray's program for worker processes, without importing it."""
+    return str(next(iter(ray.__path__))) + "/_private/workers/default_worker.py"
+
+
+@contextmanager
+def _lean_node(*, with_entry: bool) -> Iterator[None]:
+    """Replaces methods of Ray's ``Node`` for as long as it lasts."""
+    with ExitStack() as stack:
+        for name in _UNUSED:
+            _replace(stack, name, lambda _: lambda *_args, **_options: None)
+        _replace(stack, "start_api_server", lambda _: _without_server)
+        _replace(stack, "start_raylet", lambda start: _starting_at_once(start, with_entry))
+        yield
+
+
+def _replace(stack: ExitStack, name: str, wrap: Callable[[Any], Any]) -> None:
+    original = getattr(Node, name, None)
+    if original is not None:
+        setattr(Node, name, wrap(original))
+        stack.callback(setattr, Node, name, original)
+
+
+def _without_server(node: Any, **_: Any) -> None:
+    node._webui_url = ""
+
+
+def _starting_at_once(start: Callable[..., None], with_entry: bool) -> Callable[..., None]:
+    """Returns ``Node.start_raylet`` with ports of the agents that are known before these run."""
+
+    def start_raylet(node: Any, *args: Any, **options: Any) -> None:
+        if with_entry:
+            node._ray_params.worker_path = worker_entry.__file__
+        with suppress(ImportError, AttributeError):
+            _choose_ports(node)
+        start(node, *args, **options)
+
+    return start_raylet
+
+
+def _choose_ports(node: Any) -> None:
+    raylet: Any = importlib.import_module("ray._raylet")
+    with ExitStack() as stack:
+        for parameter, constant in _PORTS.items():
+            held = stack.enter_context(socket.socket())  # all are held until the last is chosen, so they differ
+            held.bind(("", 0))
+            port = held.getsockname()[1]
+            setattr(node._ray_params, parameter, port)
+            raylet.persist_port(node._session_dir, node._node_id, getattr(raylet, constant), port)
+
+
+def _lower_priority_of_agents() -> None:
+    """Lets Ray's agents load behind the simulators; no part of a run's start waits for them."""
+    with suppress(psutil.Error):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if any(argument.endswith(("dashboard/agent.py", "agent/main.py")) for argument in process.cmdline()):
+                    process.nice(_AGENT_NICENESS)

@@ -1,0 +1,94 @@
+"""Process template: loads what rollout workers need while Ray starts; they are forked from it.
+
+It exists only beside a Ray that the run starts for itself. Loading torch and a simulator takes seconds of processor
+time, so doing it once, early, shortens the start of a run and the replacement of workers, and saves memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+from rlpipe.config.schema import Config
+from rlpipe.envs.base import Simulator
+from rlpipe.plugins import resolve
+
+WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+"""Environment of rollout workers: simulators on the CPU must not see a GPU."""
+_WORKER_MODULE = "rlpipe.collection.worker"
+"""Without Ray: it reads its environment variables when it is imported, and those of a worker come from its node."""
+
+
+class ProcessTemplate:
+    """Handle of the template's process.
+
+    Attributes:
+        socket: name of the socket at which ``worker_entry`` asks for processes. It is in Linux's abstract namespace,
+            so it leaves no file; the template answers only processes of its own user.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Starts the process, which begins to load what every rollout worker needs.
+
+        Args:
+            environment: environment variables that its libraries must see when they load.
+        """
+        self.socket = f"rlpipe-{secrets.token_hex(16)}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rlpipe.distributed.template_server", self.socket],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            start_new_session=True,  # a signal to the terminal's processes is for the driver
+        )
+        atexit.register(self.end)
+        self.load(_WORKER_MODULE)
+
+    def load(self, *names: str) -> None:
+        """Has it import ``module``, or call ``module:name.of.function``; workers that are asked for later have it."""
+        assert self._process.stdin is not None
+        with suppress(OSError):  # without a template workers load for themselves
+            self._process.stdin.write("".join(f"{name}\n" for name in names).encode())
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Ends it; the processes it has forked live on. The second call does nothing."""
+        atexit.unregister(self.end)
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_early: list[ProcessTemplate] = []
+"""Template that was started before the configuration was read, until a run takes it."""
+
+
+def start_early(address: str | None) -> None:
+    """Starts a template for the next run of this process, unless that will join a cluster."""
+    if not _joins(address) and not _early:
+        _early.append(ProcessTemplate(WORKER_ENVIRONMENT))
+
+
+def template_for(config: Config, address: str | None) -> ProcessTemplate | None:
+    """Returns a template that loads the simulator of a run; None if the run joins a cluster."""
+    if _joins(address):
+        return None
+    template = _early.pop() if _early else ProcessTemplate(WORKER_ENVIRONMENT)
+    simulator, base = resolve("envs", config.env.train.name, "env.train.name"), cast("Any", Simulator)
+    if simulator.load.__func__ is not base.load.__func__:  # other plug-ins may do anything when imported
+        template.load(f"{simulator.__module__}:{simulator.__qualname__}.load")
+    return template
+
+
+def _joins(address: str | None) -> bool:
+    ray = sys.modules.get("ray")
+    return bool(address or os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())

@@ -1,0 +1,97 @@
+"""The process from which the workers of a run's own Ray are forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlpipe.distributed import worker_entry
+from rlpipe.distributed.process_template import ProcessTemplate
+from tests.helpers import REPOSITORY
+
+REPORT = """
+import json, os, sys
+loaded = [name for name in ("torch", "ray") if name in sys.modules]
+report = {"loaded": loaded, "arguments": sys.argv[1:], "group": os.getpgid(0) == os.getpid(), "folder": os.getcwd()}
+report |= {"sign": os.environ.get("SIGN"), "parent": os.getppid(), "pid": os.getpid()}
+print(json.dumps(report), flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "program.py"
+    file.write_text(REPORT)
+    return file
+
+
+@pytest.fixture
+def template():
+    made = ProcessTemplate({"OMP_NUM_THREADS": "1"})
+    yield made
+    made.end()
+
+
+def report(program: Path, socket: str, **variables: str) -> dict:
+    """Runs the entry as Ray's node would, and returns what the program says in its place."""
+    output = program.with_name(f"output-{time.monotonic_ns()}")
+    environment = {**os.environ, worker_entry.SOCKET: socket, worker_entry.PROGRAM: str(program), **variables}
+    with output.open("w") as file:
+        command = [sys.executable, worker_entry.__file__, "--one", "two"]
+        subprocess.run(command, check=True, stdout=file, cwd=program.parent, env=environment, timeout=100)
+    ends = time.monotonic() + 60
+    while not output.read_text().endswith("\n"):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    return json.loads(output.read_text())
+
+
+def test_a_worker_is_forked_with_torch_and_without_ray_and_has_what_its_node_gave_it(template, program):
+    found = report(program, template.socket, SIGN="green")
+    assert found["loaded"] == ["torch"]
+    assert found["arguments"] == ["--one", "two"]
+    assert found["sign"] == "green"
+    assert found["folder"] == str(program.parent)
+    assert found["group"]  # Ray ends the group of a worker, which must not be that of the template
+
+
+def test_two_workers_are_two_processes(template, program):
+    first, second = (report(program, template.socket) for _ in range(2))
+    assert first["pid"] != second["pid"]
+    assert first["parent"] == second["parent"]
+
+
+def test_a_process_that_must_load_for_itself_does(template, program):
+    assert report(program, template.socket, **{worker_entry.FRESH: "1"})["loaded"] == []
+
+
+def test_without_a_template_a_worker_loads_for_itself(program):
+    assert report(program, "nobody")["loaded"] == []
+
+
+def test_a_template_that_could_not_load_the_simulator_forks_nothing(template, program):
+    template.load("no_such_simulator:Simulator.load")
+    assert report(program, template.socket)["loaded"] == []
+
+
+def test_a_template_with_a_thread_forks_nothing(template, program):
+    """A lock that the thread holds would stay locked in the child for ever."""
+    template.load("tests.helpers.threads:start")
+    assert report(program, template.socket)["loaded"] == []
+
+
+def test_the_template_ends_with_its_driver():
+    code = "from rlpipe.distributed.process_template import ProcessTemplate as T; import os, signal\n"
+    code += "print(T({})._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    ends = time.monotonic() + 60
+    while psutil.pid_exists(int(killed.stdout)):
+        assert time.monotonic() < ends
+        time.sleep(0.1)
