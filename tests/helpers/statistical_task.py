@@ -1,0 +1,17 @@
+"""A ManiSkill task that cannot be stepped as one: its reward depends on all scenes at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mani_skill.envs.tasks.tabletop.push_cube import PushCubeEnv
+from mani_skill.utils.registration import register_env
+
+
+@register_env("RlpipeStatistical-v1", max_episode_steps=20)
+class StatisticalTask(PushCubeEnv):
+    """PushCube-v1 whose reward is the mean position of all cubes."""
+
+    def compute_normalized_dense_reward(self, obs: Any, action: torch.Tensor, info: dict) -> torch.Tensor:
+        return self.obj.pose.p[:, 0].mean().repeat(self.num_envs)
