@@ -22,7 +22,7 @@ from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, w
 from rlpipe.trajectory import Float32, SpaceSpec
 
 CHECK_STEPS = 20
-"""Steps of the twins, with a reset of some in the middle and of all near the end."""
+"""Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
 
 _checked: dict[tuple[str, int], Rows | str] = {}
 """Result of the check by what was checked: the places of the rows, or the reason why there can be no group."""
@@ -78,16 +78,22 @@ class SceneGroup:
         self._rows = rows
         self._task = make_template(envs[0].task)
         widen(rows, self._task, len(envs))
-        self._physics = self._task.scene.px = ScenePhysics([None] * len(envs))
+        self._physics = ScenePhysics([None] * len(envs), self._task.scene.px.timestep)
+        self._task.scene.px = self._physics
+        self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
 
     def reset(self, scene: int, seed: int) -> tuple[Float32, bool | None]:
         """Begins an episode as the stock environment does."""
-        env = self._envs[scene]
-        if self._physics.systems[scene] is not None:
-            hand_back(self._rows, self._task, env.task, scene)
-        began = env.reset(seed)
+        self.hand_back(scene)
+        began = self._envs[scene].reset(seed)
         self.adopt(scene)
         return began
+
+    def hand_back(self, scene: int) -> None:
+        """Gives a scene's numbers to its stock environment, once its last step is taken: the next reset needs them."""
+        if scene in self._ahead:
+            self._ahead.remove(scene)
+            hand_back(self._rows, self._task, self._envs[scene].task, scene)
 
     def adopt(self, scene: int) -> None:
         """Takes over the state of the scene's stock environment."""
@@ -101,6 +107,7 @@ class SceneGroup:
             active: numbers of the scenes. Rows of the others in the answer mean nothing.
         """
         self._physics.active = active
+        self._ahead.update(active)
         observations, rewards, terminated, _, info = self._task.step(actions)
         return Answer(observations, rewards, terminated, info)
 
@@ -148,7 +155,9 @@ class BatchedManiSkill(Simulator):
         for scene in scenes:
             seed = self._next_seed(scene)
             self._idle[scene] = seed is None
-            if seed is not None:
+            if seed is None:
+                self._group.hand_back(scene)
+            else:
                 began = time.perf_counter()
                 observations[scene], success = self._group.reset(scene, seed)
                 self.reset_seconds += time.perf_counter() - began

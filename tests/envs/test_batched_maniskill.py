@@ -106,6 +106,11 @@ def test_idle_slots_are_the_same_as_in_turn_until_all_are_idle():
     ]
 
 
+def test_a_slot_that_is_idle_from_the_start_is_the_same_as_in_turn():
+    steps = tell_both(config("PickCube-v1", control_mode="pd_ee_delta_pos", max_episode_steps=4), 3, 9, episodes=2)
+    assert [step.valid.tolist() for step in steps[::4]] == [[True, True, False], [True, False, False], [False] * 3]
+
+
 def test_idle_scenes_do_not_move():
     simulator = make(config(max_episode_steps=2), 2, batched=True, episodes=2)
     simulator.reset()
@@ -248,8 +253,9 @@ def test_a_run_writes_the_same_metrics_as_in_turn(tmp_path):
         overrides = [
             f"env.train.batched={batched}", "env.train.total_num_envs=3", "env.eval.total_num_envs=2",
             "rollout.horizon=60", "evaluation.episodes=4", "learner.num_threads=1", "policy.hidden_sizes=[16]",
-            "algorithm.num_minibatches=2", "stages.0.timesteps=360", "runner.total_timesteps=720", "runner.val_check_interval=2",
-            f"runner.logger.log_path={tmp_path / batched}", "runner.logger.logger_backends=[]",
+            "algorithm.num_minibatches=2", "stages.0.timesteps=360", "runner.total_timesteps=720",
+            "runner.val_check_interval=2", f"runner.logger.log_path={tmp_path / batched}",
+            "runner.logger.logger_backends=[]",
         ]  # fmt: skip
         result = rlpipe.train(load_config(shipped, overrides), local=True)
         rows.append(without_timings(result.directory))
