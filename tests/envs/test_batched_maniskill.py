@@ -23,6 +23,12 @@ pytestmark = pytest.mark.maniskill
 PAGE = Path(__file__).parents[2] / "docs" / "maniskill.md"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _registered_tasks():
+    load_maniskill()
+    from tests.helpers import maniskill_tasks  # noqa: F401 - registers them
+
+
 def config(task: str = "PushCube-v1", **options) -> ManiSkillConfig:
     return ManiSkillConfig("maniskill", id=task, **{"reward_mode": "normalized_dense", **options})
 
@@ -138,6 +144,11 @@ def test_where_inverse_kinematics_finds_nothing_the_arm_stays_as_in_a_stock_envi
     ours.close(), theirs.close()
 
 
+def test_what_a_task_keeps_across_episodes_is_the_same_as_in_turn():
+    steps = tell_both(config("RlpipeRemembering-v1", max_episode_steps=3), 2, 8)
+    assert [step.rewards[0] for step in steps[1:5]] == [5, 6, 9, 10]  # a reset evaluates twice
+
+
 def test_one_environment_is_no_group():
     simulator = make(config(), 1, batched=True)
     assert isinstance(simulator, ManiSkill)
@@ -145,9 +156,6 @@ def test_one_environment_is_no_group():
 
 
 def test_a_task_with_other_numbers_falls_back_and_says_so():
-    load_maniskill()
-    from tests.helpers import statistical_task  # noqa: F401 - registers the task
-
     simulator = make(config("RlpipeStatistical-v1"), 3, batched="auto")
     assert isinstance(simulator, ManiSkill)
     assert simulator.notes[0] == (
@@ -158,9 +166,6 @@ def test_a_task_with_other_numbers_falls_back_and_says_so():
 
 
 def test_a_task_with_other_numbers_is_an_error_where_it_has_to_be_stepped_as_one():
-    load_maniskill()
-    from tests.helpers import statistical_task  # noqa: F401 - registers the task
-
     with pytest.raises(ConfigError, match=r"batched=true: RlpipeStatistical-v1 cannot .* because a reward differs"):
         make(config("RlpipeStatistical-v1"), 3, batched=True)
 
