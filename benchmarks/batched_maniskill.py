@@ -51,7 +51,12 @@ LIMIT = 60
 def config_of(task: str, mode: str, *, batched: bool, limit: int | None = None) -> ManiSkillConfig:
     """Options of a task under dense reward, which uses most of its numbers."""
     return ManiSkillConfig(
-        "maniskill", id=task, control_mode=mode, reward_mode="normalized_dense", batched=batched, max_episode_steps=limit
+        "maniskill",
+        id=task,
+        control_mode=mode,
+        reward_mode="normalized_dense",
+        batched=batched,
+        max_episode_steps=limit,
     )
 
 
@@ -90,10 +95,11 @@ def random_episodes(seed: int, size: int) -> Iterator[tuple[int, np.ndarray]]:
 
 def unequal_numbers(task: str, mode: str, steps: int, count: int) -> dict[str, int]:
     """Steps a group and stock environments alike. Returns what was compared, and how many numbers differed."""
-    from rlpipe.envs.maniskill_batched import Answer, SceneGroup, checked_rows, differences
+    from rlpipe.envs.base_maniskill_batched import Answer, SceneGroup, checked_rows, differences
 
     asked = config_of(task, mode, batched=True, limit=10**6)
-    group = SceneGroup([ManiSkillEnv(asked) for _ in range(count)], checked_rows(asked, count))
+    rows = checked_rows(lambda: ManiSkillEnv(asked), count, asked.what_is_checked)
+    group = SceneGroup([ManiSkillEnv(asked) for _ in range(count)], rows)
     twins = [ManiSkillEnv(asked) for _ in range(count)]
     shown = iter(demonstrated(task, mode))
     drawn = random_episodes(0, twins[0].spec.action_dim)
@@ -200,7 +206,10 @@ def episodes(contender: Any, actions: np.ndarray) -> float:
 
 def compare_time(task: str, mode: str, count: int, rounds: int) -> list[str]:
     """Row of the table: medians of microseconds per environment step, and of the ratios of neighbouring rounds."""
-    contenders: list[Any] = [Stock(task, mode, count), *(simulator(task, mode, count, batched=b) for b in (False, True))]
+    contenders: list[Any] = [
+        Stock(task, mode, count),
+        *(simulator(task, mode, count, batched=b) for b in (False, True)),
+    ]
     for contender in contenders:
         contender.reset()
     steps = gymnasium.spec(task).max_episode_steps or LIMIT

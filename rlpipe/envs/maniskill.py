@@ -6,7 +6,6 @@ Importing this file imports no simulator.
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.util
 import re
 import sys
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -53,6 +53,11 @@ class ManiSkillConfig(SimulatorConfig):
     finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md))."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
+
+    @property
+    def what_is_checked(self) -> str:
+        """Everything that may decide whether the task can be stepped as one."""
+        return repr((self.id, self.control_mode, self.reward_mode, sorted(self.kwargs.items())))
 
     def largest_return(self, discount: float) -> float | None:
         if self.reward_mode == "sparse" and not self.ignore_terminations:
@@ -138,8 +143,8 @@ def quicken_poses() -> None:
 def quicken_quaternions() -> None:
     """Makes ManiSkill multiply quaternions by a quarter of the operations; every number stays the same.
 
-    A step of PegInsertionSide multiplies 68 times. ManiSkill's own way, ``quaternion_raw_multiply.__wrapped__``, remains
-    for the GPU and for gradients. Products are added in its order, and the sign of a product is exact.
+    A step of PegInsertionSide multiplies 68 times. Products are added in ManiSkill's order, and a sign is exact.
+    ManiSkill's own way, ``quaternion_raw_multiply.__wrapped__``, remains for the GPU and for gradients.
     """
     import torch
     from mani_skill.utils.geometry import rotation_conversions
@@ -161,22 +166,6 @@ def quicken_quaternions() -> None:
         return torch.from_numpy(product)
 
     rotation_conversions.quaternion_raw_multiply = multiply
-
-
-def exempt_from_collection() -> None:
-    """Exempts all present objects from garbage collection.
-
-    ManiSkill collects whenever it builds or closes a scene. With a few hundred thousand objects alive, that takes most
-    of the time of making an environment, or of resetting one that builds its scene anew, as PegInsertionSide does.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def collect_exempted() -> None:
-    """Collects what has become garbage among the exempted objects too; for closed simulators."""
-    gc.unfreeze()
-    exempt_from_collection()
 
 
 def _known_tasks() -> set[str]:
@@ -327,10 +316,11 @@ class ManiSkill(OneByOne):
         """
         notes: tuple[str, ...] = ()
         if config.batched is not False and len(envs) > 1:
-            from rlpipe.envs.maniskill_batched import BatchedManiSkill, NotBatchableError
+            from rlpipe.envs.base_maniskill_batched import BatchedManiSkill, NotBatchableError, checked_rows
 
             try:
-                return BatchedManiSkill(envs, next_seed, config)
+                rows = checked_rows(lambda: ManiSkillEnv(config), len(envs), config.what_is_checked)
+                return BatchedManiSkill(envs, rows, next_seed, ignore_terminations=config.ignore_terminations)
             except NotBatchableError as error:
                 if config.batched is True:
                     raise ConfigError(
@@ -338,7 +328,7 @@ class ManiSkill(OneByOne):
                     ) from error
                 notes = (
                     f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
-                    f"{error}. No number differs, but steps take longer.",
+                    f"{error}. No number changes, but steps take longer.",
                 )
         simulator = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
         simulator.notes = notes

@@ -36,14 +36,16 @@ class ScenePhysics:
 
     Attributes:
         systems: PhysX system by scene.
+        timestep: seconds of a physics step.
         active: scenes that are stepped and written to; the others keep their state.
         gathered: values [K, ...] read since the state of a scene last changed, by the object's id and their name.
         drives: bound methods of joints by scene; they last as long as the scene's objects.
     """
 
-    def __init__(self, systems: Sequence[Any]) -> None:
-        """Takes the PhysX system of each scene."""
+    def __init__(self, systems: Sequence[Any], timestep: float) -> None:
+        """Takes the PhysX system of each scene, None for one that has yet to come, and the seconds of a step."""
         self.systems = list(systems)
+        self.timestep = timestep
         self.active = list(range(len(self.systems)))
         self.gathered: dict[tuple[int, str], NDArray[Any]] = {}
         self.drives: list[dict[tuple[Any, ...], list[Callable[[float], None]]]] = [{} for _ in systems]
@@ -60,17 +62,6 @@ class ScenePhysics:
         self.drives[scene] = {}
         self.outdate()
 
-    @property
-    def timestep(self) -> float:
-        """Seconds of a physics step."""
-        seconds: float = self.systems[0].timestep
-        return seconds
-
-    @timestep.setter
-    def timestep(self, seconds: float) -> None:
-        for system in self.systems:
-            system.timestep = seconds
-
     def step(self) -> None:
         """Advances the active scenes by one physics step."""
         self.outdate()
@@ -82,9 +73,11 @@ class ScenePhysics:
         raise NotImplementedError("the task or its robot reads PhysX's contacts directly")
 
     def contacts(self) -> list[list[Contact]]:
-        """Contacts by scene: (first body, second body, contact)."""
+        """Contacts by scene: (first body, second body, contact); none for scenes that are not active."""
         if self._contacts is None:
-            self._contacts = [[(*contact.bodies, contact) for contact in one.get_contacts()] for one in self.systems]
+            self._contacts = [[] for _ in self.systems]
+            for scene in self.active:
+                self._contacts[scene] = [(*one.bodies, one) for one in self.systems[scene].get_contacts()]
         return self._contacts
 
 
@@ -97,7 +90,7 @@ class GroupScene(ManiSkillScene):  # type: ignore[misc]
     def __init__(self, sub_scenes: list[Any], **options: Any) -> None:
         """Takes over the scenes; ``options`` are those of ``ManiSkillScene``."""
         super().__init__(sub_scenes, **options)
-        self.px = ScenePhysics([scene.physx_system for scene in sub_scenes])
+        self.px = ScenePhysics([scene.physx_system for scene in sub_scenes], sub_scenes[0].physx_system.timestep)
 
     def get_pairwise_contact_impulses(self, obj1: Any, obj2: Any) -> torch.Tensor:
         """Impulses [K, 3] of the contacts between two objects."""
@@ -430,8 +423,9 @@ class GroupTask:
         task: Any = self
         task._set_scene_config()
         scenes = [sapien.Scene([sapien.physx.PhysxCpuSystem()]) for _ in range(task.num_envs)]
+        for scene in scenes:
+            scene.physx_system.timestep = 1.0 / task._sim_freq
         task.scene = GroupScene(scenes, sim_config=task.sim_config, device=task.device, backend=task.backend)
-        task.scene.px.timestep = 1.0 / task._sim_freq
 
 
 def use_group_structs() -> None:

@@ -8,28 +8,51 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step
-from rlpipe.envs.maniskill import ManiSkillConfig, ManiSkillEnv, collect_exempted
-from rlpipe.envs.maniskill_group import ScenePhysics, make_template
-from rlpipe.envs.maniskill_rows import Rows, adopt, find_rows, hand_back, widen
-from rlpipe.trajectory import Float32
+from rlpipe.envs.base_garbage import collect_exempted
+from rlpipe.envs.base_maniskill_group import ScenePhysics, make_template
+from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, widen
+from rlpipe.trajectory import Float32, SpaceSpec
 
 CHECK_STEPS = 20
-"""Steps of the twins, with a reset of some in the middle and of all near the end."""
+"""Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
 
-_checked: dict[str, Rows | str] = {}
+_checked: dict[tuple[str, int], Rows | str] = {}
 """Result of the check by what was checked: the places of the rows, or the reason why there can be no group."""
 
 
 class NotBatchableError(Exception):
     """The task cannot be stepped as one. The message is the rest of a sentence that ends in "because"."""
+
+
+class StockEnv(Protocol):
+    """One stock environment.
+
+    Attributes:
+        task: ManiSkill's environment.
+        limit: steps of an episode.
+        spec: its spaces.
+    """
+
+    task: Any
+    limit: int
+    spec: SpaceSpec
+
+    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+        """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
+
+    def step(self, action: Any) -> Any:
+        """Takes one action."""
+
+    def close(self) -> None:
+        """Frees the resources."""
 
 
 class Answer(NamedTuple):
@@ -44,7 +67,7 @@ class Answer(NamedTuple):
 class SceneGroup:
     """Scenes of stock environments that are stepped together."""
 
-    def __init__(self, envs: Sequence[ManiSkillEnv], rows: Rows) -> None:
+    def __init__(self, envs: Sequence[StockEnv], rows: Rows) -> None:
         """Makes the group; each environment must be reset by ``reset`` before the first step.
 
         Args:
@@ -55,16 +78,22 @@ class SceneGroup:
         self._rows = rows
         self._task = make_template(envs[0].task)
         widen(rows, self._task, len(envs))
-        self._physics = self._task.scene.px = ScenePhysics([None] * len(envs))
+        self._physics = ScenePhysics([None] * len(envs), self._task.scene.px.timestep)
+        self._task.scene.px = self._physics
+        self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
 
     def reset(self, scene: int, seed: int) -> tuple[Float32, bool | None]:
         """Begins an episode as the stock environment does."""
-        env = self._envs[scene]
-        if self._physics.systems[scene] is not None:
-            hand_back(self._rows, self._task, env.task, scene)
-        began = env.reset(seed)
+        self.hand_back(scene)
+        began = self._envs[scene].reset(seed)
         self.adopt(scene)
         return began
+
+    def hand_back(self, scene: int) -> None:
+        """Gives a scene's numbers to its stock environment, once its last step is taken: the next reset needs them."""
+        if scene in self._ahead:
+            self._ahead.remove(scene)
+            hand_back(self._rows, self._task, self._envs[scene].task, scene)
 
     def adopt(self, scene: int) -> None:
         """Takes over the state of the scene's stock environment."""
@@ -78,6 +107,7 @@ class SceneGroup:
             active: numbers of the scenes. Rows of the others in the answer mean nothing.
         """
         self._physics.active = active
+        self._ahead.update(active)
         observations, rewards, terminated, _, info = self._task.step(actions)
         return Answer(observations, rewards, terminated, info)
 
@@ -89,18 +119,19 @@ class SceneGroup:
 class BatchedManiSkill(Simulator):
     """Task instances of one process that share controllers, observations and rewards; each has its own physics."""
 
-    Config = ManiSkillConfig
-
-    def __init__(self, envs: Sequence[ManiSkillEnv], next_seed: NextSeed, config: ManiSkillConfig) -> None:
+    def __init__(self, envs: Sequence[StockEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over stock environments of one task.
 
-        Raises:
-            NotBatchableError: the group would not have their numbers, or could not be made.
+        Args:
+            envs: one for each slot.
+            rows: places of the rows in the task, from ``checked_rows``.
+            next_seed: called before each reset of a slot.
+            ignore_terminations: True if episodes end only by their time limit.
         """
         self._envs = envs
-        self._group = SceneGroup(envs, checked_rows(config, len(envs)))
+        self._group = SceneGroup(envs, rows)
         self._next_seed = next_seed
-        self._ignore_terminations = config.ignore_terminations
+        self._ignore_terminations = ignore_terminations
         self.spec = envs[0].spec
         self.num_envs = len(envs)
         self.has_success = True
@@ -124,7 +155,9 @@ class BatchedManiSkill(Simulator):
         for scene in scenes:
             seed = self._next_seed(scene)
             self._idle[scene] = seed is None
-            if seed is not None:
+            if seed is None:
+                self._group.hand_back(scene)
+            else:
                 began = time.perf_counter()
                 observations[scene], success = self._group.reset(scene, seed)
                 self.reset_seconds += time.perf_counter() - began
@@ -185,19 +218,20 @@ def numbers(values: Any, count: int) -> NDArray[np.float64]:
     return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), count)
 
 
-def checked_rows(config: ManiSkillConfig, num_envs: int) -> Rows:
+def checked_rows(make_env: Callable[[], StockEnv], num_envs: int, task: str) -> Rows:
     """Returns the places of the rows in a task, once the group has proved to have the numbers of stock environments.
 
-    The number of environments counts, because torch may add in another order for another size.
-
+    Args:
+        make_env: makes a stock environment.
+        num_envs: size of the group. It counts, because torch may add in another order for another size.
+        task: the task with its options. It is checked once in a process.
     Raises:
-        NotBatchableError: it has not.
+        NotBatchableError: the group has other numbers.
     """
-    options = sorted(config.kwargs.items())
-    asked = repr((config.id, config.control_mode, config.reward_mode, options, num_envs))
+    asked = task, num_envs
     if asked not in _checked:
         try:
-            _checked[asked] = _rows_of(config, num_envs)
+            _checked[asked] = _rows_of(make_env, num_envs)
         except NotBatchableError as error:
             _checked[asked] = str(error)
         except Exception as error:  # whatever a task does that a group cannot
@@ -209,13 +243,13 @@ def checked_rows(config: ManiSkillConfig, num_envs: int) -> Rows:
 
 
 @torch.inference_mode()
-def _rows_of(config: ManiSkillConfig, num_envs: int) -> Rows:
+def _rows_of(make_env: Callable[[], StockEnv], num_envs: int) -> Rows:
     """Finds the rows of a task, and checks a group against stock environments."""
     version = importlib.metadata.version("mani_skill")
     if not version.startswith("3.0."):
         raise NotBatchableError(f"ManiSkill {version} is installed, and only 3.0 can be stepped as one")
     scenes = sorted({0, num_envs // 2, num_envs - 1})
-    made: list[Any] = [ManiSkillEnv(config) for _ in range(2 * len(scenes))]
+    made: list[Any] = [make_env() for _ in range(2 * len(scenes))]
     try:
         rows = _find_rows(made[0], made[-1])
         hosts = dict(zip(scenes, made[: len(scenes)], strict=True))
@@ -229,7 +263,7 @@ def _rows_of(config: ManiSkillConfig, num_envs: int) -> Rows:
     return rows
 
 
-def _find_rows(host: ManiSkillEnv, twin: ManiSkillEnv) -> Rows:
+def _find_rows(host: StockEnv, twin: StockEnv) -> Rows:
     """Finds the rows of a task. Steps it first, because some values exist only after a step; its twin remains equal."""
     group = make_template(host.task)
     action = np.zeros(host.spec.action_dim, dtype=np.float32)
@@ -241,7 +275,7 @@ def _find_rows(host: ManiSkillEnv, twin: ManiSkillEnv) -> Rows:
     return rows
 
 
-def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, ManiSkillEnv]) -> None:
+def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv]) -> None:
     """Steps a group and stock environments alike, and compares every number.
 
     Args:
@@ -260,7 +294,7 @@ def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, ManiSkillE
             seed = 1000 * step + scene
             ours, theirs = group.reset(scene, seed), twins[scene].reset(seed)
             if not (np.array_equal(ours[0], theirs[0], equal_nan=True) and ours[1] == theirs[1]):
-                raise NotBatchableError(f"a reset differs after {step} steps")
+                raise NotBatchableError(f"a reset after {step} steps differs from a stock environment's")
         if step == 0:
             for scene in set(range(num_envs)) - twins.keys():
                 group.adopt(scene)
@@ -269,12 +303,16 @@ def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, ManiSkillE
         for scene, twin in twins.items():
             stock = Answer(*(part for place, part in enumerate(twin.task.step(actions[scene])) if place != 3))
             if found := next(differences(answer, stock, scene), None):
-                raise NotBatchableError(f"{found} differs from a stock environment's after {step + 1} steps")
+                raise NotBatchableError(f"{found} differs from a stock environment's in step {step + 1}")
 
 
 def differences(group: Answer, stock: Answer, scene: int) -> Iterator[str]:
     """Yields the name of everything in which a scene of a group differs from a stock environment."""
-    pairs = [(name, getattr(group, name), getattr(stock, name)) for name in ("observations", "rewards", "terminated")]
+    pairs: list[tuple[str, Any, Any]] = [
+        ("an observation", group.observations, stock.observations),
+        ("a reward", group.rewards, stock.rewards),
+        ("the end of an episode", group.terminated, stock.terminated),
+    ]
     pairs += [(f"info[{name!r}]", group.info.get(name), value) for name, value in stock.info.items()]
     for name, ours, theirs in pairs:
         if not same(ours, theirs, scene):
