@@ -9,11 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator
@@ -23,6 +24,8 @@ WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 """Environment of rollout workers: simulators on the CPU must not see a GPU."""
 _WORKER_MODULE = "rlpipe.collection.worker"
 """Without Ray: it reads its environment variables when it is imported, and those of a worker come from its node."""
+
+_WAITING_REQUESTS = 64
 
 
 class ProcessTemplate:
@@ -40,14 +43,18 @@ class ProcessTemplate:
             environment: environment variables that its libraries must see when they load.
         """
         self.socket = f"rlpipe-{secrets.token_hex(16)}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rlpipe.distributed.template_server", self.socket],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **environment},
-            start_new_session=True,  # a signal to the terminal's processes is for the driver
-        )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(f"\0{self.socket}")
+            listener.listen(_WAITING_REQUESTS)  # here, so that requests can wait from now on
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rlpipe.distributed.template_server", str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                pass_fds=[listener.fileno()],
+                start_new_session=True,  # a signal to the terminal's processes is for the driver
+            )
         atexit.register(self.end)
         self.load(_WORKER_MODULE)
 
@@ -79,14 +86,22 @@ def start_early(address: str | None) -> None:
 
 
 def template_for(config: Config, address: str | None) -> ProcessTemplate | None:
-    """Returns a template that loads the simulator of a run; None if the run joins a cluster."""
+    """Returns a template for a run; None if the run joins a cluster.
+
+    It loads the simulator only if that says how: another one may do anything when it is imported.
+    """
     if _joins(address):
         return None
     template = _early.pop() if _early else ProcessTemplate(WORKER_ENVIRONMENT)
-    simulator, base = resolve("envs", config.env.train.name, "env.train.name"), cast("Any", Simulator)
-    if simulator.load.__func__ is not base.load.__func__:  # other plug-ins may do anything when imported
+    simulator = resolve("envs", config.env.train.name, "env.train.name")
+    if _overrides_load(simulator):
         template.load(f"{simulator.__module__}:{simulator.__qualname__}.load")
     return template
+
+
+def _overrides_load(simulator: type[Any]) -> bool:
+    ancestry = simulator.__mro__
+    return Simulator in ancestry and any("load" in vars(cls) for cls in ancestry[: ancestry.index(Simulator)])
 
 
 def _joins(address: str | None) -> bool:

@@ -133,9 +133,7 @@ def main() -> None:
     """Serves; a forked process leaves the loop first, so that it holds none of its sockets."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes ended processes; nobody waits for them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(f"\0{sys.argv[1]}")
-        listener.listen(64)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
         task = TemplateServer(listener).serve()
     if task is not None:
         task()

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from rlpipe.distributed import worker_entry
-from rlpipe.distributed.process_template import ProcessTemplate
+from rlpipe.distributed.process_template import ProcessTemplate, template_for
 from tests.helpers import REPOSITORY
+from tests.helpers.runs import scripted
 
 REPORT = """
 import json, os, sys
@@ -85,6 +86,20 @@ def test_a_template_with_a_thread_forks_nothing(template, program):
     """A lock that the thread holds would stay locked in the child for ever."""
     template.load("tests.helpers.threads:start")
     assert report(program, template.socket)["loaded"] == []
+
+
+def test_a_template_loads_the_simulator_of_a_run(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlpipe.distributed.process_template._joins", lambda _: False)
+    config = scripted(tmp_path, env={"train": {"name": "maniskill", "id": "PushCube-v1"}})
+    made = template_for(config, None)
+    assert made is not None
+    program.write_text(REPORT.replace('"ray"', '"mani_skill.envs"'))
+    assert report(program, made.socket)["loaded"] == ["torch", "mani_skill.envs"]
+    made.end()
+
+
+def test_a_run_that_joins_a_cluster_has_no_template(tmp_path):
+    assert template_for(scripted(tmp_path), "10.0.0.1:6379") is None
 
 
 def test_the_template_ends_with_its_driver():

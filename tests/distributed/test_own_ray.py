@@ -1,0 +1,43 @@
+"""The Ray that a run starts for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from tests.helpers import REPOSITORY
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+LOOK = """
+import json, os, psutil, ray
+from ray.exceptions import RayError
+from rlpipe.distributed.cluster import Cluster
+cluster = Cluster()
+commands = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+task = ray.remote(num_cpus=0, runtime_env={"env_vars": {"SIGN": "green"}})(lambda: os.environ["SIGN"])
+print(json.dumps({"commands": commands, "task": ray.get(task.remote()), "token": os.environ["RAY_AUTH_TOKEN"]}))
+cluster.close()
+"""
+
+
+def test_it_has_the_processes_that_a_run_needs_and_can_run_tasks_with_an_environment_of_their_own():
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with tempfile.TemporaryDirectory(prefix="rp-") as short:
+        done = subprocess.run(
+            [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=250, check=True,
+            env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+    found = json.loads(done.stdout)
+    for needed in ("gcs_server", "raylet", "dashboard/agent.py", "agent/main.py"):
+        assert any(needed in command for command in found["commands"]), needed
+    for unused in ("dashboard/dashboard.py", "monitor.py", "log_monitor.py", "default_worker.py"):
+        started = [command for command in found["commands"] if unused in command.split(" --")[0]]
+        assert started == [], unused
+    assert found["task"] == "green"
+    assert found["token"]
