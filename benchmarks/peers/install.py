@@ -24,7 +24,7 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlpip
 COMMON = ("torch", "mani_skill")
 PEERS = {
     "sb3": ("stable_baselines3",),
-    "torchrl": ("torchrl==0.14.1", "tensordict==0.14.2"),
+    "torchrl": ("torchrl==0.14.1", "tensordict==0.14.3"),
     "rllib": ("ray[rllib]", "gymnasium==1.2.2"),
     "sample_factory": (
         "sample-factory==2.1.1",
