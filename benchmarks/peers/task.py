@@ -80,10 +80,18 @@ def make_numpy_task(task: str, journal: str, seed: int):
     import gymnasium
     from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
 
-    class Noted(gymnasium.Wrapper):
-        """Appends a line at the first step, and one with the outcome at the end of each episode."""
+    class Noted(gymnasium.Env):
+        """Appends a line at the first step, and one with the outcome at the end of each episode.
 
-        first = True
+        Not a wrapper: inside, libraries would find ``num_envs`` and expect batches.
+        """
+
+        def __init__(self, env):
+            self.env, self.first = env, True
+            self.observation_space, self.action_space = env.observation_space, env.action_space
+
+        def reset(self, *, seed=None, options=None):
+            return self.env.reset(seed=seed, options=options)[0], {}
 
         def step(self, action):
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -93,6 +101,9 @@ def make_numpy_task(task: str, journal: str, seed: int):
             if terminated or truncated:
                 note(journal, {"success": bool(info["success"])})
             return observation, float(reward), bool(terminated), bool(truncated), {}
+
+        def close(self):
+            self.env.close()
 
     env = CPUGymWrapper(make_task(task))
     env.reset(seed=seed)
