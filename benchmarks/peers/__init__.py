@@ -1,1 +1,1 @@
-"""Other libraries on the same task, each in a virtual environment of its own: ``python benchmarks/peers/install.py``."""
+"""Other libraries on the same task; ``python benchmarks/peers/install.py`` makes an environment for each."""

@@ -1,4 +1,4 @@
-"""RLlib's PPO on the task of ``benchmarks/throughput.py``: an environment runner for each core, the learner beside them."""
+"""RLlib's PPO on the task of ``benchmarks/throughput.py``: an environment runner for each core, and a local learner."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ prints one line of JSON with ``report``. While throughput is measured, the learn
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -175,7 +176,7 @@ def report(journal: Journal, marks: list[float], package: str) -> None:
             which is left out
         package: distribution whose version is reported
     """
-    spans = [later - earlier for earlier, later in zip(marks[1:-1], marks[2:], strict=True)]
+    spans = [later - earlier for earlier, later in itertools.pairwise(marks[1:])]
     answer: dict[str, Any] = {
         "version": metadata.version(package),
         "first_step": None if journal.first is None else journal.first - BEGAN,
