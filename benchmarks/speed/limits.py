@@ -60,13 +60,19 @@ def batched(task: str, environments: int) -> Stepper:
 
 
 def step_on_request(make: Callable[[str, int], Stepper], task: str, environments: int, ready, orders, rates) -> None:
-    """Main function of a process: steps for the ordered times, and answers with environment steps per second."""
+    """Main function of a process: steps for the ordered times, and answers with environment steps per second.
+
+    Each time is extended to whole episodes, because some tasks spend as long on a reset as on dozens of steps.
+    """
+    import gymnasium
+
     stepper = make(task, environments)
     next(stepper)
+    horizon = gymnasium.spec(task).max_episode_steps
     ready.wait()
     while seconds := orders.get():
         began, count = time.perf_counter(), 0
-        while time.perf_counter() < began + seconds:
+        while time.perf_counter() < began + seconds or count % horizon:
             next(stepper)
             count += 1
         rates.put(count * environments / (time.perf_counter() - began))
