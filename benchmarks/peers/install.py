@@ -1,6 +1,6 @@
 """Makes a virtual environment for each library that ``benchmarks/throughput.py`` compares rlpipe with.
 
-    python benchmarks/peers/install.py                         # all of them, about 2 GB each
+    python benchmarks/peers/install.py                         # all of them, 2 to 3 GB each
     python benchmarks/peers/install.py sample_factory torchrl
 
 The environments lie in ``~/.cache/rlpipe/peers`` (``$XDG_CACHE_HOME/rlpipe/peers``), outside the repository. Versions
