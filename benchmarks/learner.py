@@ -18,59 +18,25 @@ import argparse
 import os
 import platform
 import statistics
+import sys
 import time
+from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.device.updates import STEPS, configuration, make_learner, random_batch
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm
 from rlpipe.algorithms.ppo import PPO
-from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import TrajectoryBatch
 
-STEPS, OBSERVED, ACTIONS = 64, 42, 8
 POLICIES = {"3 x 256": [256, 256, 256], "3 x 1536": [1536, 1536, 1536]}
-
-
-def random_batch(envs: int) -> TrajectoryBatch:
-    """Fragment of random numbers in which one step in a hundred ends an episode."""
-    draw = np.random.default_rng(0)
-    terminated = draw.random((STEPS, envs)) < 0.01
-    ended = np.flatnonzero(terminated)
-    return TrajectoryBatch(
-        draw.standard_normal((STEPS + 1, envs, OBSERVED), dtype=np.float32),
-        draw.standard_normal((STEPS, envs, ACTIONS), dtype=np.float32),
-        draw.standard_normal((STEPS, envs), dtype=np.float32) - 10.0,
-        draw.standard_normal((STEPS, envs), dtype=np.float32),
-        terminated,
-        np.zeros_like(terminated),
-        np.ones_like(terminated),
-        draw.standard_normal((len(ended), OBSERVED), dtype=np.float32),
-        ended,
-        0,
-    )
-
-
-def learner(device: str, hidden: list[int], args: argparse.Namespace) -> Learner:
-    """Learner whose learning rate is 0, so that all updates are alike."""
-    config = load_config(
-        {
-            "env": {"train": {"name": "scripted", "total_num_envs": args.samples // STEPS}},
-            "policy": {"name": "mlp", "hidden_sizes": hidden},
-            "algorithm": {"name": "ppo", "update_epochs": 4, "num_minibatches": 8},
-            "learner": {"device": device, "lr": 0.0, "precision": args.precision, "compile": args.compile},
-            "rollout": {"horizon": STEPS},
-        }
-    )
-    bounds = np.ones(ACTIONS, dtype=np.float32)
-    return Learner(stages(config), SpaceSpec(OBSERVED, ACTIONS, None, -bounds, bounds))
 
 
 def without_metrics() -> list[object]:
@@ -110,7 +76,10 @@ def main() -> None:
     batch = random_batch(args.samples // STEPS)
     table = Table("policy", "parameters", "device", "samples/s", "transfers", "metrics", title="One update of PPO")
     for name, hidden in POLICIES.items():
-        learners = {device: learner(device, hidden, args) for device in devices}
+        learners = {
+            device: make_learner(configuration(hidden, args.samples, device, args.precision, args.compile))
+            for device in devices
+        }
         times: dict[tuple[str, bool], list[float]] = {(device, logged): [] for device in devices for logged in (1, 0)}
         moved: dict[str, list[float]] = {device: [] for device in devices}
         for iteration in range(1, args.updates + 2):

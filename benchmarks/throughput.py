@@ -1,445 +1,228 @@
-"""Compares the speed of rlpipe with the simulator's limit and with Stable-Baselines3.
+"""Compares the speed of rlpipe with the simulator's limits and with other libraries.
 
-    python benchmarks/throughput.py                # environment steps per second, and where rlpipe's time goes
-    python benchmarks/throughput.py --learning     # also: seconds to a training success of 0.5, on dense PushCube
+    python benchmarks/throughput.py                              # three tasks, three rounds, every installed peer
+    python benchmarks/throughput.py --tasks PushCube-v1 --rounds 1 --peers sb3 --json throughput.json
+    python benchmarks/throughput.py --time-to success=0.5        # also: seconds to that training success
 
-All contenders run in turn, for several rounds, on ManiSkill PushCube-v1 with the same network (separate actor and
-critic, 3 x 256, tanh), batch (3,200 steps), epochs (8) and minibatches (8). For the simulator's limit, one process per
-core steps the environments that ``gymnasium.make`` returns, with random NumPy actions under ``inference_mode``.
-rlpipe's adapter takes a shortcut inside the simulator (``quicken_poses``); the limit and Stable-Baselines3 do not.
+Contenders, all on the same ManiSkill tasks with state observations:
 
-While throughput is measured, the learning rate is 0: every update is computed, but the policy keeps acting at random.
-An arm that has learnt to touch things makes each step of the physics more expensive and would blur the comparison. The
-first iterations of each round are left out. Machines are noisy: trust the ratios, which compare neighbours in time,
-more than the rates.
+- stock limit: one process per core steps the environments that ``gymnasium.make`` returns, with random NumPy actions
+  under ``inference_mode``, and resets them at the task's own horizon;
+- batched limit: one process per core steps the simulator of rlpipe's rollout workers, also with random actions;
+- collection alone: rlpipe's rollout workers on Ray, with the policy and without learning;
+- end to end: PPO with each of ``--pipelines`` (``runner.pipeline``);
+- peers: Stable-Baselines3, TorchRL, RLlib and Sample Factory, where ``benchmarks/peers/install.py`` has installed them.
+
+All learn with the same network (separate actor and critic, 3 x 256, tanh), batch (3,200 steps), epochs (8) and
+minibatches (8). They run in turn, for several rounds. While throughput is measured, the learning rate is 0: every
+update is computed, but the policy keeps acting at random. An arm that has learnt to touch things makes each step of
+the physics more expensive and would blur the comparison. The first iterations of each round are left out. Machines are
+noisy: trust the ratios to the stock limit, which is measured before and after each contender, more than the rates.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
-import platform
+import math
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-STEPS, EPOCHS, MINIBATCHES, ENVS = 3200, 8, 8, 16
-TASK = "PushCube-v1"
-PACKAGES = ("ray", "torch", "mani_skill", "stable_baselines3")
-CONFIG = {
-    "env": {
-        "train": {
-            "name": "maniskill",
-            "id": TASK,
-            "reward_mode": "normalized_dense",
-            "total_num_envs": ENVS,
-        }
-    },
-    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256]},
-    "algorithm": {
-        "name": "ppo",
-        "update_epochs": EPOCHS,
-        "num_minibatches": MINIBATCHES,
-        "discount": 0.8,
-        "gae_lambda": 0.9,
-    },
-    "rollout": {"horizon": STEPS // ENVS},
-    "evaluation": {"episodes": 1},
-    "runner": {"logger": {"experiment_name": "throughput"}},
-}
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks import machine
+from benchmarks.peers import task as shared
+from benchmarks.speed import ours, peers, report
+from benchmarks.speed.limits import Limit, batched, stock
+
+PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien")
+LEARNED = "PushCube-v1"
+"""Task of ``--time-to``, under dense reward."""
+LEARNING_ITERATIONS = 400
+Measured = dict[str, Any]
+Learn = Callable[[float, int], Measured]
+"""Learns until a target success rate, with a seed. Returns ``seconds_to_success``."""
 
 
-def make_task():
-    """Makes the task as ``gymnasium.make`` returns it."""
-    from rlpipe.envs.maniskill import load_maniskill
+@dataclass(frozen=True)
+class Contender:
+    """Something whose speed is measured.
 
-    load_maniskill()
-    import gymnasium
-
-    return gymnasium.make(
-        TASK,
-        num_envs=1,
-        obs_mode="state",
-        control_mode="pd_joint_delta_pos",
-        reward_mode="normalized_dense",
-        sim_backend="physx_cpu",
-        render_backend="none",
-    )
-
-
-# --- the simulator's limit
-
-
-def step_randomly(environments: int, ready, orders, steps) -> None:
-    """Main function of a process: steps with random NumPy actions in episodes of 50 steps, for the ordered times."""
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(1)
-    envs = [make_task() for _ in range(environments)]
-    generator = np.random.default_rng(os.getpid())
-    with torch.inference_mode():
-        for env in envs:
-            env.reset(seed=0)
-        ready.wait()
-        while seconds := orders.get():
-            began, count = time.perf_counter(), 0
-            while time.perf_counter() < began + seconds:
-                actions = generator.uniform(-1.0, 1.0, (environments, 8)).astype(np.float32)
-                for env, action in zip(envs, actions, strict=True):
-                    env.step(action)
-                count += 1
-                if count % 50 == 0:
-                    for env in envs:
-                        env.reset()
-            steps.put(count * environments / (time.perf_counter() - began))
-
-
-class Limit:
-    """One process per core; each steps its share of the environments on request."""
-
-    def __init__(self, processes: int) -> None:
-        """Starts the processes and waits until all simulators are ready."""
-        context = multiprocessing.get_context("spawn")
-        ready = context.Barrier(processes + 1)
-        self._steps = context.Queue()
-        self._orders = [context.Queue() for _ in range(processes)]
-        self._workers = [
-            context.Process(target=step_randomly, args=(ENVS // processes, ready, orders, self._steps), daemon=True)
-            for orders in self._orders
-        ]
-        for worker in self._workers:
-            worker.start()
-        ready.wait()
-
-    def rate(self, seconds: float) -> float:
-        """Environment steps per second of all processes together."""
-        for orders in self._orders:
-            orders.put(seconds)
-        return sum(self._steps.get() for _ in self._workers)
-
-    def close(self) -> None:
-        """Ends the processes."""
-        for orders in self._orders:
-            orders.put(0.0)
-        for worker in self._workers:
-            worker.join()
-
-
-# --- rlpipe
-
-
-def run_rlpipe(folder: Path, iterations: int, *, until: float | None = None) -> dict[str, float]:
-    """Trains in a process of its own, with a user's command. Returns medians over its later iterations."""
-    from omegaconf import OmegaConf
-
-    file = folder / "config.yaml"
-    file.write_text(OmegaConf.to_yaml(OmegaConf.create(CONFIG)))
-    began = time.time()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "rlpipe", "train", str(file)),
-            f"runner.total_timesteps={iterations * STEPS}",
-            f"runner.logger.log_path={folder / 'runs'}",
-            f"learner.lr={0.0 if until is None else 3e-4}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    if until is not None:
-        reached = _wait_for_success(process, folder / "runs", until)
-        process.terminate()
-        process.wait()
-        return {"seconds_to_success": reached - began}
-    if process.wait() != 0:
-        raise RuntimeError("rlpipe train failed; run it by hand to see why")
-    run = _newest_run(folder / "runs")
-    assert run is not None
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    rows = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()][2:-1]
-    parts = [name for name in rows[0] if name in PARTS]
-    return {
-        "first_step": next(event["time"] for event in events if event["kind"] == "started") - began,
-        "collection_in_training": statistics.median(STEPS / row["time/generate_rollouts"] for row in rows),
-        "end_to_end": statistics.median(row["time/fps_interval"] for row in rows),
-        "predict_share": statistics.median(row["time/rollout/predict"] / row["time/step"] for row in rows),
-        "simulator_share": statistics.median(row["time/env/env_interact_step"] / row["time/step"] for row in rows),
-        **{name: statistics.median(row[name] for row in rows) for name in parts},
-    }
-
-
-PARTS = (
-    "time/generate_rollouts",
-    "time/cal_adv_and_returns",
-    "time/actor_training",
-    "time/sync_weights",
-    "time/checkpoint",
-    "time/log",
-    "time/other",
-    "time/step",
-)
-
-
-def run_collection(pairs: int) -> None:
-    """Collects fragments without learning, in turn with the simulator's limit; prints both rates as JSON.
-
-    Both stay ready and take turns of a few seconds, so that the machine's drift affects them alike.
+    Attributes:
+        name: name in the tables.
+        measure: by task, returns ``rate`` or ``end_to_end`` in steps per second; ``ratio`` if it measures that itself.
+        learn: how it learns; None if it does not.
     """
-    from rlpipe.config.loading import load_config
-    from rlpipe.config.stages import stages
-    from rlpipe.distributed.engine import RayEngine
-    from rlpipe.policies.base import NoWeights, Snapshot
 
-    limit = Limit(len(os.sched_getaffinity(0)))
-    config = load_config(CONFIG)
-    engine = RayEngine(config)
-    engine.start_workers(stages(config), 0)
+    name: str
+    measure: Callable[[str], Measured]
+    learn: Learn | None = None
 
-    def collect(fragments: int) -> float:
-        began = time.perf_counter()
-        for collection in [engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0) for _ in range(fragments)]:
-            engine.gather(collection)
-        return STEPS * fragments / (time.perf_counter() - began)
 
-    collect(1)
+def pipelines(asked: list[str], console: Console) -> list[str | None]:
+    """Values of ``runner.pipeline`` to measure; None leaves the key alone."""
+    chosen = [pipeline for pipeline in asked if pipeline]
+    if chosen and not ours.has_pipelines():
+        console.print("This version of rlpipe has no runner.pipeline: its one loop is measured.")
+        return [None]
+    return list(chosen) or [None]
+
+
+def measure_collection(task: str) -> Measured:
+    """Measures collection alone, in a process of its own."""
+    return machine.call([sys.executable, "-m", "benchmarks.speed.collection", task])
+
+
+def our_contender(pipeline: str | None, iterations: int) -> Contender:
+    """Whole runs of rlpipe with one pipeline."""
+    return Contender(
+        "rlpipe, end to end" if pipeline is None else f"rlpipe, end to end, {pipeline}",
+        partial(ours.run, pipeline=pipeline, iterations=iterations),
+        partial(ours.seconds_to_success, LEARNED, pipeline, LEARNING_ITERATIONS),
+    )
+
+
+def peer_contender(peer: str, iterations: int) -> Contender:
+    """Whole runs of another library."""
+    return Contender(
+        peers.NAMES[peer],
+        partial(peers.run, peer, iterations=iterations),
+        partial(peers.run, peer, LEARNED, LEARNING_ITERATIONS),
+    )
+
+
+def contenders(options: argparse.Namespace, console: Console) -> tuple[list[Contender], dict[str, str]]:
+    """Contenders that start processes of their own, and the reasons why others are missing, by name."""
+    asked = peers.CHOICES[options.peers]
+    installed = [peer for peer in asked if peers.python_of(peer) is not None]
+    found = [
+        Contender("rlpipe, collection alone", measure_collection),
+        *(our_contender(pipeline, options.iterations) for pipeline in pipelines(options.pipelines, console)),
+        *(peer_contender(peer, options.peer_iterations) for peer in installed),
+    ]
+    missing = {
+        peers.NAMES[peer]: f"not installed: python benchmarks/peers/install.py {peer}"
+        for peer in asked
+        if peer not in installed
+    }
+    return found, missing
+
+
+def compare(task: str, found: list[Contender], options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Measures all contenders on a task, in turn. Returns their summaries by name, and ``failed`` with reasons."""
+    limit, own_limit = Limit(stock, task), Limit(batched, task)
+    limits = [Contender("batched limit", lambda _task: {"rate": own_limit.rate(options.seconds)})]
+    rounds: dict[str, list[Measured]] = {report.STOCK: []}
+    failed: dict[str, str] = {}
     limit.rate(2.0)
-    rates = [(limit.rate(4.0), collect(2)) for _ in range(pairs)]
-    print(
-        json.dumps(
-            {
-                "collection": statistics.median(ours for _, ours in rates),
-                "collection_ratio": statistics.median(ours / theirs for theirs, ours in rates),
-            }
-        )
-    )
-    engine.close()
+    own_limit.rate(2.0)
+    for index in range(options.rounds):
+        before = limit.rate(options.seconds)
+        rounds[report.STOCK].append({"rate": before, "ratio": 1.0})
+        for contender in [*limits, *found]:
+            if contender.name in failed:
+                continue
+            try:
+                measured = contender.measure(task)
+            except RuntimeError as error:
+                failed[contender.name] = str(error)
+                console.print(f"{task}: {contender.name}: {error}", markup=False)
+                continue
+            after = limit.rate(options.seconds)  # beside it, so that a drift of the machine cancels
+            measured.setdefault("rate", measured.pop("end_to_end", math.nan))
+            measured.setdefault("ratio", measured["rate"] / statistics.mean((before, after)))
+            before = after
+            rounds.setdefault(contender.name, []).append(measured)
+            console.print(
+                f"{task}, round {index + 1}: {contender.name} {measured['rate']:,.0f} steps/s, "
+                f"{measured['ratio']:.2f} of the stock limit"
+            )
     limit.close()
+    own_limit.close()
+    return {"contenders": {name: report.summarize(each) for name, each in rounds.items()}, "failed": failed}
 
 
-def _newest_run(runs: Path) -> Path | None:
-    found = sorted(runs.glob("throughput/*"))
-    return found[-1] if found else None
+def learn(found: list[Contender], target: float, rounds: int, console: Console) -> dict[str, list[float | None]]:
+    """Seconds that each contender takes to a training success, with one seed for each round."""
+    seconds: dict[str, list[float | None]] = {}
+    for seed in range(rounds):
+        for contender in found:
+            if contender.learn is None:
+                continue
+            try:
+                reached = contender.learn(target, seed).get("seconds_to_success")
+            except RuntimeError as error:
+                console.print(f"{contender.name}: {error}", markup=False)
+                continue
+            seconds.setdefault(contender.name, []).append(reached)
+            told = "not reached" if reached is None else f"{reached:.0f} s"
+            console.print(f"{LEARNED}, success {target:g}, seed {seed}: {contender.name}: {told}")
+    return seconds
 
 
-def _wait_for_success(process: subprocess.Popen, runs: Path, target: float) -> float:
-    """Time at which the last 100 training episodes first reached the target success rate."""
-    outcomes: list[bool] = []
-    while process.poll() is None:
-        time.sleep(0.2)
-        run = _newest_run(runs)
-        if run is None or not (run / "episodes.jsonl").is_file():
-            continue
-        lines = (run / "episodes.jsonl").read_text().splitlines(keepends=True)
-        outcomes = [json.loads(line)["success_once"] for line in lines if line.endswith("\n")]
-        if len(outcomes) >= 100 and statistics.mean(outcomes[-100:]) >= target:
-            return time.time()
-    raise RuntimeError(f"the run ended before a success of {target}")
+def success_target(text: str) -> float:
+    """Target of ``--time-to success=TARGET``."""
+    name, _, value = text.partition("=")
+    if name != "success":
+        raise argparse.ArgumentTypeError(f"{text!r} is not success=TARGET, such as success=0.5")
+    return float(value)
 
 
-# --- Stable-Baselines3
-
-
-def make_wrapped(seed: int):
-    """Returns a maker for SubprocVecEnv, with ManiSkill's own wrapper for NumPy on the CPU."""
-
-    def make():
-        import torch
-
-        torch.set_num_threads(1)
-        task = make_task()
-        from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
-        from stable_baselines3.common.monitor import Monitor
-
-        env = CPUGymWrapper(task)
-        env.reset(seed=seed)
-        return Monitor(env, info_keywords=("success",))
-
-    return make
-
-
-def run_sb3(iterations: int, until: float | None) -> None:
-    """Trains with Stable-Baselines3 in this process and prints the measurements as JSON."""
-    began = float(os.environ["BENCHMARK_BEGAN"])
-    import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    environments = 8
-    envs = SubprocVecEnv([make_wrapped(seed) for seed in range(environments)], start_method="spawn")
-    torch.set_num_threads(os.cpu_count() or 1)
-
-    class Clock(BaseCallback):
-        """Records when iterations begin, and when the last 100 episodes reached the target."""
-
-        def __init__(self):
-            super().__init__()
-            self.marks, self.outcomes, self.reached, self.first = [], [], None, None
-
-        def _on_rollout_start(self):
-            self.marks.append(time.time())
-
-        def _on_step(self):
-            self.first = self.first or time.time()
-            for done, info in zip(self.locals["dones"], self.locals["infos"], strict=True):
-                if done:
-                    self.outcomes.append(bool(info["success"]))
-            recent = self.outcomes[-100:]
-            if until is not None and len(recent) == 100 and sum(recent) / 100 >= until:
-                self.reached = time.time()
-                return False
-            return True
-
-    clock = Clock()
-    model = PPO(
-        "MlpPolicy",
-        envs,
-        n_steps=STEPS // environments,
-        batch_size=STEPS // MINIBATCHES,
-        n_epochs=EPOCHS,
-        gamma=0.8,
-        gae_lambda=0.9,
-        learning_rate=0.0 if until is None else 3e-4,
-        policy_kwargs={
-            "net_arch": {"pi": [256] * 3, "vf": [256] * 3},
-            "activation_fn": torch.nn.Tanh,
-            "log_std_init": -0.5,
-        },
-        device="cpu",
-    )
-    model.learn(STEPS * iterations, callback=clock)
-    clock.marks.append(time.time())
-    spans = [later - earlier for earlier, later in zip(clock.marks[1:-1], clock.marks[2:], strict=True)]
-    answer = {"first_step": clock.first - began}
-    if until is None:
-        answer["end_to_end"] = STEPS / statistics.median(spans)
-    elif clock.reached is not None:
-        answer["seconds_to_success"] = clock.reached - began
-    print(json.dumps(answer))
-    envs.close()
-
-
-def call_sb3(iterations: int, until: float | None = None) -> dict[str, float]:
-    """Runs ``run_sb3`` in a process of its own."""
-    return call(["--sb3", str(iterations), *([] if until is None else ["--until", str(until)])])
-
-
-def call(arguments: list[str]) -> dict[str, float]:
-    """Runs this script in a process of its own. Returns the JSON that it prints."""
-    answer = subprocess.run(
-        [sys.executable, __file__, *arguments],
-        env={**os.environ, "BENCHMARK_BEGAN": str(time.time())},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=True,
-    )
-    return json.loads(answer.stdout.splitlines()[-1])
-
-
-# --- the report
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
+def parse() -> argparse.Namespace:
+    """Parses the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=shared.CONTROL_MODES, default=list(shared.CONTROL_MODES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements there")
+    parser.add_argument("--peers", choices=peers.CHOICES, default="all")
+    parser.add_argument("--pipelines", nargs="*", default=["sync", "ahead", "stream"], metavar="PIPELINE",
+                        help="values of runner.pipeline; none: as configured by default")  # fmt: skip
+    parser.add_argument("--time-to", type=success_target, metavar="success=TARGET",
+                        help=f"also learn {LEARNED} until training has this success, once for each round")  # fmt: skip
+    parser.add_argument("--iterations", type=int, default=9, help="of rlpipe in each round, at least 5")
+    parser.add_argument("--peer-iterations", type=int, default=5, help="of a peer in each round, at least 3")
+    parser.add_argument("--seconds", type=float, default=8.0, help="that each measurement of a limit takes")
+    options = parser.parse_args()
+    if options.iterations < 5 or options.peer_iterations < 3 or options.rounds < 1:
+        parser.error("too few iterations or rounds: the first iterations and the last are left out")
+    return options
 
 
 def main() -> None:
-    """Runs the rounds and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=9, help="of rlpipe in each round")
-    parser.add_argument("--learning", action="store_true", help="also measure seconds to a training success of 0.5")
-    parser.add_argument("--collect", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--sb3", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.collect:
-        run_collection(options.collect)
-        return
-    if options.sb3:
-        run_sb3(options.sb3, options.until)
-        return
-    from importlib import metadata
-
-    from rich.console import Console
-    from rich.table import Table
-
+    """Runs the rounds, prints the tables, and writes the JSON after each task."""
+    options = parse()
     console = Console(highlight=False, width=110)
-    cores = len(os.sched_getaffinity(0))
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
-    console.print(f"{_processor()}, {cores} cores; {versions}")
-    limit = Limit(cores)
-    limit.rate(4.0)
-    rounds = []
-    for index in range(options.rounds):
-        rates = [limit.rate(8.0)]
-        with tempfile.TemporaryDirectory() as folder:
-            ours = run_rlpipe(Path(folder), options.iterations)
-        rates.append(limit.rate(8.0))  # before and after, so that a drift of the machine cancels
-        sb3 = call_sb3(4)
-        rates.append(limit.rate(8.0))
-        ours |= call(["--collect", "6"])
-        before, between, after = rates
-        for entry, beside in ((ours, (before, between)), (sb3, (between, after))):
-            entry["limit"] = statistics.mean(beside)
-        rounds.append((ours, sb3))
-        console.print(
-            f"round {index + 1}: limit {ours['limit']:,.0f}, rlpipe {ours['end_to_end']:,.0f} "
-            f"({ours['end_to_end'] / ours['limit']:.2f}; collection alone {ours['collection_ratio']:.2f}), "
-            f"Stable-Baselines3 {sb3['end_to_end']:,.0f} ({sb3['end_to_end'] / sb3['limit']:.2f}) steps/s"
-        )
-    limit.close()
-
-    def median(pick) -> float:
-        return statistics.median(pick(*entry) for entry in rounds)
-
-    table = Table("", "steps/s", "of the limit", "of Stable-Baselines3", "first step after")
-    table.add_row("simulator's limit", f"{median(lambda ours, _: ours['limit']):,.0f}", "1.00", "", "")
-    for name, key, index in (
-        ("rlpipe, collection alone", "collection", 0),
-        ("rlpipe, collection between updates", "collection_in_training", 0),
-        ("rlpipe, end to end", "end_to_end", 0),
-        ("Stable-Baselines3, end to end", "end_to_end", 1),
-    ):
-        if key == "collection":
-            share = median(lambda ours, _: ours["collection_ratio"])
-        else:
-            share = statistics.median(entry[index][key] / entry[index]["limit"] for entry in rounds)
-        table.add_row(
-            name,
-            f"{statistics.median(entry[index][key] for entry in rounds):,.0f}",
-            f"{share:.2f}",
-            f"{statistics.median(entry[index][key] / entry[1]['end_to_end'] for entry in rounds):.2f}",
-            f"{statistics.median(entry[index]['first_step'] for entry in rounds):.1f} s",
-        )
-    console.print(table)
-    split = Table("where rlpipe's iteration goes", "seconds", "share")
-    step = median(lambda ours, _: ours["time/step"])
-    for name in PARTS:
-        if all(name in ours for ours, _ in rounds):
-            seconds = median(lambda ours, _, name=name: ours[name])
-            split.add_row(name, f"{seconds:.3f}", f"{seconds / step:.1%}")
-    for label, key in (("slowest worker in the simulator", "simulator_share"), ("... in the policy", "predict_share")):
-        share = median(lambda ours, _, key=key: ours[key])
-        split.add_row(label, f"{share * step:.3f}", f"{share:.1%}")
-    console.print(split)
-    if options.learning:
-        with tempfile.TemporaryDirectory() as folder:
-            ours = run_rlpipe(Path(folder), 400, until=0.5)["seconds_to_success"]
-        theirs = call_sb3(400, until=0.5).get("seconds_to_success", float("nan"))
-        console.print(
-            f"seconds from the command to a training success of 0.5 over 100 episodes: rlpipe {ours:.0f}, "
-            f"Stable-Baselines3 {theirs:.0f}, ratio {ours / theirs:.2f}"
-        )
+    found, missing = contenders(options, console)
+    result: dict[str, Any] = {
+        "machine": machine.describe(*PACKAGES),
+        "settings": {
+            "steps": shared.STEPS, "epochs": shared.EPOCHS, "minibatches": shared.MINIBATCHES,
+            "environments": shared.ENVS, "hidden": list(shared.HIDDEN), "rounds": options.rounds,
+            "control_modes": {task: shared.CONTROL_MODES[task] for task in options.tasks},
+        },
+        "missing": missing,
+        "tasks": {},
+    }  # fmt: skip
+    console.print(machine.sentence(result["machine"]))
+    for name, reason in missing.items():
+        console.print(f"{name}: {reason}")
+    for task in options.tasks:
+        result["tasks"][task] = compare(task, found, options, console)
+        measured = result["tasks"][task]["contenders"]
+        console.print(report.speed_table(task, measured))
+        if (table := report.time_table(measured)) is not None:
+            console.print(table)
+        machine.write(options.json, result)
+    if options.time_to is not None:
+        seconds = learn(found, options.time_to, options.rounds, console)
+        result["seconds_to_success"] = {"task": LEARNED, "target": options.time_to, "contenders": seconds}
+        console.print(report.success_table(options.time_to, seconds))
+        machine.write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Scripts that measure rlpipe; each says in its first lines how to run it."""

@@ -1,0 +1,1 @@
+"""Contenders of ``benchmarks/throughput.py``, and what becomes of their measurements."""
