@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
+from rlpipe.functional.perceptron import perceptron as perceptron_outputs
+from rlpipe.functional.perceptron import suits
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.plugins import accept_old_names, resolve
 from rlpipe.trajectory import Float32, SpaceSpec
@@ -269,7 +271,20 @@ class Head(nn.Linear):
             return super().forward(x.float())
 
 
-def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> nn.Sequential:
+class Perceptron(nn.Sequential):
+    """Linear layers with an activation between, computed at once where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = [layer for layer in self if isinstance(layer, nn.Linear)]
+        activation = "" if len(layers) == 1 else type(self[1]).__name__.lower()
+        weights = [layer.weight for layer in layers]
+        if suits(x, weights, activation):
+            return perceptron_outputs(x, weights, [layer.bias for layer in layers], activation)
+        outputs: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> Perceptron:
     """Linear layers with orthogonal weights, as in Andrychowicz et al. 2021 (arXiv:2006.05990).
 
     Args:
@@ -284,7 +299,7 @@ def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: flo
         nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
         nn.init.zeros_(layer.bias)
         layers += [layer] if last else [layer, activation()]
-    return nn.Sequential(*layers)
+    return Perceptron(*layers)
 
 
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
