@@ -87,7 +87,7 @@ def minibatch_step(config: Config, device: str, *, capturable: bool) -> tuple[Ca
     algorithm.begin(None)
     batch = random_batch(config.env.train.total_num_envs)
     with torch.no_grad():
-        samples, _ = algorithm.prepare(join([batch], torch.device(device, 0)), policy)
+        samples, _ = algorithm.prepare(join([batch], torch.device(device), 0), policy)
     minibatch = samples.select(slice(0, len(samples) // MINIBATCHES))
     loss = torch.compile(algorithm.loss) if config.learner.compile else algorithm.loss
     parameters = list(policy.parameters())
