@@ -19,11 +19,13 @@ import argparse
 import contextlib
 import gc
 import itertools
-import multiprocessing
+import json
 import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,6 @@ def config_of(task: str, mode: str, *, batched: bool, limit: int | None = None) 
 
 def demonstrated(task: str, mode: str) -> list[tuple[int, np.ndarray]]:
     """Seeds and actions [L, A] of successful demonstrations of a task in a control mode."""
-    import json
-
     import h5py
 
     index = DEMONSTRATIONS / f"{task}.json"
@@ -238,54 +238,49 @@ def compare_times(options: argparse.Namespace) -> None:
 # ---- start ----
 
 
-def measured_start(task: str, mode: str, kind: str, count: int, answers: Any) -> None:
-    """Sends the CPU seconds and the memory of making environments in this process, and of making them again."""
-    torch.set_num_threads(1)
-    load_maniskill()
+def measure_start(options: argparse.Namespace) -> None:
+    """Prints as JSON the CPU seconds of making environments, and of making them again; the megabytes that they add."""
+    (task,), (kind,), (count,) = options.tasks, options.kinds, options.envs
+    mode = dict(TIMED)[task]
     ManiSkillEnv(config_of(task, mode, batched=False)).close()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    makers: dict[str, Callable[[], Any]] = {
-        "stock": lambda: Stock(task, mode, count),
-        "in turn": lambda: simulator(task, mode, count, batched=False),
-        "batched": lambda: simulator(task, mode, count, batched=True),
-    }
     seconds = []
     for _ in range(2):
         began = time.process_time()
-        made = makers[kind]()
+        made = Stock(task, mode, count) if kind == "stock" else simulator(task, mode, count, batched=kind == "batched")
         seconds.append(time.process_time() - began)
-        if kind != "stock":
+        if isinstance(made, Simulator):
             made.close()
-    answers.put((*seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
+    print(json.dumps([*seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024]))
 
 
 def compare_start(options: argparse.Namespace) -> None:
     """Prints the CPU seconds and the memory that environments take to be made, each kind in a process of its own."""
-    spawn = multiprocessing.get_context("spawn")
     table = Table("task", "kind", "made first, s", "made again, s", "memory, MB")
-    for task, mode in TIMED:
-        for kind in ("stock", "in turn", "batched"):
-            found = []
-            for _ in range(3):
-                answers = spawn.Queue()
-                process = spawn.Process(target=measured_start, args=(task, mode, kind, options.envs[-1], answers))
-                process.start()
-                found.append(answers.get())
-                process.join()
-            medians = [statistics.median(values) for values in zip(*found, strict=True)]
-            table.add_row(task, kind, f"{medians[0]:.2f}", f"{medians[1]:.2f}", f"{medians[2]:.0f}")
+    for task, kind in itertools.product(options.tasks or dict(TIMED), options.kinds):
+        order = [sys.executable, __file__, "start-of-one", "--tasks", task, "--kinds", kind, "--envs"]
+        found = []
+        for _ in range(options.rounds):
+            told = subprocess.run([*order, str(options.envs[-1])], capture_output=True, text=True, check=True).stdout
+            found.append(json.loads(told.splitlines()[-1]))
+        medians = [statistics.median(values) for values in zip(*found, strict=True)]
+        row = [task, kind, f"{medians[0]:.2f}", f"{medians[1]:.2f}", f"{medians[2]:.0f}"]
+        print(" | ".join(row), flush=True)
+        table.add_row(*row)
     Console(width=120).print(table)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("equality", "time", "start"))
+    parser.add_argument("what", choices=("equality", "time", "start", "start-of-one"))
+    parser.add_argument("--kinds", nargs="*", default=["stock", "in turn", "batched"], help="contenders of start")
     parser.add_argument("--tasks", nargs="*", help="only these tasks")
     parser.add_argument("--modes", nargs="*", help="only these control modes")
     parser.add_argument("--steps", type=int, default=20_000, help="environment steps for each task and mode")
     parser.add_argument("--envs", type=int, nargs="*", default=[8, 16], help="numbers of environments")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of one time limit")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of one time limit, or starts")
     torch.set_num_threads(1)
     load_maniskill()
     asked = parser.parse_args()
-    {"equality": equality, "time": compare_times, "start": compare_start}[asked.what](asked)
+    tasks = {"equality": equality, "time": compare_times, "start": compare_start, "start-of-one": measure_start}
+    tasks[asked.what](asked)
