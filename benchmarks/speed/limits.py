@@ -89,7 +89,7 @@ class Limit:
         self._processes = [
             context.Process(
                 target=step_on_request,
-                args=(make, task, shared.ENVS // CORES, orders, self._rates),
+                args=(make, task, max(1, shared.ENVS // CORES), orders, self._rates),
                 daemon=True,
             )
             for orders in self._orders
