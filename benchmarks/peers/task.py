@@ -29,7 +29,8 @@ HIDDEN = (256, 256, 256)
 LEARNING_RATE, DISCOUNT, GAE_LAMBDA, INITIAL_LOG_STD = 3e-4, 0.8, 0.9, -0.5
 RECENT = 100
 """Number of episodes over which training success is taken."""
-WORKERS = len(os.sched_getaffinity(0))
+WORKERS = 2 ** min(ENVS.bit_length() - 1, len(os.sched_getaffinity(0)).bit_length() - 1)
+"""Processes that collect: as many as there are cores, rounded down so that each has its share of the environments."""
 BEGAN = float(os.environ.get("BENCHMARK_BEGAN", time.time()))
 """Time at which the command was given."""
 

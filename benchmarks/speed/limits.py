@@ -59,7 +59,7 @@ def batched(task: str, environments: int) -> Stepper:
         yield
 
 
-def step_on_request(make: Callable[[str, int], Stepper], task: str, environments: int, ready, orders, rates) -> None:
+def step_on_request(make: Callable[[str, int], Stepper], task: str, environments: int, orders, rates) -> None:
     """Main function of a process: steps for the ordered times, and answers with environment steps per second.
 
     Each time is extended to whole episodes, because some tasks spend as long on a reset as on dozens of steps.
@@ -69,7 +69,7 @@ def step_on_request(make: Callable[[str, int], Stepper], task: str, environments
     stepper = make(task, environments)
     next(stepper)
     horizon = gymnasium.spec(task).max_episode_steps
-    ready.wait()
+    rates.put(0.0)  # ready
     while seconds := orders.get():
         began, count = time.perf_counter(), 0
         while time.perf_counter() < began + seconds or count % horizon:
@@ -84,20 +84,20 @@ class Limit:
     def __init__(self, make: Callable[[str, int], Stepper], task: str) -> None:
         """Starts the processes and waits until all simulators are ready."""
         context = multiprocessing.get_context("spawn")
-        ready = context.Barrier(CORES + 1)
         self._rates = context.Queue()
         self._orders = [context.Queue() for _ in range(CORES)]
         self._processes = [
             context.Process(
                 target=step_on_request,
-                args=(make, task, shared.ENVS // CORES, ready, orders, self._rates),
+                args=(make, task, max(1, shared.ENVS // CORES), orders, self._rates),
                 daemon=True,
             )
             for orders in self._orders
         ]
         for process in self._processes:
             process.start()
-        ready.wait(timeout=600)
+        for _ in self._processes:
+            self._next_rate()
 
     def rate(self, seconds: float) -> float:
         """Environment steps per second of all processes together."""
@@ -106,7 +106,7 @@ class Limit:
         return sum(self._next_rate() for _ in self._processes)
 
     def _next_rate(self) -> float:
-        """Rate of the next process that answers.
+        """Rate of the next process that answers; 0 from one that is ready.
 
         Raises:
             RuntimeError: a process ended instead.
