@@ -16,6 +16,7 @@ from rlpipe.distributed.nodes import own_node_id, pinned_to
 from rlpipe.distributed.placement import Bundle
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.roles import Role
+from rlpipe.learning.threads import passive_waiting
 from rlpipe.trajectory import Float32
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -113,7 +114,8 @@ class Launcher:
         options = self._place(self.num_workers + rank)
         name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
         hidden = {} if options["num_gpus"] else _NO_GPU
-        return Actor(Role.LEARNER, name, algorithm_class(self._config).learner, hidden, **options)
+        environment = {**passive_waiting(), **hidden}
+        return Actor(Role.LEARNER, name, algorithm_class(self._config).learner, environment, **options)
 
     @staticmethod
     def start_logger() -> Actor:

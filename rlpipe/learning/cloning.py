@@ -65,7 +65,9 @@ class CloningLearner(LearnerBase):
         return self._finished
 
     def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
-        torch.set_num_threads(self._threads)
+        self._threads.apply()
+        sample = [each[: self._options.batch_size] for each in self._train]
+        self._threads.measure_if_due(lambda: self._optimizer.gradients(self._loss(*sample).mean()))
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.set_options(self._learning_rates(iteration, window)[:1])

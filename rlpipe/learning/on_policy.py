@@ -111,6 +111,7 @@ class Learner(LearnerBase):
         trained = [self._policy.actor_parameters(), *([self._policy.critic_parameters()] * self._learns_critic)]
         self._optimizer = FlatAdam(*trained, eps=self._config.learner.adam_eps)
         self._demonstrations = self._load_demonstrations(spec)
+        self._pace: float | None = None
         self._begin()
         self._compile()
 
@@ -160,7 +161,7 @@ class Learner(LearnerBase):
         Args:
             fragments: number of fragments that all learners share; None means one from each worker
         """
-        torch.set_num_threads(self._threads)
+        self._threads.apply()
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # the same on every learner, and this learner's own
         measured = DeviceObservations(self._metrics, self._learners)
@@ -173,9 +174,12 @@ class Learner(LearnerBase):
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)
             measured.add(observed)
         marks.append(self._now())
+        self._threads.measure_if_due(lambda: self._rehearse(samples), self._pace)
         rates = self._learning_rates(iteration, common)
         self._optimizer.set_options(rates if self._learns_critic else rates[:1])
+        began = time.perf_counter()
         spent = self._run_epochs(samples, iteration, measured, common)
+        self._pace = (time.perf_counter() - began) / max(1, len(samples))
         with torch.no_grad():
             self._policy.update_normalizer(samples.observations, self._learners)
             if (deviation := self._policy.action_std()) is not None:
@@ -204,6 +208,14 @@ class Learner(LearnerBase):
         if self._learners.first:
             window.merge(common)
         return snapshot, window
+
+    def _rehearse(self, samples: Samples) -> None:
+        """Computes the gradients of one minibatch and drops them, to measure how long that takes."""
+        if not len(samples):
+            return
+        size = max(1, len(samples) // self._config.algorithm.num_minibatches)
+        with torch.random.fork_rng(devices=[]), self._autocast():
+            self._optimizer.gradients(self._loss(self._policy, samples.select(slice(size))).each.sum())
 
     def _share(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
         """Returns this learner's share of the fragments it was given; None for all."""
