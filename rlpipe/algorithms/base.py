@@ -242,35 +242,6 @@ class Loss(NamedTuple):
     terms: Terms
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """State of an optimiser, by ``<number of the parameter>/<name>``."""
-    return {
-        f"{index}/{name}": value.detach()
-        for index, kept in optimizer.state_dict()["state"].items()
-        for name, value in kept.items()
-    }
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
-    """Restores copies of what ``optimizer_state`` returned, on the devices of the parameters.
-
-    Raises:
-        ConfigError: the state belongs to other parameters.
-    """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    kept: dict[int, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        index, name = key.split("/")
-        shapes = [(), *(tuple(own.shape) for own in parameters[int(index) : int(index) + 1])]
-        if tuple(value.shape) not in shapes:  # a step count, or one value per weight
-            raise ConfigError(
-                f"the optimiser's {name} of shape {tuple(value.shape)} does not fit parameter {index} of "
-                f"{len(parameters)}: it was saved with another policy or for another task."
-            )
-        kept.setdefault(int(index), {})[name] = value.clone()
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
-
-
 class Algorithm(ABC):
     """Facts that the pipeline needs about any algorithm. A plug-in is made from its ``Config`` alone."""
 

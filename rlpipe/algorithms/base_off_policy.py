@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, load_optimizer_state, optimizer_state
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed
+from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.config.fields import option
 from rlpipe.config.schema import PipelineKind
 from rlpipe.envs.base import SimulatorConfig
@@ -27,6 +28,7 @@ from rlpipe.functional.soft_actor_critic import (
     critic_loss,
     follow,
     soft_target,
+    temperature_gradient,
     temperature_loss,
 )
 from rlpipe.metrics import catalogue as m
@@ -215,15 +217,14 @@ class SoftActorCritic(OffPolicyAlgorithm):
         self._critics = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
         self._targets = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
         self._targets.load_state_dict(self._critics.state_dict())
-        self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device, requires_grad=True)
+        self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy
-        self._actor = list(policy.actor_parameters())
-        self._critic = list(self._critics.parameters())
         self._optimizers = {
-            "critic": torch.optim.Adam(self._critic, fused=True),
-            "actor": torch.optim.Adam(self._actor, fused=True),
-            "temperature": torch.optim.Adam([self._log_temperature], fused=True),
+            "critic": FlatAdam(self._critics.parameters()),
+            "actor": FlatAdam(policy.actor_parameters()),
+            "temperature": FlatAdam([self._log_temperature]),
         }
+        self._target_values = flatten(self._targets.parameters())
         self._steps = 0
         self._finite = self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -233,8 +234,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
         for name, optimizer in self._optimizers.items():
-            optimizer.param_groups[0] |= {"lr": critic_lr if name == "critic" else actor_lr, "eps": eps}
-        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
+            optimizer.set_options([critic_lr if name == "critic" else actor_lr], eps)
+        self._max_grad_norm = max_grad_norm
 
     def _noise(self, count: int) -> Tensor:
         return torch.randn(count, self._dim, generator=self._generator).to(self._device)
@@ -250,7 +251,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def _step_critics(self, batch: Transitions) -> dict[Metric, Tensor | float]:
         config = self.config
-        temperature = self._log_temperature.detach().exp()
+        temperature = self._log_temperature.exp()
         with torch.no_grad():
             actions, log_probs = self._policy.act(batch.next_observations, self._noise(len(batch.rewards)))
             following = self._targets(self._policy.normalized(batch.next_observations), actions)
@@ -269,8 +270,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
         values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
         loss = errors.mean(1).sum()  # a sum over networks, so that each has its own gradient
-        norm = self._descend("critic", loss, self._critic)
-        follow(list(self._targets.parameters()), self._critic, config.target_rate)
+        norm = self._descend("critic", loss)
+        follow([self._target_values], self._optimizers["critic"].groups, config.target_rate)
         values = values.detach()
         return {
             m.SAC_CRITIC_LOSS: errors.detach(),
@@ -282,10 +283,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
         actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
-        for parameter in self._critic:  # unused gradients, which would take a third of this step's time
-            parameter.requires_grad_(False)
         values = self._critics(self._policy.normalized(batch.observations), actions)
-        per_step = actor_loss(values, log_probs, self._log_temperature.detach().exp())
+        per_step = actor_loss(values, log_probs, self._log_temperature.exp())
         loss = per_step.mean()
         observed: dict[Metric, Tensor | float] = {
             m.SAC_ACTOR_LOSS: per_step.detach(),
@@ -298,34 +297,31 @@ class SoftActorCritic(OffPolicyAlgorithm):
             distance = cloning_loss(cloned, batch.actions[demonstrated])
             loss = loss + self.cloning_coef * distance.mean()
             observed[m.CLONING_LOSS] = distance.detach()
-        observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss, self._actor)
-        for parameter in self._critic:
-            parameter.requires_grad_(True)
-        adjusting = temperature_loss(self._log_temperature, log_probs, self._target_entropy)
-        self._descend("temperature", adjusting.mean(), [self._log_temperature])
-        observed[m.SAC_ALPHA_LOSS] = adjusting.detach()
-        observed[m.SAC_ALPHA] = self._log_temperature.detach().exp()
+        observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss)
+        observed[m.SAC_ALPHA_LOSS] = temperature_loss(self._log_temperature, log_probs, self._target_entropy)
+        self._step_along("temperature", temperature_gradient(log_probs, self._target_entropy).reshape(1))
+        observed[m.SAC_ALPHA] = self._log_temperature.exp()
         return observed
 
-    def _descend(self, name: str, loss: Tensor, parameters: list[nn.Parameter] | list[Tensor]) -> Tensor:
-        """Takes one optimiser step, unless a gradient is not finite. Returns the gradient's norm before clipping."""
-        optimizer = self._optimizers[name]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
+    def _descend(self, name: str, loss: Tensor) -> Tensor:
+        """Takes one optimiser step down a loss. Returns the gradient's norm before clipping."""
+        return self._step_along(name, self._optimizers[name].gradients(loss))
+
+    def _step_along(self, name: str, gradient: Tensor) -> Tensor:
+        """Takes one optimiser step along a [P] gradient, unless it is not finite. Returns its norm before clipping."""
+        norm = clip_norm(gradient, self._max_grad_norm)
         finite = torch.isfinite(norm)
-        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined] # the step is skipped on the device
-        optimizer.step()
+        self._optimizers[name].step(gradient, finite)
         self._finite = self._finite * finite
-        return norm.detach()
+        return norm
 
     def state(self) -> dict[str, Tensor]:
         state = {f"critics/{name}": tensor for name, tensor in self._critics.state_dict().items()}
         state |= {f"targets/{name}": tensor for name, tensor in self._targets.state_dict().items()}
-        state["log_temperature"] = self._log_temperature.detach()
+        state["log_temperature"] = self._log_temperature
         state["steps"] = torch.tensor(self._steps)
         for name, optimizer in self._optimizers.items():
-            state |= {f"optimizer/{name}/{key}": value for key, value in optimizer_state(optimizer).items()}
+            state |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state().items()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -334,8 +330,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
         self._critics.load_state_dict(below("critics/"))
         self._targets.load_state_dict(below("targets/"))
-        with torch.no_grad():
-            self._log_temperature.copy_(state["log_temperature"])
+        self._log_temperature.copy_(state["log_temperature"])
         self._steps = int(state["steps"])
         for name, optimizer in self._optimizers.items():
-            load_optimizer_state(optimizer, below(f"optimizer/{name}/"))
+            optimizer.load_state(below(f"optimizer/{name}/"))

@@ -6,6 +6,7 @@ Results go to stdout, progress to stderr. ``exit_codes`` has the exit codes of a
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 
@@ -31,6 +32,7 @@ from rlpipe.cli import (
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError
+from rlpipe.learning.threads import passive_waiting
 
 app = typer.Typer(
     help="Train manipulation policies by reinforcement learning on Ray, with exact metrics.",
@@ -56,6 +58,7 @@ timeline.add_to(app)
 
 def main() -> None:
     """Runs the command line and exits."""
+    os.environ.update(passive_waiting())  # before any command imports torch
     stderr = Console(stderr=True, highlight=False)
     logging.basicConfig(
         level=logging.WARNING,

@@ -18,6 +18,7 @@ from rlpipe.distributed.placement import Bundle
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT
 from rlpipe.distributed.roles import Role
+from rlpipe.learning.threads import passive_waiting
 from rlpipe.trajectory import Float32
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -123,8 +124,9 @@ class Launcher:
         options = self._place(self.num_workers + rank)
         name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
         hidden = {} if options["num_gpus"] else _NO_GPU
+        environment = {**passive_waiting(), **hidden}
         path = algorithm_class(self._config).learner
-        return Actor(Role.LEARNER, name, path, hidden, **options, **self._loading(options))
+        return Actor(Role.LEARNER, name, path, environment, **options, **self._loading(options))
 
     def _loading(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the option of an actor that must load its libraries itself: those of the template see no GPU."""

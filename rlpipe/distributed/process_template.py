@@ -18,6 +18,7 @@ from typing import Any
 
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator
+from rlpipe.learning.threads import passive_waiting
 from rlpipe.plugins import resolve
 
 WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -51,7 +52,7 @@ class ProcessTemplate:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **environment},
+                env={**os.environ, **passive_waiting(), **environment},  # learners are forked from it too
                 pass_fds=[listener.fileno()],
                 start_new_session=True,  # a signal to the terminal's processes is for the driver
             )

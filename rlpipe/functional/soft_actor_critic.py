@@ -60,6 +60,11 @@ def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy:
     return -log_temperature * (log_probs + target_entropy).detach()
 
 
+def temperature_gradient(log_probs: Tensor, target_entropy: float) -> Tensor:
+    """[] derivative of the mean ``temperature_loss`` by the logarithm of the temperature, without gradients."""
+    return -(log_probs.detach() + target_entropy).mean()
+
+
 def cloning_loss(actions: Tensor, demonstrated: Tensor) -> Tensor:
     """[B] squared difference between [B, A] actions and demonstrated ones, averaged over A."""
     return (actions - demonstrated).square().mean(-1)

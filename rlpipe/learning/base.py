@@ -20,6 +20,7 @@ from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.learning.shares import Share
+from rlpipe.learning.threads import LearnerThreads
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Snapshot, Weights, build_policy
@@ -46,14 +47,8 @@ class LearnerBase(ABC):
         self._stages = stages
         self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until
-        threads = config.learner.num_threads
-        if isinstance(threads, str):
-            threads = len(os.sched_getaffinity(0))
-            if pipeline_kind(config) != PipelineKind.SYNC:
-                threads //= 2  # workers collect meanwhile
-            threads = max(1, threads // num_learners)
-        self._threads = threads
-        torch.set_num_threads(self._threads)
+        self._threads = LearnerThreads(config.learner.num_threads, _most_threads(config, num_learners))
+        self._threads.apply()
         device = config.learner.device
         check_device(device)
         self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
@@ -182,6 +177,17 @@ class LearnerBase(ABC):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
+
+
+def _most_threads(config: Config, num_learners: int) -> int:
+    """Returns the largest number of threads for each learner on this machine, at least 1.
+
+    Workers that collect while it learns keep a CPU each; ``auto`` workers are taken for half of the CPUs.
+    """
+    cpus, workers = len(os.sched_getaffinity(0)), config.rollout.num_workers
+    if pipeline_kind(config) != PipelineKind.SYNC:
+        cpus -= workers if isinstance(workers, int) else cpus - cpus // 2
+    return max(1, cpus // num_learners)
 
 
 def learner_class(config: Config) -> type[LearnerBase]:

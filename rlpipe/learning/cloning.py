@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlpipe.algorithms.base import load_optimizer_state, optimizer_state
+from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
@@ -55,8 +55,7 @@ class CloningLearner(LearnerBase):
         self._train = (observations[~held_out].to(self._device), actions[~held_out].to(self._device))
         self._held_out = (observations[held_out].to(self._device), actions[held_out].to(self._device))
         self._demonstrations = count
-        self._actor = list(self._policy.actor_parameters())
-        self._optimizer = torch.optim.Adam(self._actor, lr=0.0, eps=config.learner.adam_eps, fused=True)
+        self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
         self._policy.update_normalizer(self._train[0])
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
@@ -66,19 +65,20 @@ class CloningLearner(LearnerBase):
         return self._finished
 
     def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
-        torch.set_num_threads(self._threads)
+        self._threads.apply()
+        sample = [each[: self._options.batch_size] for each in self._train]
+        self._threads.measure_if_due(lambda: self._optimizer.gradients(self._loss(*sample).mean()))
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
-        self._optimizer.param_groups[0]["lr"], _ = self._learning_rates(iteration, window)
+        self._optimizer.set_options(self._learning_rates(iteration, window)[:1])
+        limit = self._config.learner.max_grad_norm
         order = torch.randperm(len(self._train[0]), generator=self._generator).to(self._device)
         for index in torch.split(order, self._options.batch_size):
             loss = self._loss(self._train[0][index], self._train[1][index])
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.mean().backward()  # type: ignore[no-untyped-call]
-            limit = self._config.learner.max_grad_norm
-            norm = nn.utils.clip_grad_norm_(self._actor, float("inf") if limit is None else limit)
-            self._optimizer.step()
-            measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm.detach()})
+            gradient = self._optimizer.gradients(loss.mean())
+            norm = clip_norm(gradient, limit)
+            self._optimizer.step(gradient)
+            measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
         with torch.no_grad():
             left = self._loss(*self._held_out)
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
@@ -112,7 +112,7 @@ class CloningLearner(LearnerBase):
         arrays |= {
             f"policy/{name}": array for name, array in self._best_weights.items()
         }  # the weights that a later run begins with
-        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
+        arrays |= self._arrays("optimizer/", self._optimizer.state())
         arrays["best"] = np.array(self._best)
         return arrays
 
@@ -121,4 +121,4 @@ class CloningLearner(LearnerBase):
         self._best_weights = self._policy.weights()
         self._best = (float(arrays["best"][0]), int(arrays["best"][1]))
         self._policy.load_weights(subtree("current/", arrays))
-        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))
+        self._optimizer.load_state(self._tensors("optimizer/", arrays))

@@ -5,7 +5,9 @@ The counterpart of ``learning.on_policy`` for the algorithms of ``algorithms.bas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,10 +61,11 @@ class OffPolicyLearner(LearnerBase):
             self._demonstrations = loaded.num_trajectories
             self._unseen = torch.from_numpy(loaded.observations).to(self._device)
         self._debt = 0.0
+        self._pace: float | None = None
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         """Stores the fragments of one iteration and takes gradient steps, as ``LearnerBase.update``."""
-        torch.set_num_threads(self._threads)
+        self._threads.apply()
         self._enter(stage)
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
@@ -77,8 +80,12 @@ class OffPolicyLearner(LearnerBase):
         rates = self._learning_rates(iteration, window)
         learner = self._config.learner
         self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
+        if self._replay.added >= self._options.learning_starts:
+            self._threads.measure_if_due(self._rehearsal(), self._pace)
         skipped = self._algorithm.skipped
+        stepping = time.perf_counter()
         steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, measured)
+        self._pace = (time.perf_counter() - stepping) / steps if steps else self._pace
         with torch.no_grad():
             measured.reduce(window)
         trained = self._now()
@@ -124,6 +131,19 @@ class OffPolicyLearner(LearnerBase):
         while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, queued steps have taken no time yet
             measured.add(self._step())
             steps += 1
+        return steps
+
+    def _rehearsal(self) -> Callable[[], object]:
+        """Returns gradient steps of a copy, on any stored transitions, to measure how long they take."""
+        copied: OffPolicyAlgorithm | None = None
+        rows = self._replay.draw(self._options.batch_size, torch.Generator().manual_seed(0))
+
+        def steps() -> None:
+            nonlocal copied
+            copied = copied or copy.deepcopy(self._algorithm)
+            for _ in range(2):  # with one of the policy, which is due every other time by default
+                copied.step(self._replay.transitions(rows))
+
         return steps
 
     def _step(self) -> dict[Metric, Tensor | float]:

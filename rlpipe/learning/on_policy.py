@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlpipe.algorithms.base import (
     OnPolicyAlgorithm,
     Samples,
     Terms,
     Trajectories,
-    load_optimizer_state,
-    optimizer_state,
 )
+from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.demonstrations import dataset
@@ -115,11 +114,10 @@ class Learner(LearnerBase):
                 tensor.copy_(self._learners.from_first(tensor))
         self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
         self._learns_critic = self._algorithm.learns_critic
-        self._actor = list(self._policy.actor_parameters())
-        self._critic = list(self._policy.critic_parameters()) if self._learns_critic else []
-        groups = [{"params": parameters} for parameters in (self._actor, self._critic) if parameters]
-        self._optimizer = torch.optim.Adam(groups, lr=0.0, eps=self._config.learner.adam_eps, fused=True)
+        trained = [self._policy.actor_parameters(), *([self._policy.critic_parameters()] * self._learns_critic)]
+        self._optimizer = FlatAdam(*trained, eps=self._config.learner.adam_eps)
         self._demonstrations = self._load_demonstrations(spec)
+        self._pace: float | None = None
         self._begin()
         self._compile()
 
@@ -169,7 +167,7 @@ class Learner(LearnerBase):
         Args:
             fragments: number of fragments that all learners share; None means one from each worker
         """
-        torch.set_num_threads(self._threads)
+        self._threads.apply()
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # the same on every learner, and this learner's own
         measured = DeviceObservations(self._metrics, self._learners)
@@ -182,10 +180,12 @@ class Learner(LearnerBase):
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)
             measured.add(observed)
         marks.append(self._now())
+        self._threads.measure_if_due(lambda: self._rehearse(samples), self._pace)
         rates = self._learning_rates(iteration, common)
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=self._learns_critic):
-            group["lr"] = rate
+        self._optimizer.set_options(rates if self._learns_critic else rates[:1])
+        began = time.perf_counter()
         spent = self._run_epochs(samples, iteration, measured, common)
+        self._pace = (time.perf_counter() - began) / max(1, len(samples))
         with torch.no_grad():
             self._policy.update_normalizer(samples.observations, self._learners)
             if (deviation := self._policy.action_std()) is not None:
@@ -214,6 +214,14 @@ class Learner(LearnerBase):
         if self._learners.first:
             window.merge(common)
         return snapshot, window
+
+    def _rehearse(self, samples: Samples) -> None:
+        """Computes the gradients of one minibatch and drops them, to measure how long that takes."""
+        if not len(samples):
+            return
+        size = max(1, len(samples) // self._config.algorithm.num_minibatches)
+        with torch.random.fork_rng(devices=[]), self._autocast():
+            self._optimizer.gradients(self._loss(self._policy, samples.select(slice(size))).each.sum())
 
     def _share(self, batches: Sequence[TrajectoryBatch], fragments: int | None) -> Share | None:
         """Returns this learner's share of the fragments it was given; None for all."""
@@ -249,10 +257,9 @@ class Learner(LearnerBase):
                         distance = self._cloning_loss(config.cloning_batch_size)
                         total = total + cloning * distance.sum() / config.cloning_batch_size
                         measured.add({m.CLONING_LOSS: distance.detach()})
-                self._optimizer.zero_grad(set_to_none=True)
-                total.backward()  # type: ignore[no-untyped-call]
+                gradients = self._optimizer.gradients(total)
                 spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
-                measured.add_common(self._descend(total.detach(), spent))
+                measured.add_common(self._descend(total.detach(), gradients, spent))
                 terms.append(loss.terms)
                 begin += length
             orders.append(order)
@@ -277,31 +284,25 @@ class Learner(LearnerBase):
         common.observe(m.NUM_SAMPLES, sum(sizes))
         return spent
 
-    def _descend(self, total: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
+    def _descend(self, total: Tensor, gradients: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
         """Takes one optimiser step with the gradients of all learners, unless the loss or a gradient is not finite.
 
         Args:
             total: this learner's summand of the loss
+            gradients: [P] this learner's summand of the gradients
             spent: seconds by metric, which this method adds to
         Returns:
             Norms before clipping, and 1 if the step was taken.
         """
         began = time.perf_counter()
         if self._learners.size > 1:
-            parameters = itertools.chain(self._actor, self._critic)
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            summed = self._learners.sum(
-                torch.cat([total.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
-            )
-            total, *pieces = torch.split(summed, [1, *(gradient.numel() for gradient in gradients)])
-            for gradient, piece in zip(gradients, pieces, strict=True):
-                gradient.copy_(piece.view_as(gradient))
+            summed = self._learners.sum(torch.cat([total.reshape(1), gradients]))
+            total, gradients = summed[0], summed[1:]
             spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
         synced = time.perf_counter()
-        observed = self._clip_gradients()
-        finite = torch.isfinite(torch.stack([total.squeeze(), *observed.values()])).all()
-        self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined] # the step is skipped on the device
-        self._optimizer.step()
+        observed = self._clip(gradients)
+        finite = torch.isfinite(torch.stack([total, *observed.values()])).all()
+        self._optimizer.step(gradients, finite)
         spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - synced
         return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
 
@@ -341,19 +342,19 @@ class Learner(LearnerBase):
         drawn = drawn.to(self._device)
         return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
 
-    def _clip_gradients(self) -> dict[Metric, Tensor]:
+    def _clip(self, gradients: Tensor) -> dict[Metric, Tensor]:
         """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""
         limit = self._config.learner.max_grad_norm
-        limit = float("inf") if limit is None else limit
-        actor = nn.utils.clip_grad_norm_(self._actor, limit)
-        norms = {m.ACTOR_GRAD_NORM: actor, m.ACTOR_GRAD_CLIP_FRACTION: actor > limit}
-        if self._learns_critic:
-            norms[m.CRITIC_GRAD_NORM] = nn.utils.clip_grad_norm_(self._critic, limit)
+        actor, *critic = (clip_norm(group, limit) for group in self._optimizer.split(gradients))
+        clipped = torch.zeros_like(actor, dtype=torch.bool) if limit is None else actor > limit
+        norms = {m.ACTOR_GRAD_NORM: actor, m.ACTOR_GRAD_CLIP_FRACTION: clipped}
+        if critic:
+            norms[m.CRITIC_GRAD_NORM] = critic[0]
         return norms
 
     def state(self) -> Arrays:
         arrays = self._common_state()
-        arrays |= self._arrays("optimizer/", optimizer_state(self._optimizer))
+        arrays |= self._arrays("optimizer/", self._optimizer.state())
         if self._reference is not None:
             arrays |= {f"reference/{name}": array for name, array in self._reference.acting_weights().items()}
         arrays |= {f"algorithm/{name}": np.array(value) for name, value in self._algorithm.state().items()}
@@ -366,4 +367,4 @@ class Learner(LearnerBase):
             self._reference.load_weights(subtree("reference/", arrays) or self._policy.weights())
         self._enter(int(arrays.get("stage", 0)))
         self._algorithm.load_state({name: float(value) for name, value in subtree("algorithm/", arrays).items()})
-        load_optimizer_state(self._optimizer, self._tensors("optimizer/", arrays))
+        self._optimizer.load_state(self._tensors("optimizer/", arrays))

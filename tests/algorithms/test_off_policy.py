@@ -21,6 +21,7 @@ from rlpipe.functional.soft_actor_critic import (
     critic_loss,
     follow,
     soft_target,
+    temperature_gradient,
     temperature_loss,
 )
 from rlpipe.learning.off_policy import OffPolicyLearner
@@ -85,6 +86,14 @@ def test_the_temperature_rises_exactly_where_the_entropy_is_under_its_target(ent
     temperature_loss(log_temperature, torch.tensor([-entropy]), target).mean().backward()
     rises = -float(log_temperature.grad)
     assert np.sign(rises) == np.sign(np.float32(target) - np.float32(entropy))
+
+
+@given(st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=9), st.floats(-6, 6), st.floats(-3, 3))
+def test_the_gradient_of_the_temperature_is_that_of_its_loss(log_probs, target, logarithm):
+    log_temperature = torch.tensor(logarithm, requires_grad=True)
+    temperature_loss(log_temperature, torch.tensor(log_probs), target).mean().backward()
+    found = temperature_gradient(torch.tensor(log_probs), target)
+    assert torch.allclose(found, log_temperature.grad, rtol=1e-5, atol=1e-4)
 
 
 def test_cloning_compares_actions_part_by_part():
