@@ -59,6 +59,17 @@ def batched(task: str, environments: int) -> Stepper:
         yield
 
 
+def next_order(orders) -> float:
+    """Seconds to step for; 0 ends the process, as does the death of its parent."""
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive():
+        try:
+            return orders.get(timeout=5.0)
+        except queue.Empty:
+            continue
+    return 0.0
+
+
 def step_on_request(make: Callable[[str, int], Stepper], task: str, environments: int, orders, rates) -> None:
     """Main function of a process: steps for the ordered times, and answers with environment steps per second.
 
@@ -70,7 +81,7 @@ def step_on_request(make: Callable[[str, int], Stepper], task: str, environments
     next(stepper)
     horizon = gymnasium.spec(task).max_episode_steps
     rates.put(0.0)  # ready
-    while seconds := orders.get():
+    while seconds := next_order(orders):
         began, count = time.perf_counter(), 0
         while time.perf_counter() < began + seconds or count % horizon:
             next(stepper)
