@@ -188,12 +188,12 @@ class Ensemble(nn.Module):
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """[E, B] values of [B, D] observations and [B, A] actions."""
-        members, last = self._layers[0][0].shape[0], len(self._layers) - 1
+        members, last = len(self._layers[0][0]), len(self._layers) - 1
         x = torch.cat([observations, actions], -1).expand(members, -1, -1)
         for index, (weight, bias) in enumerate(self._layers):
             x = torch.baddbmm(bias, x, weight)
             if index < last:
-                x = functional.relu(functional.layer_norm(x, x.shape[-1:]))
+                x = functional.layer_norm(x, x.shape[-1:]).relu_()  # in place, which spares the cache
         return x.squeeze(-1)
 
 
