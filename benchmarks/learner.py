@@ -1,6 +1,7 @@
 """Measures an update: samples per second on the CPU and on a GPU, and the share of transfers and of metrics.
 
     python benchmarks/learner.py [--precision bfloat16] [--compile] [--samples N]
+    python benchmarks/learner.py --steps [--against PATH]
 
 One PPO learner receives batches of random observations: 64 steps of 1,024 environments (64 environments without a GPU)
 with 42 observed numbers and 8 actions, eight minibatches, four passes. The policy is the quickstart's (three layers of
@@ -10,6 +11,10 @@ before and after each step:
 
 - transfers: the batch to the device, the new weights to the host;
 - metrics: an update with all metrics, minus one without.
+
+With --steps it measures the CPU alone: milliseconds of CPU time, on one and on two threads, of a gradient step of RLPD
+(configs/sparse_pick_cube.yaml and its demonstrations, random experience) and of an update of PPO (the quickstart's, 64
+minibatches). With --against, the same of another source tree of rlpipe, in turn, and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -18,24 +23,31 @@ import argparse
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.device.updates import STEPS, configuration, make_learner, random_batch
+sys.path.append(str(Path(__file__).parent.parent))  # behind the source tree that --against names
+from benchmarks.device.updates import OBSERVED, SPEC, STEPS, configuration, make_learner, random_batch
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm
 from rlpipe.algorithms.ppo import PPO
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
-from rlpipe.trajectory import TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 
+ARM_ACTIONS = 4  # of PickCube-v1 with pd_ee_delta_pos
+UPDATES = 6
 POLICIES = {"3 x 256": [256, 256, 256], "3 x 1536": [1536, 1536, 1536]}
 
 
@@ -64,6 +76,42 @@ def update(learn: Learner, batch: TrajectoryBatch, iteration: int, *, logged: bo
     return spent, sum(moved.values())
 
 
+def measure_steps(threads: int) -> None:
+    """Prints the milliseconds of CPU time of a gradient step of RLPD and of an update of PPO, the best of several."""
+    overrides = [f"learner.num_threads={threads}", "learner.device=cpu", "algorithm.update_to_data=0.5"]
+    arm = np.ones(ARM_ACTIONS, dtype=np.float32)
+    config = load_config("sparse_pick_cube", [*overrides, "algorithm.learning_starts=1"])
+    rlpd = OffPolicyLearner(stages(config), SpaceSpec(OBSERVED, ARM_ACTIONS, None, -arm, arm))
+    config = load_config("ppo_push_cube", [*overrides[:2], "algorithm.target_kl=null"])
+    ppo = Learner(stages(config), SPEC)
+    for learn, batch in ((rlpd, random_batch(4, ARM_ACTIONS)), (ppo, random_batch(50))):
+        spent = []
+        for iteration in range(1, UPDATES + 2):
+            began = time.process_time()
+            _, window = learn.update(0, iteration, batch)
+            spent.append(1000.0 * (time.process_time() - began))
+        steps = window.read([m.GRADIENT_STEPS]).get("train/sac/gradient_steps", 1)
+        print(min(spent[1:]) / steps)  # the first one warms up the caches
+
+
+def compare_steps(trees: dict[str, str], rounds: int) -> None:
+    """Prints what ``measure_steps`` finds for source trees of rlpipe, in turn, and the ratio of the first two."""
+    table = Table("", "threads", *trees, "ratio", title="Milliseconds of CPU time")
+    for threads in (1, 2):
+        found: dict[str, list[list[float]]] = {name: [] for name in trees}
+        for _ in range(rounds):
+            for name, path in trees.items():
+                environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
+                command = [sys.executable, __file__, "--steps", "--threads", str(threads)]
+                printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+                found[name].append([float(line) for line in printed.splitlines()])
+        for row, what in enumerate(("gradient step of RLPD", "update of PPO")):
+            medians = [statistics.median(each[row] for each in found[name]) for name in trees]
+            ratio = f"{medians[1] / medians[0]:.2f} x" if len(medians) > 1 else ""
+            table.add_row(what, str(threads), *(f"{median:.2f}" for median in medians), ratio)
+    Console(width=100).print(table)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,7 +119,21 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--samples", type=int, default=65_536 if torch.cuda.is_available() else 4_096)
     parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--steps", action="store_true", help="RLPD and PPO on the CPU")
+    parser.add_argument("--against", help="another source tree of rlpipe")
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.threads is not None:
+        measure_steps(args.threads)
+    elif args.steps:
+        trees = {"here": str(Path(__file__).parent.parent), **({"there": args.against} if args.against else {})}
+        compare_steps(trees, args.updates)
+    else:
+        compare_devices(args)
+
+
+def compare_devices(args: argparse.Namespace) -> None:
+    """Prints the speed of an update on the CPU and, if there is one, on a GPU."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     batch = random_batch(args.samples // STEPS)
     table = Table("policy", "parameters", "device", "samples/s", "transfers", "metrics", title="One update of PPO")

@@ -22,14 +22,14 @@ BOUNDS = np.ones(ACTIONS, dtype=np.float32)
 SPEC = SpaceSpec(OBSERVED, ACTIONS, None, -BOUNDS, BOUNDS)
 
 
-def random_batch(envs: int) -> TrajectoryBatch:
+def random_batch(envs: int, actions: int = ACTIONS) -> TrajectoryBatch:
     """Fragment of random numbers in which one step in a hundred ends an episode."""
     draw = np.random.default_rng(0)
     terminated = draw.random((STEPS, envs)) < 0.01
     ended = np.flatnonzero(terminated)
     return TrajectoryBatch(
         draw.standard_normal((STEPS + 1, envs, OBSERVED), dtype=np.float32),
-        draw.standard_normal((STEPS, envs, ACTIONS), dtype=np.float32),
+        draw.standard_normal((STEPS, envs, actions), dtype=np.float32),
         draw.standard_normal((STEPS, envs), dtype=np.float32) - 10.0,
         draw.standard_normal((STEPS, envs), dtype=np.float32),
         terminated,

@@ -32,10 +32,10 @@ class ClippedConfig(OnPolicyConfig):
     """Multiple of a negative advantage at which its loss is bounded; None for no bound."""
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
-    correct_from_lag: int = option(2, least=1, unit="versions")
-    """Number of updates behind the weights that took a decision, from which its ratio is taken with respect to the
-    policy before this update and weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio is that to the policy
-    that acted. Matters with ``runner.pipeline=stream`` only; 1 also corrects ``ahead``."""
+    correct_from_lag: int = option(1, least=1, unit="versions")
+    """Number of versions by which the weights that took a decision lag behind, from which its ratio refers to the policy
+    before the update, and its loss is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy
+    that acted. Without effect with ``runner.pipeline=sync``."""
     max_behaviour_weight: float = option(2.0, least=1)
     """Largest such weight; a decision beyond it is left out."""
 

@@ -185,15 +185,16 @@ class Ensemble(nn.Module):
             bound = 1.0 / math.sqrt(fan_in)
             self.weights.append(nn.Parameter(torch.empty(members, fan_in, fan_out).uniform_(-bound, bound)))
             self.biases.append(nn.Parameter(torch.empty(members, 1, fan_out).uniform_(-bound, bound)))
+        self._layers = list(zip(self.weights, self.biases, strict=True))  # to walk a ParameterList takes long
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """[E, B] values of [B, D] observations and [B, A] actions."""
-        members, last = self.weights[0].shape[0], len(self.weights) - 1
+        members, last = len(self._layers[0][0]), len(self._layers) - 1
         x = torch.cat([observations, actions], -1).expand(members, -1, -1)
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        for index, (weight, bias) in enumerate(self._layers):
             x = torch.baddbmm(bias, x, weight)
             if index < last:
-                x = functional.relu(functional.layer_norm(x, x.shape[-1:]))
+                x = functional.layer_norm(x, x.shape[-1:]).relu_()  # in place, which spares the cache
         return x.squeeze(-1)
 
 

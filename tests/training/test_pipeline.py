@@ -201,8 +201,8 @@ def test_log_probabilities_are_only_compared_with_the_workers_where_both_have_th
 
 
 def test_decisions_are_corrected_from_the_lag_that_is_configured(tmp_path):
-    plain = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead"), local=True)
-    corrected = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead", "algorithm.correct_from_lag=1"), local=True)
+    plain = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead", "algorithm.correct_from_lag=2"), local=True)
+    corrected = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead"), local=True)
     name = "train/actor/behav_approx_kl"
     assert [name in row["metrics"] for row in lines(plain.directory, "metrics.jsonl")] == [False] * 4
     assert [name in row["metrics"] for row in lines(corrected.directory, "metrics.jsonl")] == [False, True, True, True]
