@@ -14,7 +14,7 @@ from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction, explained_variance
 from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
 from rlpipe.functional.intervals import wilson_interval
-from rlpipe.functional.losses import PolicyLoss, clipped_value_loss, ppo_policy_loss
+from rlpipe.functional.losses import PolicyLoss, behaviour_weights, clipped_value_loss, ppo_policy_loss
 from rlpipe.functional.reference import kl_rewards, reference_kl, reference_kl_k1
 
 law = settings(deadline=None)  # the first example pays for torch's start
@@ -252,6 +252,23 @@ def test_the_two_bounds_are_separate():
 
 def test_the_clipped_ratio_is_a_ratio_and_not_a_share():
     assert [surrogate(ratio, 1.0)["clipped_ratio"] for ratio in (0.5, 1.0, 3.0)] == [0.75, 1.0, 1.25]
+
+
+def test_a_decision_weighs_as_much_as_the_policy_before_the_update_prefers_it_and_none_beyond_the_limit():
+    found = behaviour_weights(numbers(0.5, 0.25, 0.75).log(), numbers(0.25, 0.5, 0.25).log(), limit=2.0)
+    assert found.weights.tolist() == pytest.approx([2.0, 0.5, 0.0])
+    assert found.kept.tolist() == [1.0, 1.0, 0.0]
+
+
+@law
+@given(st.lists(st.tuples(st.floats(0.1, 0.9), st.floats(0.1, 0.9), st.floats(0.1, 0.9)), min_size=1, max_size=8))
+def test_without_clips_a_corrected_decision_weighs_as_much_as_its_ratio_to_the_policy_that_acted(probabilities):
+    new, proximal, acted = (numbers(*column).log() for column in zip(*probabilities, strict=True))
+    ones = torch.ones_like(new)
+    plain = ppo_policy_loss(new, acted, -ones, clip_ratio_low=0.999, clip_ratio_high=100.0)
+    corrected = ppo_policy_loss(new, proximal, -ones, clip_ratio_low=0.999, clip_ratio_high=100.0)
+    weights = behaviour_weights(proximal, acted, limit=10.0).weights
+    assert torch.allclose(weights * corrected.loss, plain.loss)
 
 
 def test_the_dual_clip_bounds_the_loss_of_a_bad_action_that_became_much_likelier():
