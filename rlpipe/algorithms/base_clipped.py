@@ -33,9 +33,9 @@ class ClippedConfig(OnPolicyConfig):
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
     correct_from_lag: int = option(1, least=1, unit="versions")
-    """Lag of the weights that took a decision, from which its ratio refers to the policy before the update, and its loss
-    is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy that acted. Without effect with
-    ``runner.pipeline=sync``."""
+    """Lag of the weights that took a decision, from which its ratio refers to the policy before the update, and its
+    loss is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy that acted. Without effect
+    with ``runner.pipeline=sync``."""
     max_behaviour_weight: float = option(2.0, least=1)
     """Largest such weight; a decision beyond it is left out."""
 
