@@ -6,11 +6,15 @@ This file imports torch only where it measures: the environment must be set befo
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
-ROUNDS = 3
-"""Times that each number of threads is measured; the quickest counts, because others on the machine only slow down."""
+ROUNDS = 5
+"""Times that each number of threads is measured at most; the median counts."""
+WINDOW = 0.015
+"""Seconds of one measurement, several turns of the scheduler: a step of a millisecond alone may find every core free
+by luck on a machine where its threads usually wait for each other."""
 BUDGET = 0.3
 """Seconds after which a measurement begins no other round."""
 CLEAR_GAIN = 0.9
@@ -50,23 +54,32 @@ def choose_threads(candidates: Sequence[int], step: Callable[[], object]) -> int
     """
     import torch
 
-    quickest = dict.fromkeys(candidates, float("inf"))
+    seconds: dict[int, list[float]] = {count: [] for count in candidates}
+    for count in candidates:  # warms up
+        torch.set_num_threads(count)
+        step()
     began = time.perf_counter()
-    for round_ in range(ROUNDS + 1):
+    for _ in range(ROUNDS):
         for count in candidates:  # in turn, so that a busy moment slows all of them down
             torch.set_num_threads(count)
-            start = time.perf_counter()
-            step()
-            if round_:  # the first one warms up
-                quickest[count] = min(quickest[count], time.perf_counter() - start)
-        if round_ and time.perf_counter() - began > BUDGET:
+            seconds[count].append(_seconds_of(step))
+        if time.perf_counter() - began > BUDGET:
             break
     chosen = candidates[0]
     for count in candidates[1:]:
-        if quickest[count] < CLEAR_GAIN * quickest[chosen]:
+        if statistics.median(seconds[count]) < CLEAR_GAIN * statistics.median(seconds[chosen]):
             chosen = count
     torch.set_num_threads(chosen)
     return chosen
+
+
+def _seconds_of(step: Callable[[], object]) -> float:
+    """Returns the mean seconds of a step, repeated for at least a window."""
+    began, steps = time.perf_counter(), 0
+    while (spent := time.perf_counter() - began) < WINDOW:
+        step()
+        steps += 1
+    return spent / steps
 
 
 class LearnerThreads:
