@@ -15,7 +15,7 @@ ROUNDS = 5
 WINDOW = 0.015
 """Seconds of one measurement, several turns of the scheduler: a step of a millisecond alone may find every core free
 by luck on a machine where its threads usually wait for each other."""
-BUDGET = 0.3
+BUDGET = 0.2
 """Seconds after which a measurement begins no other round."""
 CLEAR_GAIN = 0.9
 """Share of the time of fewer threads that more threads must stay below: they take cores from others, and often sum in

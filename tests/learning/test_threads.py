@@ -44,8 +44,8 @@ def test_of_about_equal_numbers_the_smallest_is_chosen():
 def test_a_slow_step_is_measured_in_few_rounds(monkeypatch):
     monkeypatch.setattr(threads, "BUDGET", 0.01)
     calls = []
-    choose_threads([1, 2], lambda: calls.append(time.sleep(0.01)))
-    assert len(calls) == 4  # one round to warm up, one that counts
+    choose_threads([1, 2], lambda: calls.append(time.sleep(0.02)))
+    assert len(calls) == 4  # once each to warm up, once each that counts
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
