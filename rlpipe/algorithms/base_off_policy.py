@@ -283,7 +283,11 @@ class SoftActorCritic(OffPolicyAlgorithm):
         }
 
     def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
-        actions, log_probs = self._policy.act(batch.observations, self._noise(len(batch.rewards)))
+        noise, likely = self._noise(len(batch.rewards)), None
+        if self.cloning_coef and batch.demonstrations:
+            actions, log_probs, likely = self._policy.act_and_mode(batch.observations, noise)
+        else:
+            actions, log_probs = self._policy.act(batch.observations, noise)
         values = self._critics(self._policy.normalized(batch.observations), actions)
         per_step = actor_loss(values, log_probs, self._log_temperature.exp())
         loss = per_step.mean()
@@ -292,10 +296,9 @@ class SoftActorCritic(OffPolicyAlgorithm):
             m.Q_PI: values.detach(),
             m.ENTROPY_ESTIMATE: -log_probs.detach(),
         }
-        if self.cloning_coef and batch.demonstrations:
+        if likely is not None:
             demonstrated = slice(-batch.demonstrations, None)
-            cloned, _ = self._policy.act(batch.observations[demonstrated], None)
-            distance = cloning_loss(cloned, batch.actions[demonstrated])
+            distance = cloning_loss(likely[demonstrated], batch.actions[demonstrated])
             loss = loss + self.cloning_coef * distance.mean()
             observed[m.CLONING_LOSS] = distance.detach()
         observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss)

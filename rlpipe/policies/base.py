@@ -136,6 +136,10 @@ class Policy(ABC, nn.Module):
         actions, log_probs = zip(*answers, strict=True)
         return torch.cat(actions), torch.cat(log_probs)
 
+    def act_and_mode(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns what ``act`` does, and the [N, A] deterministic actions; a policy may compute both at once."""
+        return *self.act(observations, noise), self.act(observations, None)[0]
+
     @abstractmethod
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B] of given actions and entropies [B], in nats, with gradients.

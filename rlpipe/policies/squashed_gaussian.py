@@ -86,10 +86,18 @@ class SquashedGaussianPolicy(Policy):
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
 
+    def _squashed(self, unsquashed: Tensor) -> Tensor:
+        return self.middle + self.half_range * unsquashed.tanh()
+
     def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean if noise is None else mean + log_std.exp() * noise
-        return self.middle + self.half_range * unsquashed.tanh(), self._log_prob(mean, log_std, unsquashed)
+        return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed)
+
+    def act_and_mode(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_std = self._moments(observations)
+        unsquashed = mean + log_std.exp() * noise
+        return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed), self._squashed(mean)
 
     def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)

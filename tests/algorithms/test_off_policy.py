@@ -28,6 +28,7 @@ from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
+from rlpipe.policies.base import Policy
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
@@ -176,6 +177,19 @@ def test_the_density_of_a_squashed_action_is_that_of_the_transformed_gaussian():
     assert torch.allclose(policy.evaluate_actions(observations, actions)[0], log_probs, atol=1e-3)
     assert (actions >= torch.tensor([-1.0, 0.0])).all()
     assert (actions <= torch.tensor([1.0, 4.0])).all()
+
+
+def test_a_squashed_policy_samples_and_says_what_is_most_likely_in_one_pass():
+    torch.manual_seed(0)
+    bounds = np.ones(2, np.float32)
+    policy = SquashedGaussianPolicy(
+        SquashedGaussianConfig("squashed_gaussian", [8]), SpaceSpec(3, 2, None, -bounds, bounds)
+    )
+    observations, noise = torch.randn(6, 3), torch.randn(6, 2)
+    for found, expected in zip(
+        policy.act_and_mode(observations, noise), Policy.act_and_mode(policy, observations, noise), strict=True
+    ):
+        assert torch.equal(found, expected)
 
 
 def test_a_squashed_policy_needs_bounds():
