@@ -84,8 +84,11 @@ def found_in(*folders: Path) -> list[str]:
 
 def test_nothing_is_passed_on_through_the_environment_that_rays_dashboard_shows():
     using = {file.name for file in (ROOT / "rlpipe").rglob("*.py") if "runtime_env" in file.read_text()}
-    # Of `rlpipe submit`, which forwards what an allow-list or the user names (test_submit), and a switch of Ray's own.
-    assert using == {"job_server.py", "node_checks.py"}
+    # Of `rlpipe submit`, which forwards what an allow-list or the user names (test_submit), a switch of Ray's own, a
+    # switch of ours, and the name of a port.
+    assert using == {"job_server.py", "node_checks.py", "launcher.py", "own_ray.py"}
+    launcher = (ROOT / "rlpipe" / "distributed" / "launcher.py").read_text()
+    assert launcher.count("env_vars") == launcher.count('"env_vars": {worker_entry.FRESH: "1"}') == 1
 
 
 # --- what a configuration may hold
