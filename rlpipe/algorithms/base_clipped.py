@@ -91,6 +91,11 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         )
 
     @staticmethod
+    def _weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
+        """[B] losses of the surrogate as they are minimised."""
+        return losses if staleness is None else staleness.weights * losses
+
+    @staticmethod
     def _stale_terms(log_probs: Tensor, staleness: Staleness | None) -> dict[str, Tensor]:
         """Terms of a minibatch that tell how far the update has moved the policy, where the ratio does not."""
         return {} if staleness is None else {"moved": log_probs - staleness.start_log_probs}
@@ -185,6 +190,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         log_ratio = terms["log_ratio"]
         unchanged = torch.zeros_like(log_ratio)
         surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[taken])
+        staleness = None if staleness is None else staleness[taken]
+        policy_loss = self._weighted(surrogate.loss, staleness)
         observed = {
             m.LOSS: terms["loss"],
             m.ENTROPY: terms["entropy"],
@@ -198,11 +205,11 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
             m.CLIP_FRACTION_LOW: surrogate.clipped_low,
             m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
-            m.POLICY_LOSS: surrogate.loss,
-            m.POLICY_LOSS_ABS: surrogate.loss.abs(),
+            m.POLICY_LOSS: policy_loss,
+            m.POLICY_LOSS_ABS: policy_loss.abs(),
         }
         if staleness is not None:
-            observed |= self._describe_correction(surrogate, staleness[taken])
+            observed |= self._describe_correction(surrogate, staleness)
         if self.config.dual_clip is not None:
             observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
             observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
@@ -213,7 +220,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
     @staticmethod
     def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:
-        """Measures the loss as it is minimised, and the decisions whose ratio refers to the policy before the update.
+        """Measures the decisions whose ratio refers to the policy before the update.
 
         Args:
             surrogate: terms of all decisions that were learnt from.
@@ -221,8 +228,6 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         """
         corrected, unchanged = staleness.corrected, torch.zeros_like(surrogate.log_ratio)
         return {
-            m.POLICY_LOSS: staleness.weights * surrogate.loss,
-            m.POLICY_LOSS_ABS: staleness.weights * surrogate.loss.abs(),
             m.PROXIMAL_RATIO: surrogate.ratio[corrected],
             m.CLIPPED_PROXIMAL_RATIO: surrogate.clipped_ratio[corrected],
             m.PROXIMAL_APPROX_KL: approx_kl_k1(surrogate.log_ratio, unchanged)[corrected],

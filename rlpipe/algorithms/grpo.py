@@ -148,7 +148,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         config = self.config
         log_probs, entropy = policy.evaluate_actions(samples.observations, samples.actions)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
-        policy_loss = surrogate.loss if samples.staleness is None else samples.staleness.weights * surrogate.loss
+        policy_loss = self._weighted(surrogate.loss, samples.staleness)
         loss = policy_loss - config.entropy_coef * entropy
         if samples.ref_log_probs is not None:
             loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)

@@ -179,7 +179,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         values = policy.value(samples.observations)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
-        policy_loss = surrogate.loss if samples.staleness is None else samples.staleness.weights * surrogate.loss
+        policy_loss = self._weighted(surrogate.loss, samples.staleness)
         loss = policy_loss + config.value_coef * value.loss - config.entropy_coef * entropy
         terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
         terms |= self._stale_terms(log_probs, samples.staleness)
