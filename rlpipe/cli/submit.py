@@ -110,11 +110,7 @@ def submit(
     Ctrl-C stops following; the job continues (exit code 3). Before sending has begun, Ctrl-C cancels the submission
     (exit code 2).
     """
-    known = follow or stop
-    if known is not None and (config is not None or resume is not None or (follow and stop)):
-        raise ConfigError("--follow and --stop need a job that exists: give only one of them, and no configuration.")
-    if known is None and config is None and resume is None:
-        raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
+    known = _known_job(follow, stop, config, resume)
     address = _checked(address)
     for package in ("aiohttp", "pathspec"):
         require(package, "cluster", "rlpipe submit")
@@ -135,12 +131,21 @@ def submit(
         except KeyboardInterrupt:
             raise ConfigError(_NOTHING_SENT) from None
         outcome = _carry_out(address, job, submission, stop=stop is not None, detach=detach, lost_after=lost_after)
-    if outcome is not None:
-        _report(outcome)
-    if outcome is None or EXIT_CODES[outcome.end] == ExitCode.UNKNOWN:
-        _hints(job, redacted(address, {}), submission)
-    if outcome is not None and (code := EXIT_CODES[outcome.end]):
-        raise typer.Exit(code)
+    _finish(outcome, job, address, submission)
+
+
+def _known_job(follow: str | None, stop: str | None, config: str | None, resume: str | None) -> str | None:
+    """Returns the job to follow or to stop; None if one is to be sent.
+
+    Raises:
+        ConfigError: the arguments ask for both, or for neither.
+    """
+    known = follow or stop
+    if known is not None and (config is not None or resume is not None or (follow and stop)):
+        raise ConfigError("--follow and --stop need a job that exists: give only one of them, and no configuration.")
+    if known is None and config is None and resume is None:
+        raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
+    return known
 
 
 def _checked(address: str | None) -> str:
@@ -184,6 +189,21 @@ def _carry_out(
         return Outcome(JobEnd.DETACHED, "" if submission is None else "if the cluster has taken it")
     except LostContactError as error:
         return Outcome(JobEnd.LOST, str(error))
+
+
+def _finish(outcome: Outcome | None, job: str, address: str, submission: Submission | None) -> None:
+    """Shows how the job ended, or how to go on with it, and exits with the code of the outcome.
+
+    Raises:
+        typer.Exit: the job did not succeed, as far as is known.
+    """
+    code = ExitCode.UNKNOWN if outcome is None else EXIT_CODES[outcome.end]
+    if outcome is not None:
+        _report(outcome)
+    if code == ExitCode.UNKNOWN:
+        _hints(job, redacted(address, {}), submission)
+    if outcome is not None and code:
+        raise typer.Exit(code)
 
 
 @contextlib.contextmanager
