@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +15,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from tests.helpers import REPOSITORY
+from tests.helpers.cluster import program_outside_ray
 from tests.helpers.runs import (
     from_ledger,
     lines,
@@ -208,10 +204,5 @@ for _ in range(2):
 
 @pytest.mark.soak
 def test_the_token_of_a_ray_of_the_runs_own_ends_with_it_and_another_can_be_started():
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory(prefix="rp-") as short:
-        done = subprocess.run(
-            [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=250, check=False,
-            env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
+    done = program_outside_ray(TWICE)
     assert done.stdout.split("\n") == ["3 True", "False"] * 2 + [""], done.stderr

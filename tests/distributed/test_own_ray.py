@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 
 import pytest
 
-from tests.helpers import REPOSITORY
+from tests.helpers.cluster import program_outside_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -27,12 +23,8 @@ cluster.close()
 
 
 def test_it_has_the_processes_that_a_run_needs_and_can_run_tasks_with_an_environment_of_their_own():
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory(prefix="rp-") as short:
-        done = subprocess.run(
-            [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=250, check=True,
-            env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
+    done = program_outside_ray(LOOK)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for needed in ("gcs_server", "raylet", "dashboard/agent.py", "agent/main.py"):
         assert any(needed in command for command in found["commands"]), needed

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,3 +135,13 @@ class Run:
             assert time.monotonic() < ends, self.output.read_text()[-3000:]
             time.sleep(0.05)
         return found
+
+
+def program_outside_ray(source: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program in a process of its own that joins no Ray and may start one."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with tempfile.TemporaryDirectory(prefix="rp-") as short:
+        return subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, timeout=250, check=False,
+            env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
