@@ -44,7 +44,7 @@ PACKAGES = ("rlpipe", "torch", "numpy", "ray")
 COMMAND = ("ray", "typer", "rich")
 """Packages without which there is no ``rlpipe train`` on Ray."""
 THREADS = 1
-"""Of torch on the CPU, so that a rehearsal on a busy machine does not wait for one."""
+"""Number of torch's threads on the CPU; one, so that a rehearsal on a busy machine does not wait for others."""
 Measured = dict[str, float]
 
 
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def label(self) -> dict[str, str]:
-        """What is measured, by column."""
+        """Returns the cells that tell this row from others, by column."""
         return {"group": self.group, "name": self.name, "precision": self.precision, "mode": self.mode}
 
 

@@ -1,4 +1,4 @@
-"""What a step costs: seconds, copies to the device, time inside kernels, memory."""
+"""Measures a step: seconds, copies to the device, time inside kernels, memory."""
 
 from __future__ import annotations
 

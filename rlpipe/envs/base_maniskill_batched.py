@@ -142,7 +142,7 @@ class BatchedManiSkill(Simulator):
 
     @classmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
-        raise NotImplementedError("made by ManiSkill.make")
+        raise NotImplementedError  # no plug-in of its own: ManiSkill.make chooses between this and one by one
 
     @torch.inference_mode()
     def reset(self) -> tuple[Float32, dict[int, Beginning]]:

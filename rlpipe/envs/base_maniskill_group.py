@@ -70,6 +70,7 @@ class ScenePhysics:
 
     def get_contacts(self) -> list[Any]:
         """Refuses: who asks PhysX itself for contacts expects those of one scene."""
+        # the check at the start catches this and shows the message: such a task is stepped one by one
         raise NotImplementedError("the task or its robot reads PhysX's contacts directly")
 
     def contacts(self) -> list[list[Contact]]:

@@ -1,4 +1,4 @@
-"""What ``benchmarks/throughput.py`` makes of its measurements, and the versions it compares with."""
+"""Tables of ``benchmarks/throughput.py``, and the versions of the libraries it compares with."""
 
 from __future__ import annotations
 
