@@ -25,13 +25,16 @@ from rlpipe.config.schema import Config, StageConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
+from rlpipe.policies.base_perceptron import PerceptronConfig
+from rlpipe.policies.encoders.base import EncoderConfig
 
 PAGE = Path(__file__).parent / "configuration.md"
 MARK = r"<!-- keys: (.+) -->\n(?:\n?\|.*\n)*"
 """A comment that names a section, and the table of its keys below it."""
 PLUGINS = {
     "env.train": ("envs", {SimulatorConfig: "Every env.train"}),
-    "policy": ("policies", {PolicyConfig: "Every policy"}),
+    "policy": ("policies", {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}),
+    "policy.encoders.LEAF": ("policies.encoders", {EncoderConfig: "Every encoder"}),
     "algorithm": (
         "algorithms",
         {

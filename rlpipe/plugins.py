@@ -18,7 +18,13 @@ from typing import Any
 
 from rlpipe.errors import ConfigError
 
-_HALLMARKS = {"envs": "make", "policies": "bounded", "algorithms": "collects", "backends": "view_command"}
+_HALLMARKS = {
+    "envs": "make",
+    "policies": "bounded",
+    "policies.encoders": "misfit",
+    "algorithms": "collects",
+    "backends": "view_command",
+}
 """Attribute by which a class of each kind is recognised."""
 
 
@@ -36,8 +42,11 @@ def available(kind: str) -> list[str]:
 
 def _modules(kind: str) -> dict[str, str]:
     """Module of each plug-in, by name. Looks only at file names, so that Ray is not loaded."""
-    root = Path(__file__).parent
-    folders = {f"rlpipe.{kind}": root / kind, f"rlpipe.distributed.{kind}": root / "distributed" / kind}
+    root, way = Path(__file__).parent, kind.split(".")
+    folders = {
+        f"rlpipe.{kind}": root.joinpath(*way),
+        f"rlpipe.distributed.{kind}": root.joinpath("distributed", *way),
+    }
     return {
         found.name: f"{package}.{found.name}"
         for package, folder in folders.items()
@@ -46,11 +55,15 @@ def _modules(kind: str) -> dict[str, str]:
     }
 
 
+def _folder(kind: str) -> str:
+    return f"rlpipe/{kind.replace('.', '/')}"
+
+
 def resolve(kind: str, name: str, key: str) -> type[Any]:
     """Returns the class of a plug-in.
 
     Args:
-        kind: folder of the plug-in: envs, policies, algorithms or backends.
+        kind: folder of the plug-in: envs, policies, policies.encoders, algorithms or backends.
         name: ``maniskill``, or ``package.module:Class`` for code outside this package.
         key: configuration key that names it, for the error.
     Raises:
@@ -65,13 +78,13 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
                 f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
             ) from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
-            raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of rlpipe/{kind}/base.py.")
+            raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")
         return found
     modules = _modules(kind)
     if name not in modules:
         known = sorted(modules)
         raise ConfigError(
-            f"{key} is {name!r}, but rlpipe/{kind}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
+            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
             "For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])

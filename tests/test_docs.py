@@ -22,6 +22,8 @@ from rlpipe.envs.base import SimulatorConfig
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
+from rlpipe.policies.base_perceptron import PerceptronConfig
+from rlpipe.policies.encoders.base import EncoderConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
 from tests.helpers.runs import scripted
@@ -85,16 +87,6 @@ def keys(schema: type[Any], prefix: str, skip: set[str] | frozenset[str] = froze
             yield f"{prefix}{field.name}", value
 
 
-def plug_in_keys(kind: str, prefix: str, base: type[Any]) -> Iterator[tuple[str, str, Any]]:
-    """(section, key, default) of what a kind of plug-in has in common, and of what each adds or changes."""
-    common = dict(keys(base, prefix))
-    yield from ((f"Every {prefix[:-1]}", key, value) for key, value in common.items())
-    for name in available(kind):
-        for key, value in keys(resolve(kind, name, "name").Config, prefix):
-            if key not in common or common[key] != value:
-                yield f"`{prefix}name: {name}`", key, value
-
-
 ALGORITHM_BASES = {
     AlgorithmConfig: "Every algorithm",
     OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
@@ -103,15 +95,13 @@ ALGORITHM_BASES = {
 }
 
 
-def algorithm_keys() -> Iterator[tuple[str, str, Any]]:
-    """(section, key, default) of what algorithms have in common, and of what each adds or changes."""
-    plug_ins = {
-        resolve("algorithms", name, "name").Config: f"`algorithm.name: {name}`" for name in available("algorithms")
-    }
-    for schema, section in {**plug_ins, **ALGORITHM_BASES}.items():
-        above = next((base for base in schema.__mro__[1:] if base in ALGORITHM_BASES), None)
-        common = dict(keys(above, "algorithm.")) if above else {}
-        for key, value in keys(schema, "algorithm."):
+def keys_of(kind: str, prefix: str, bases: dict[Any, str]) -> Iterator[tuple[str, str, Any]]:
+    """(section, key, default) of what plug-ins of a kind have in common, and of what each adds or changes."""
+    plug_ins = {resolve(kind, name, "name").Config: f"`{prefix}name: {name}`" for name in available(kind)}
+    for schema, section in {**plug_ins, **bases}.items():
+        above = next((base for base in schema.__mro__[1:] if base in bases), None)
+        common = dict(keys(above, prefix)) if above else {}
+        for key, value in keys(schema, prefix):
             if key not in common or common[key] != value:
                 yield section, key, value
 
@@ -119,9 +109,10 @@ def algorithm_keys() -> Iterator[tuple[str, str, Any]]:
 DOCUMENTED = [
     *((key.split(".")[0], key, value) for key, value in keys(Config, "", {"env", "policy", "algorithm", "stages"})),
     *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
-    *plug_in_keys("envs", "env.train.", SimulatorConfig),
-    *plug_in_keys("policies", "policy.", PolicyConfig),
-    *algorithm_keys(),
+    *keys_of("envs", "env.train.", {SimulatorConfig: "Every env.train"}),
+    *keys_of("policies", "policy.", {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}),
+    *keys_of("policies.encoders", "policy.encoders.LEAF.", {EncoderConfig: "Every encoder"}),
+    *keys_of("algorithms", "algorithm.", ALGORITHM_BASES),
 ]
 
 
@@ -197,6 +188,14 @@ def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
     result = rlpipe.train(scripted(tmp_path, algorithm={"name": "my_lab.sign_ppo:SignPPO"}), local=True)
     assert result.metrics["train/actor/advantages_norm_max"] == 1.0
     assert result.metrics["train/actor/advantages_norm_min"] == -1.0
+
+
+def test_the_camera_of_the_guide_is_learnt_from(my_lab, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "my_lab.camera:Light-v0", "success_key": "is_success"}}
+    policy = {"name": "mlp", "hidden_sizes": [16], "encoders": {"rgb": {"name": "my_lab.camera:Columns"}}}
+    options = ("env.train.total_num_envs=8", "runner.total_timesteps=8192", "rollout.horizon=64", "learner.lr=0.01")
+    result = rlpipe.train(scripted(tmp_path, *options, "algorithm.discount=0.5", env=env, policy=policy), local=True)
+    assert result.metrics["env/return"] > 9  # of 10; chance is 5
 
 
 def test_the_registered_environment_of_the_guide_is_found(my_lab, tmp_path):

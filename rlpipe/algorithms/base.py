@@ -19,6 +19,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory import Tree
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,14 @@ class Trajectories:
         lags: [N] int64, number of updates between the weights that acted in each environment and the learner's.
     """
 
-    observations: Tensor
+    observations: Tensor | Tree
     actions: Tensor
     log_probs: Tensor
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
-    final_observations: Tensor
+    final_observations: Tensor | Tree
     final_index: Tensor
     first: int
     environments: int
@@ -189,7 +190,7 @@ class Samples:
     """Valid decisions to learn from, flattened. Subclasses add what their algorithm needs.
 
     Attributes:
-        observations: [B, D] raw.
+        observations: [B, D] raw, or a tree.
         actions: [B, A] or [B].
         old_log_probs: [B] at collection, in nats.
         advantages: [B].
@@ -197,7 +198,7 @@ class Samples:
         position: [B] int64, ascending, from ``Trajectories.positions``.
     """
 
-    observations: Tensor
+    observations: Tensor | Tree
     actions: Tensor
     old_log_probs: Tensor
     advantages: Tensor

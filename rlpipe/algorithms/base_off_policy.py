@@ -34,15 +34,16 @@ from rlpipe.functional.soft_actor_critic import (
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
-from rlpipe.trajectory import SpaceSpec
+from rlpipe.policies.base_features import Features
+from rlpipe.trajectory import SpaceSpec, Tree
 
 
 class Transitions(NamedTuple):
     """Transitions to learn from; each may span several steps of the simulator.
 
     Attributes:
-        observations: [B, D].
-        next_observations: [B, D] true successors, before any reset.
+        observations: [B, D], or a tree.
+        next_observations: [B, D], or a tree; true successors, before any reset.
         actions: [B, A].
         rewards: [B] discounted sum over the steps of the transition.
         discounts: [B] weight of the value that follows.
@@ -51,8 +52,8 @@ class Transitions(NamedTuple):
         demonstrations: number of transitions, at the end of the batch, that are demonstrated.
     """
 
-    observations: Tensor
-    next_observations: Tensor
+    observations: Tensor | Tree
+    next_observations: Tensor | Tree
     actions: Tensor
     rewards: Tensor
     discounts: Tensor
@@ -173,12 +174,13 @@ class SoftActorCriticConfig(OffPolicyConfig):
 
 
 class Ensemble(nn.Module):
-    """E Q networks computed together: every layer is one product of stacked matrices."""
+    """E Q networks computed together: every layer is one product of stacked matrices. All see the same features."""
 
-    def __init__(self, members: int, inputs: int, hidden_sizes: Iterable[int]) -> None:
+    def __init__(self, members: int, features: Features, action_dim: int, hidden_sizes: Iterable[int]) -> None:
         """Draws the first weights from torch's global generator."""
         super().__init__()
-        sizes = [inputs, *hidden_sizes, 1]
+        sizes = [features.width + action_dim, *hidden_sizes, 1]
+        self.features = features
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for fan_in, fan_out in itertools.pairwise(sizes):
@@ -187,10 +189,10 @@ class Ensemble(nn.Module):
             self.biases.append(nn.Parameter(torch.empty(members, 1, fan_out).uniform_(-bound, bound)))
         self._layers = list(zip(self.weights, self.biases, strict=True))  # to walk a ParameterList takes long
 
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """[E, B] values of [B, D] observations and [B, A] actions."""
+    def forward(self, observations: Tensor | Tree, actions: Tensor) -> Tensor:
+        """[E, B] values of normalised observations, [B, D] or a tree, and [B, A] actions."""
         members, last = len(self._layers[0][0]), len(self._layers) - 1
-        x = torch.cat([observations, actions], -1).expand(members, -1, -1)
+        x = torch.cat([self.features(observations), actions], -1).expand(members, -1, -1)
         for index, (weight, bias) in enumerate(self._layers):
             x = torch.baddbmm(bias, x, weight)
             if index < last:
@@ -214,9 +216,12 @@ class SoftActorCritic(OffPolicyAlgorithm):
         config = self.config
         self._policy, self._device, self._generator = policy, device, generator
         self._dim = spec.action_dim
-        inputs = spec.observation_dim + spec.action_dim
-        self._critics = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
-        self._targets = Ensemble(config.num_critics, inputs, config.critic_hidden_sizes).to(device)
+        self._critics, self._targets = (
+            Ensemble(
+                config.num_critics, policy.make_critic_features(spec), spec.action_dim, config.critic_hidden_sizes
+            ).to(device)
+            for _ in range(2)
+        )  # fmt: skip
         self._targets.load_state_dict(self._critics.state_dict())
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy

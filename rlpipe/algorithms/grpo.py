@@ -21,6 +21,7 @@ from rlpipe.functional.reference import reference_kl
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory.tree import leaves_of
 
 __all__ = ["GRPO"]
 
@@ -126,9 +127,9 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         """
         t, size = trajectories, self.config.group_size
         steps, envs = t.valid.shape
-        first = t.observations[0].view(envs // size, size, -1)
         unended = (~(t.terminated | t.truncated).any(0)).sum()
-        unlike = (first != first[:, :1]).flatten(1).any(1).sum()
+        first = [leaf.view(envs // size, size, -1) for leaf in leaves_of(t.observations[0])]
+        unlike = torch.stack([(leaf != leaf[:, :1]).flatten(1).any(1) for leaf in first]).any(0).sum()
         running, differing = self.learners.sum(torch.stack([unended, unlike])).tolist()
         if running:
             raise ConfigError(

@@ -19,6 +19,7 @@ from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory.tree import joined
 
 __all__ = ["PPO"]
 
@@ -104,8 +105,8 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         rewards = t.rewards
         if ref_log_probs is not None:
             rewards = rewards + self._penalties(t, ref_log_probs, observed)
-        steps, envs, _ = t.observations[1:].shape
-        seen = torch.cat([t.observations.flatten(0, 1), t.final_observations])
+        steps, envs = valid.shape
+        seen = joined([t.observations.flatten(0, 1), t.final_observations])
         seen_values = policy.value(seen)
         boundary = (steps + 1) * envs
         values, final_values = seen_values[:boundary].view(steps + 1, envs), seen_values[boundary:]

@@ -16,22 +16,22 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Acting
-from rlpipe.trajectory import Episode, Float32, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import Episode, Float32, Observations, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory.tree import joined, tensors
 
 
 class _Fragment:
     """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
     def __init__(self, steps: int, envs: int, spec: SpaceSpec) -> None:
-        shape = (steps, envs) if spec.num_actions else (steps, envs, spec.action_dim)
-        self._observations = np.zeros((steps + 1, envs, spec.observation_dim), dtype=np.float32)
-        self._actions = np.zeros(shape, dtype=np.int64 if spec.num_actions else np.float32)
+        self._observations = spec.observations(steps + 1, envs)
+        self._actions = spec.actions(steps, envs)
         self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
         self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
-        self._finals = [np.empty((0, spec.observation_dim), dtype=np.float32)]
+        self._finals = [spec.observations(0)]
         self._final_index = [np.empty(0, dtype=np.int64)]
 
-    def decide(self, t: int, observations: Float32, actions: NDArray[Any], log_probs: Float32) -> None:
+    def decide(self, t: int, observations: Observations, actions: NDArray[Any], log_probs: Float32) -> None:
         """Stores observations and decisions of step t, before the simulator can overwrite them."""
         self._observations[t], self._actions[t], self._log_probs[t] = observations, actions, log_probs
 
@@ -45,17 +45,17 @@ class _Fragment:
             self._final_index.append(t * len(step.terminated) + ended)
         return ended
 
-    def batch(self, observations: Float32, policy_version: int) -> TrajectoryBatch:
+    def batch(self, observations: Observations, policy_version: int) -> TrajectoryBatch:
         """Returns the finished batch.
 
         Args:
-            observations: [N, D] observations after the last step
+            observations: [N, ...] observations after the last step
             policy_version: version of the weights that acted
         """
         self._observations[-1] = observations
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
-            self._valid, np.concatenate(self._finals), np.concatenate(self._final_index), policy_version,
+            self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
         )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ class Collector:
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
-            chosen, log_prob = policy.act(torch.from_numpy(self._observations), noise[t])
+            chosen, log_prob = policy.act(tensors(self._observations), noise[t])
             actions, log_probs = chosen.numpy(), log_prob.numpy()
             fragment.decide(t, self._observations, actions, log_probs)
             acted = time.perf_counter()

@@ -21,7 +21,8 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Acting
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Observations, SpaceSpec
+from rlpipe.trajectory.tree import tensors
 
 
 def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
@@ -78,21 +79,20 @@ class Evaluator:
         self._generators[n] = np.random.default_rng([self._noise_seed, seed])
         return seed
 
-    def _actions(self, policy: Acting, observations: Float32) -> NDArray[Any]:
+    def _actions(self, policy: Acting, observations: Observations) -> NDArray[Any]:
         """Returns an action for every slot that has an episode to run.
 
         Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
         beside it.
         """
         spec = self._simulator.spec
-        shape = () if spec.num_actions else (spec.action_dim,)
-        actions = np.zeros((len(observations), *shape), dtype=np.int64 if spec.num_actions else np.float32)
+        actions: NDArray[Any] = spec.actions(len(observations))
         running = list(self._generators)
         noise = None
         if not self._protocol.deterministic:
             drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
-        actions[running] = policy.act_each(torch.from_numpy(observations[running]), noise)[0].numpy()
+        actions[running] = policy.act_each(tensors(observations[running]), noise)[0].numpy()
         return actions if spec.num_actions else spec.clip(actions)
 
     @torch.inference_mode()

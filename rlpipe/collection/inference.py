@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rlpipe.config.schema import Config
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Float32, Observations, SpaceSpec
+from rlpipe.trajectory.tree import joined, tensors
 
 Answer = tuple[NDArray[Any], Float32]
 """Actions and log-probabilities, one row for each row of the request."""
@@ -36,7 +36,7 @@ class _Request:
 
     rank: int
     version: int
-    observations: Float32
+    observations: Observations
     noise: Float32 | None
     each: bool
     arrived: float = field(default_factory=time.perf_counter)
@@ -121,13 +121,13 @@ class InferenceServer:
             self._passes = _Passes(began, time.perf_counter())
         return Snapshot(snapshot.version, NoWeights.ON_SERVER)
 
-    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Answer:
+    def act(self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool) -> Answer:
         """Returns actions and log-probabilities for the rows of one worker.
 
         Args:
             rank: rank of the worker
             version: version of the weights that must answer
-            observations: [N, D] raw observations
+            observations: [N, ...] raw observations
             noise: [N, noise width] random numbers; None for deterministic actions
             each: compute every row by itself, without waiting for other workers
         Raises:
@@ -213,5 +213,5 @@ class InferenceServer:
         bounds = np.cumsum([len(request.observations) for request in requests])[:-1]
         return list(zip(np.split(actions, bounds), np.split(log_probs, bounds), strict=True))
 
-    def _joined(self, arrays: list[Float32]) -> Tensor:
-        return torch.from_numpy(np.concatenate(arrays)).to(self._device)
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        return tensors(joined(parts)).to(self._device)

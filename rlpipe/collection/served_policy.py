@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.policies.base import Policy
-from rlpipe.trajectory import Float32
+from rlpipe.trajectory import Float32, Observations, Tree
+from rlpipe.trajectory.tree import arrays
 
 
 class PolicyServer(Protocol):
     """Server of a policy that several workers act with; see ``collection.inference.InferenceServer``."""
 
     def act(
-        self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool
+        self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool
     ) -> tuple[NDArray[Any], Float32]:
         """Returns actions and log-probabilities for the rows of one worker."""
 
@@ -51,15 +52,15 @@ class ServedPolicy:
         """As ``Policy.noise``."""
         return self._policy.noise(generator, steps)
 
-    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """As ``Policy.act``."""
         return self._ask(observations, noise, each=False)
 
-    def act_each(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def act_each(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """As ``Policy.act_each``."""
         return self._ask(observations, noise, each=True)
 
-    def _ask(self, observations: Tensor, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
+    def _ask(self, observations: Tensor | Tree, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
         drawn = None if noise is None else noise.numpy()
-        actions, log_probs = self.server.act(self.rank, self.version, observations.numpy(), drawn, each)
+        actions, log_probs = self.server.act(self.rank, self.version, arrays(observations), drawn, each)
         return torch.tensor(actions), torch.tensor(log_probs)  # copies, because arrays from Ray are read-only

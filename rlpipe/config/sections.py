@@ -49,7 +49,7 @@ def build(tree: DictConfig) -> Config:
     for name in found:
         if name not in known:
             raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Known keys: {', '.join(known)}.")
-    sections = {name: _typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
+    sections = {name: typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
     return Config(
         env=_simulators(_mapping(found, "env")),
         policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
@@ -71,7 +71,7 @@ def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) ->
         ConfigError: an option is unknown, has the wrong type, or is a credential.
     """
     check_no_secrets({"runner": {"logger": {"options": {name: given}}}}, os.environ)
-    return _typed(schema, given, f"runner.logger.options.{name}")
+    return typed(schema, given, f"runner.logger.options.{name}")
 
 
 def _resolved(tree: DictConfig) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
 def _stage_configs(stages: Any) -> tuple[StageConfig, ...]:
     if not isinstance(stages, list | tuple):
         raise ConfigError(f"stages is {stages!r}; it must be a list, such as [{{name: first, timesteps: 1000}}, ...].")
-    return tuple(_typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(stages))
+    return tuple(typed(StageConfig, stage, f"stages[{index}]") for index, stage in enumerate(stages))
 
 
 def _demonstrations(path: Any) -> str | None:
@@ -150,10 +150,10 @@ def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         found = "missing" if name is None else repr(name)
         raise ConfigError(f"{key}.name is {found}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
-    return _typed(resolve(kind, name, f"{key}.name").Config, tree, key)
+    return typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 
-def _typed(schema: type[Any], tree: Any, key: str) -> Any:
+def typed(schema: type[Any], tree: Any, key: str) -> Any:
     """Builds a section from its keys and values: an instance of its dataclass."""
     _check_containers(schema, tree, key)
     try:

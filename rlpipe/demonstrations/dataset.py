@@ -132,6 +132,11 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
         ConfigError: the file is damaged, is not for this task, or holds no success.
     """
     check(path, task)
+    if spec.leaves is not None:
+        raise ConfigError(
+            f"demos: {path} holds observations of one vector, but the simulator's have the leaves "
+            f"{', '.join(spec.leaves)}. Take a task with state observations, or leave demos out."
+        )
     import h5py
 
     recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")

@@ -19,7 +19,7 @@ from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT
 from rlpipe.distributed.roles import Role
 from rlpipe.learning.threads import passive_waiting
-from rlpipe.trajectory import Float32
+from rlpipe.trajectory import Float32, Observations
 
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -30,7 +30,7 @@ class ServerHandle:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def act(self, rank: int, version: int, observations: Float32, noise: Float32 | None, each: bool) -> Any:
+    def act(self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool) -> Any:
         method = InferenceServer.act.__name__
         return ray.get(self._handle.call.remote(method, rank, version, observations, noise, each))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.declaration import Metric
-from rlpipe.trajectory import Bool, Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Observations, SpaceSpec
 
 NextSeed = Callable[[int], int | None]
 """Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
@@ -63,8 +63,8 @@ class Step:
     """Answer of N environments to one action each. No array is written to afterwards.
 
     Attributes:
-        observations: [N, D] float32, to act on next; where an episode ended, from after the reset.
-        successors: [N, D] float32, the true successor of this step, before any reset.
+        observations: [N, D] float32, or a tree, to act on next; where an episode ended, from after the reset.
+        successors: [N, D] float32, or a tree, the true successor of this step, before any reset.
         rewards: [N] float64.
         terminated: [N] bool, the task ended. Can hold together with ``truncated``.
         truncated: [N] bool, a time limit cut the episode off.
@@ -76,8 +76,8 @@ class Step:
         observed: [N] values of the simulator's own metrics.
     """
 
-    observations: Float32
-    successors: Float32
+    observations: Observations
+    successors: Observations
     rewards: NDArray[np.float64]
     terminated: Bool
     truncated: Bool
@@ -123,14 +123,17 @@ class Simulator(ABC):
         """
 
     @classmethod
-    def check_spaces(cls, config: Any) -> None:
-        """Checks that a policy can use the observations and actions, where that is quick to find out in the driver.
+    def check_spaces(cls, config: Any) -> SpaceSpec | None:  # noqa: ARG003 - for simulators that are quick to make
+        """Finds out the spaces in the driver, where that is quick, so that a policy can be checked before the start.
 
         Args:
             config: an instance of ``Config``.
+        Returns:
+            The spaces; None if it would take long, or cannot be made here: the workers may have what it needs.
         Raises:
-            ConfigError: no policy can. A simulator that cannot be made here passes: the workers may have what it needs.
+            ConfigError: no policy can use the spaces.
         """
+        return None
 
     @classmethod
     def load(cls) -> None:
@@ -156,12 +159,12 @@ class Simulator(ABC):
         """
 
     @abstractmethod
-    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
-        """Begins an episode in every environment. Returns observations [N, D] and the beginnings."""
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
+        """Begins an episode in every environment. Returns observations [N, ...] and the beginnings."""
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
-        """Takes one action per environment: [N, A] float32, or [N] int64 when discrete."""
+        """Takes one action per environment: [N, A] float32; when discrete, [N] int64, or [N, M] of several parts."""
 
     @abstractmethod
     def close(self) -> None:
@@ -171,7 +174,7 @@ class Simulator(ABC):
 class SingleStep(NamedTuple):
     """Answer of one environment: ``Step`` without the first axis; None where the environment does not report it."""
 
-    observation: Float32
+    observation: Observations
     reward: float
     terminated: bool
     truncated: bool
@@ -187,8 +190,8 @@ class SingleEnv(ABC):
     has_success: bool
 
     @abstractmethod
-    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
-        """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
+    def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
+        """Begins an episode. Returns its first observation, [D] or a tree, and True if the task is already solved."""
 
     @abstractmethod
     def step(self, action: Any) -> SingleStep:
@@ -225,14 +228,14 @@ class OneByOne(Simulator):
                 f"the environments of one worker must share their spaces, but have {[env.spec for env in envs]}."
             )
 
-    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
-        observations = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
+        observations = self.spec.observations(self.num_envs)
         beginnings: dict[int, Beginning] = {}
         for n in range(self.num_envs):
             self._begin(n, observations, beginnings)
         return observations, beginnings
 
-    def _begin(self, n: int, observations: Float32, beginnings: dict[int, Beginning]) -> None:
+    def _begin(self, n: int, observations: Observations, beginnings: dict[int, Beginning]) -> None:
         seed = self._next_seed(n)
         self._idle[n] = seed is None
         if seed is not None:
@@ -243,7 +246,7 @@ class OneByOne(Simulator):
 
     def step(self, actions: NDArray[Any]) -> Step:
         count = self.num_envs
-        successors = np.zeros((count, self.spec.observation_dim), dtype=np.float32)
+        successors = self.spec.observations(count)
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
         failure: NDArray[np.float64] | None = None

@@ -1,5 +1,4 @@
-"""Registered Gymnasium environments, one by one or natively vectorised, with Box observations and Box or Discrete
-actions.
+"""Registered Gymnasium environments, one by one or natively vectorised.
 
 Importing this file imports no Gymnasium.
 """
@@ -20,9 +19,10 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.trajectory import Bool, Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Observations, SpaceSpec
 
 __all__ = ["Gymnasium"]
 
@@ -42,39 +42,6 @@ class GymnasiumConfig(SimulatorConfig):
     episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``."""
-
-
-def space_spec(observation_space: Any, action_space: Any, name: str) -> SpaceSpec:
-    """Translates Gymnasium's observation and action spaces.
-
-    Args:
-        observation_space: must be a Box.
-        action_space: must be Discrete or a Box with one axis.
-        name: the environment's, for the error.
-    Raises:
-        ConfigError: no policy here can use these spaces.
-    """
-    from gymnasium.spaces import Box, Discrete
-
-    if not isinstance(observation_space, Box):
-        raise ConfigError(
-            f"{name} has observations {observation_space}; only Box works. Wrap the environment with "
-            "gymnasium.wrappers.FlattenObservation and register the result."
-        )
-    width = int(np.prod(observation_space.shape))
-    if isinstance(action_space, Discrete):
-        if action_space.start != 0:
-            raise ConfigError(f"{name} numbers its actions from {action_space.start}; only 0 works.")
-        return SpaceSpec(width, 1, int(action_space.n))
-    if isinstance(action_space, Box) and len(action_space.shape) == 1:
-        return SpaceSpec(
-            width,
-            action_space.shape[0],
-            None,
-            action_space.low.astype(np.float32),
-            action_space.high.astype(np.float32),
-        )
-    raise ConfigError(f"{name} has actions {action_space}; only Discrete and one-dimensional Box work.")
 
 
 def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
@@ -103,18 +70,19 @@ class GymnasiumEnv(SingleEnv):
         """
         self._env = env
         self._success_key = success_key
-        self.spec = space_spec(env.observation_space, env.action_space, str(env))
+        self._spaces = Spaces(env.observation_space, env.action_space, str(env))
+        self.spec = self._spaces.spec
         self.has_success = success_key is not None
 
-    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+    def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         observation, info = self._env.reset(seed=seed)
         solved = info.get(self._success_key) if self._success_key else None
-        return np.asarray(observation, dtype=np.float32).ravel(), None if solved is None else bool(solved)
+        return self._spaces.observation(observation), None if solved is None else bool(solved)
 
     def step(self, action: Any) -> SingleStep:
-        observation, reward, terminated, truncated, info = self._env.step(action)
+        observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
         return SingleStep(
-            np.asarray(observation, dtype=np.float32).ravel(),
+            self._spaces.observation(observation),
             float(reward),
             bool(terminated),
             bool(truncated),
@@ -132,6 +100,7 @@ class VectorSlots:
     Attributes:
         env: the ``gymnasium.vector.VectorEnv``.
         num_envs: N.
+        spaces: of a single environment.
         seed_each: True if a reset takes a seed for each environment; otherwise one generator serves all.
         idle: [N] bool, slots that have run all their episodes.
     """
@@ -142,6 +111,7 @@ class VectorSlots:
 
         self.env = env
         self.num_envs: int = env.num_envs
+        self.spaces = Spaces(env.single_observation_space, env.single_action_space, str(env))
         # Vectors made of single environments take a seed for each; others have one generator for all.
         self.seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.idle = np.zeros(self.num_envs, dtype=bool)
@@ -154,9 +124,9 @@ class VectorSlots:
         self.idle[n] = seed is None
         return seed
 
-    def flat(self, observations: Any) -> Float32:
-        """[N, D] copy of the environments' observations."""
-        return np.array(observations, dtype=np.float32).reshape(self.num_envs, -1)
+    def converted(self, observations: Any) -> Observations:
+        """[N, ...] copy of the environments' observations."""
+        return self.spaces.observations(observations, self.num_envs)
 
     def success(self, info: Mapping[str, Any], n: int) -> bool | None:
         """Success of one environment in a vectorised info; None where the info says nothing about it."""
@@ -170,13 +140,13 @@ class Answer(NamedTuple):
     """Answer of a vectorised environment to a step.
 
     Attributes:
-        observations: [N, D].
+        observations: [N, ...].
         info: the vectorised info.
         ended: [N] bool, episodes that ended with this step.
         over: [N] bool, the same and also episodes of idle slots.
     """
 
-    observations: Float32
+    observations: Observations
     info: Mapping[str, Any]
     ended: Bool
     over: Bool
@@ -186,13 +156,13 @@ class Continuation(NamedTuple):
     """Continuation of a step, with the next episode where one ended.
 
     Attributes:
-        observations: [N, D] to act on next.
-        successors: [N, D] true successors of the step, before any reset.
+        observations: [N, ...] to act on next.
+        successors: [N, ...] true successors of the step, before any reset.
         beginnings: episodes that start with the next valid step, by environment.
     """
 
-    observations: Float32
-    successors: Float32
+    observations: Observations
+    successors: Observations
     beginnings: dict[int, Beginning]
 
 
@@ -245,7 +215,7 @@ class SameStepReset(ResetAdapter):
             finals = info["final_obs"] if "final_obs" in info else info["final_observation"]
             successors = successors.copy()
             for n in map(int, np.flatnonzero(answer.ended)):
-                successors[n] = np.asarray(finals[n], dtype=np.float32).ravel()
+                successors[n] = slots.spaces.final(finals, n)
         beginnings: dict[int, Beginning] = {}
         for n in map(int, np.flatnonzero(answer.ended)):
             if slots.next_seed(n) is not None:
@@ -267,7 +237,7 @@ class MaskedReset(ResetAdapter):
             for n, seed in enumerate(seeds)
             if seed is not None
         }
-        return Continuation(slots.flat(first), answer.observations, beginnings)
+        return Continuation(slots.converted(first), answer.observations, beginnings)
 
 
 class GymnasiumVector(Simulator):
@@ -305,7 +275,7 @@ class GymnasiumVector(Simulator):
         self._slots = VectorSlots(env, next_seed, success_key)
         self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
-        self.spec = space_spec(env.single_observation_space, env.single_action_space, str(env))
+        self.spec = self._slots.spaces.spec
         self.has_success = success_key is not None
 
     @classmethod
@@ -317,12 +287,12 @@ class GymnasiumVector(Simulator):
             env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
             return cls(env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations)
 
-    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         slots = self._slots
         seeds = [slots.next_seed(n) for n in range(self.num_envs)]
         self._resets.resetting[:] = False
         observations, info = slots.env.reset(seed=seeds if slots.seed_each else seeds[0])
-        return slots.flat(observations), {
+        return slots.converted(observations), {
             n: Beginning(seeds[n] if slots.seed_each else None, slots.success(info, n))
             for n in range(self.num_envs)
             if not slots.idle[n]
@@ -330,12 +300,12 @@ class GymnasiumVector(Simulator):
 
     def step(self, actions: NDArray[Any]) -> Step:
         slots = self._slots
-        observations, rewards, terminated, truncated, info = slots.env.step(actions)
+        observations, rewards, terminated, truncated, info = slots.env.step(slots.spaces.actions(actions))
         valid = ~(self._resets.resetting | slots.idle)
         over = np.array(terminated | truncated, dtype=bool)  # an idle slot still steps; nobody uses its episodes
         terminated = np.array(terminated, dtype=bool) & valid
         truncated = np.array(truncated, dtype=bool) & valid
-        answer = Answer(slots.flat(observations), info, over & valid, over)
+        answer = Answer(slots.converted(observations), info, over & valid, over)
         infos = {n: self._resets.step_info(answer, n) for n in map(int, np.flatnonzero(valid))}
         success = np.zeros(self.num_envs, dtype=bool)
         for n, own in infos.items():
@@ -427,16 +397,17 @@ class Gymnasium(OneByOne):
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
 
     @classmethod
-    def check_spaces(cls, config: GymnasiumConfig) -> None:
+    def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
         import gymnasium
 
         if config.vectorized:
-            return
+            return None
         with warnings.catch_warnings(action="ignore"):  # the workers repeat them
             try:
                 env = gymnasium.make(config.id, **make_kwargs(config))
             except Exception:  # an environment may raise anything; the workers report it with their machine
-                return
-            space_spec(env.observation_space, env.action_space, str(env))
+                return None
+            spec = Spaces(env.observation_space, env.action_space, str(env)).spec
             with contextlib.suppress(Exception):
                 env.close()
+        return spec

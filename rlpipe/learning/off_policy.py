@@ -27,6 +27,7 @@ from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory.tree import tensors
 
 LEAST_STEPS = 1
 """Gradient steps of an iteration that leaves no time for more."""
@@ -74,7 +75,7 @@ class OffPolicyLearner(LearnerBase):
             self._unseen = None
         for batch in batches:
             self._replay.add(batch)
-            self._policy.update_normalizer(torch.from_numpy(batch.observations[:-1][batch.valid]).to(self._device))
+            self._policy.update_normalizer(tensors(batch.observations[:-1][batch.valid]).to(self._device))
         collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
         received = self._now()
         rates = self._learning_rates(iteration, window)
@@ -154,7 +155,7 @@ class OffPolicyLearner(LearnerBase):
         experience = self._replay.transitions(rows)
         batch: Transitions = experience
         if self._demo_buffer is not None and demonstrated:
-            rows = torch.cat([rows, self._demo_buffer.draw(demonstrated, self._generator)])
+            rows = rows + self._demo_buffer.draw(demonstrated, self._generator)
             batch = self._replay.transitions(rows, demonstrated)
         observed = dict(self._algorithm.step(batch))
         observed[m.STALENESS] = staleness
@@ -171,6 +172,6 @@ class OffPolicyLearner(LearnerBase):
     def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._load_common_state(arrays)
         self._algorithm.load_state(self._tensors("algorithm/", arrays))
-        self._replay.load_state(torch.from_numpy(arrays["replay/rows"]), int(arrays["replay/added"]))
+        self._replay.load_state(self._tensors("replay/", arrays))
         self._debt = float(arrays["debt"])
         self._unseen = None

@@ -43,6 +43,7 @@ from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import NoWeights, Policy, Snapshot, Weights
 from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory.tree import joined, tensors
 
 _BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
 
@@ -71,13 +72,13 @@ def join(
         final_index.append((steps * (last - first) + slots - first)[taken])
         offset += count
 
-    def joined(name: str) -> Tensor:
-        whole = np.concatenate([getattr(batch, name) for batch in batches], axis=1)
-        return torch.from_numpy(whole[:, first:last]).to(device)
+    def taken_of(name: str) -> Any:
+        whole = joined([getattr(batch, name) for batch in batches], axis=1)
+        return tensors(whole[:, first:last]).to(device)
 
     return Trajectories(
-        **{name: joined(name) for name in _BY_ENVIRONMENT},
-        final_observations=torch.from_numpy(np.concatenate(finals)).to(device),
+        **{name: taken_of(name) for name in _BY_ENVIRONMENT},
+        final_observations=tensors(joined(finals)).to(device),
         final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
         first=own.first,
         environments=own.environments,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,14 +12,37 @@ from torch import Tensor
 
 from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.demonstrations.dataset import Demonstrations
-from rlpipe.functional.n_step import n_step
-from rlpipe.trajectory import Bool, Float32, SpaceSpec, TrajectoryBatch
+from rlpipe.functional.n_step import NStep, n_step
+from rlpipe.learning.frames import Frames
+from rlpipe.trajectory import Bool, Float32, SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory.tree import joined, mapped, tensors
+
+
+class Rows(NamedTuple):
+    """Transitions as they are stored.
+
+    Attributes:
+        numbers: [B, width] float32.
+        observations: trees of the observations before and after; None where ``numbers`` holds them.
+    """
+
+    numbers: Tensor
+    observations: tuple[Tree, Tree] | None = None
+
+    def __add__(self, other: object) -> Rows:
+        """Appends other rows."""
+        assert isinstance(other, Rows)
+        numbers = torch.cat([self.numbers, other.numbers])
+        if self.observations is None or other.observations is None:
+            return Rows(numbers)
+        before, after = zip(self.observations, other.observations, strict=True)
+        return Rows(numbers, (joined(before), joined(after)))
 
 
 class ReplayBuffer:
     """Stores transitions in one array, so that drawing a batch is one gather.
 
-    Time limits and terminations are stored separately.
+    Time limits and terminations are stored separately. Observation trees are in ``Frames``.
     """
 
     def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, steps: int = 1) -> None:
@@ -33,90 +56,125 @@ class ReplayBuffer:
             steps: length of a transition, where its fragment and its episode last that long
         """
         self._discount, self._steps = discount, steps
-        self._widths = (spec.observation_dim, spec.observation_dim, spec.action_dim, 1, 1, 1, 1, 1)
+        width = spec.observation_dim if spec.leaves is None else 0
+        self._widths = (width, width, spec.action_dim, 1, 1, 1, 1, 1)
         self._rows = torch.empty(capacity, sum(self._widths), device=device)
+        self._frames = None if spec.leaves is None else Frames(capacity, spec, device)
+        # of the frames before and after each transition
+        self._numbers = torch.zeros(0 if spec.leaves is None else capacity, 2, dtype=torch.int64)
         self.capacity = capacity
         self._end = 0
         self.added = 0
         """Number of transitions ever added."""
 
     def __len__(self) -> int:
-        return min(self._end, self.capacity)
+        return min(self._end, self.capacity) if self._frames is None else self._frames.transitions
 
     def _places(self, numbers: Tensor) -> Tensor:
         """Returns the rows that hold transitions, given their numbers, 0 for the oldest."""
-        return ((max(0, self._end - self.capacity) + numbers) % self.capacity).to(self._rows.device)
+        return ((self._end - len(self) + numbers) % self.capacity).to(self._rows.device)
 
-    def _add(self, columns: Sequence[NDArray[Any]]) -> None:
+    def _add(self, columns: Sequence[NDArray[Any]], numbers: NDArray[np.int64] | None = None) -> None:
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float32)
         self.added += len(rows)
-        self._take(torch.from_numpy(rows[-self.capacity :]))
+        kept = slice(-self.capacity, None)
+        self._take(torch.from_numpy(rows[kept]), None if numbers is None else torch.from_numpy(numbers[kept]))
 
-    def _take(self, rows: Tensor) -> None:
+    def _take(self, rows: Tensor, numbers: Tensor | None) -> None:
         places = (self._end + torch.arange(len(rows))) % self.capacity
         self._rows[places.to(self._rows.device)] = rows.to(self._rows.device)
+        if numbers is not None:
+            self._numbers[places] = numbers
         self._end += len(rows)
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Stores the decisions of a fragment, in the order of time."""
-        self._add_steps(
-            batch.observations[:-1], batch.successors(), batch.actions, batch.rewards, batch.terminated,
-            batch.truncated, batch.valid, batch.policy_version,
-        )  # fmt: skip
+        ahead = self._look_ahead(batch.rewards, batch.terminated | batch.truncated, batch.valid)
+        columns = self._columns(batch, ahead, batch.policy_version)
+        if self._frames is None:
+            successors = batch.successors()[ahead.last, np.arange(batch.rewards.shape[1])]
+            self._add([batch.observations[:-1][batch.valid], successors[batch.valid], *columns])
+        else:
+            numbers = self._store_frames(batch, ahead)[batch.valid]
+            empty = np.empty((len(numbers), 0), dtype=np.float32)
+            self._add([empty, empty, *columns], numbers)
+
+    def _store_frames(self, batch: TrajectoryBatch, ahead: NStep) -> NDArray[np.int64]:
+        """Stores the observations of a fragment; returns [T, N, 2] numbers of those before and after each step."""
+        assert self._frames is not None
+        steps, envs = batch.rewards.shape
+        frames = joined([mapped(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch.observations),
+                         batch.final_observations])  # fmt: skip
+        first = self._frames.add(tensors(frames), int(np.count_nonzero(batch.valid)))
+        rows = np.arange((steps + 1) * envs).reshape(steps + 1, envs)
+        successors = rows[1:].copy()
+        successors.reshape(-1)[batch.final_index] = rows.size + np.arange(len(batch.final_index))
+        return first + np.stack([rows[:-1], successors[ahead.last, np.arange(envs)]], axis=-1)
 
     def add_demonstrations(self, demonstrations: Demonstrations) -> None:
-        """Stores demonstrations as a fragment of one environment."""
-        self._add_steps(
-            demonstrations.observations[:, None], demonstrations.next_observations[:, None],
-            demonstrations.actions[:, None], demonstrations.rewards[:, None], demonstrations.terminated[:, None],
-            demonstrations.truncated[:, None], np.ones((len(demonstrations), 1), dtype=bool), 0,
-        )  # fmt: skip
-
-    def _add_steps(
-        self,
-        observations: Float32,
-        successors: Float32,
-        actions: NDArray[Any],
-        rewards: Float32,
-        terminated: Bool,
-        truncated: Bool,
-        valid: Bool,
-        version: int,
-    ) -> None:
-        """Stores [T, N, ...] steps, without those that are not valid."""
-        ahead = n_step(rewards, terminated | truncated, valid, discount=self._discount, steps=self._steps)
-        slots = np.arange(rewards.shape[1])
+        """Stores demonstrations, whose observations are vectors, as a fragment of one environment."""
+        d = demonstrations
+        valid = np.ones(len(d), dtype=bool)
+        ahead = self._look_ahead(d.rewards[:, None], (d.terminated | d.truncated)[:, None], valid[:, None])
+        last = ahead.last[:, 0]
         self._add([
-            observations[valid], successors[ahead.last, slots][valid], actions[valid], ahead.returns[valid],
-            ahead.discounts[valid], terminated[ahead.last, slots][valid], truncated[ahead.last, slots][valid],
-            np.full(np.count_nonzero(valid), version),
+            d.observations, d.next_observations[last], d.actions, ahead.returns[:, 0], ahead.discounts[:, 0],
+            d.terminated[last], d.truncated[last], np.zeros(len(d)),
         ])  # fmt: skip
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draws [count, width] rows uniformly, with replacement; see ``transitions``."""
-        return self._rows.index_select(0, self._places(torch.randint(len(self), (count,), generator=generator)))
+    def _look_ahead(self, rewards: Float32, ended: Bool, valid: Bool) -> NStep:
+        return n_step(rewards, ended, valid, discount=self._discount, steps=self._steps)
 
-    def transitions(self, rows: Tensor, demonstrations: int = 0) -> Transitions:
+    @staticmethod
+    def _columns(batch: TrajectoryBatch, ahead: NStep, version: int) -> list[NDArray[Any]]:
+        """Columns of the valid steps, but for the observations."""
+        valid, slots = batch.valid, np.arange(batch.rewards.shape[1])
+        return [
+            batch.actions[valid], ahead.returns[valid], ahead.discounts[valid],
+            batch.terminated[ahead.last, slots][valid], batch.truncated[ahead.last, slots][valid],
+            np.full(np.count_nonzero(valid), version),
+        ]  # fmt: skip
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        """Draws rows uniformly, with replacement; see ``transitions``."""
+        places = self._places(torch.randint(len(self), (count,), generator=generator))
+        numbers = self._rows.index_select(0, places)
+        if self._frames is None:
+            return Rows(numbers)
+        before, after = self._numbers[places.cpu()].unbind(-1)
+        return Rows(numbers, (self._frames.at(before), self._frames.at(after)))
+
+    def transitions(self, rows: Rows, demonstrations: int = 0) -> Transitions:
         """Unpacks rows.
 
         Args:
-            rows: [B, width] rows from ``draw``
+            rows: from ``draw``
             demonstrations: number of rows at the end that are demonstrated
         """
-        observations, following, actions, *numbers, _ = torch.split(rows, list(self._widths), 1)
+        before, after, actions, *numbers, _ = torch.split(rows.numbers, list(self._widths), 1)
         rewards, discounts, terminated, truncated = (column[:, 0] for column in numbers)
+        observations, following = (before, after) if rows.observations is None else rows.observations
         return Transitions(observations, following, actions, rewards, discounts, terminated, truncated, demonstrations)
 
-    def versions(self, rows: Tensor) -> Tensor:
+    def versions(self, rows: Rows) -> Tensor:
         """Returns the [B] version of the policy that acted in each row."""
-        return rows[:, -1]
+        return rows.numbers[:, -1]
 
     def state(self) -> dict[str, Tensor]:
         """Returns all transitions, the oldest first."""
-        return {"rows": self._rows[self._places(torch.arange(len(self)))], "added": torch.tensor(self.added)}
+        places = self._places(torch.arange(len(self)))
+        state = {"rows": self._rows[places], "added": torch.tensor(self.added)}
+        if self._frames is not None:
+            state |= {"numbers": self._numbers[places.cpu()] - self._frames.first, **self._frames.state()}
+        return state
 
-    def load_state(self, rows: Tensor, added: int) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restores what ``state`` returned; with a smaller capacity, only the newest transitions."""
+        rows, numbers, kept = state["rows"], None, self.capacity
+        if self._frames is not None:
+            self._frames.load_state(state)  # which numbers the frames from 0
+            kept = self._frames.transitions
+            numbers = state["numbers"][max(0, len(rows) - kept) :]
         self._end = 0
-        self._take(rows[-self.capacity :])
-        self.added = added
+        self._take(rows[max(0, len(rows) - kept) :], numbers)
+        self.added = int(state["added"])

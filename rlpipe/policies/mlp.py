@@ -6,6 +6,7 @@ distribution.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -16,16 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
-from rlpipe.policies.base import (
-    ACTIVATIONS,
-    PerceptronConfig,
-    Policy,
-    RunningMoments,
-    Weights,
-    gaussian_log_prob,
-    perceptron,
-)
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.policies.base_perceptron import PerceptronConfig, PerceptronPolicy, gaussian_log_prob
+from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["MLPPolicy"]
 
@@ -38,62 +31,51 @@ class MLPConfig(PerceptronConfig):
     """Natural logarithm of a Gaussian's first standard deviation."""
 
 
-class MLPPolicy(Policy):
+class MLPPolicy(PerceptronPolicy):
     """Actor and critic that share at most the normalisation of observations."""
 
     Config = MLPConfig
 
     def __init__(self, config: MLPConfig, spec: SpaceSpec) -> None:
         """Draws the first weights from torch's global generator."""
-        super().__init__()
-        self.spec = spec
-        activation = ACTIVATIONS[config.activation]
-        outputs = spec.num_actions or spec.action_dim
-        self.actor = perceptron([spec.observation_dim, *config.hidden_sizes, outputs], activation, 0.01)
-        self.critic = perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
-        self.log_std = (
-            None if spec.num_actions else nn.Parameter(torch.full((spec.action_dim,), config.initial_log_std))
-        )
-        self.normalizer = RunningMoments(spec.observation_dim) if config.normalize_observations else None
+        choices = spec.num_actions
+        counts = [choices] if isinstance(choices, int) else list(choices or ())
+        super().__init__(config, spec, sum(counts) or spec.action_dim)
+        self._choices = counts  # of each part of a discrete action
+        self.log_std = None if counts else nn.Parameter(torch.full((spec.action_dim,), config.initial_log_std))
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        if self.spec.num_actions:
-            return generator.gumbel(size=(steps, self.spec.num_actions)).astype(np.float32)
+        if self._choices:
+            return generator.gumbel(size=(steps, sum(self._choices))).astype(np.float32)
         return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
 
-    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        output = self.actor(self.normalized(observations))
+    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        output = self.actor_outputs(observations)
         if self.log_std is None:
-            chosen = (output if noise is None else output + noise).argmax(-1)  # Gumbel noise makes argmax a sample
-            return chosen, _categorical_log_prob(output, chosen)
+            preferred = output if noise is None else output + noise  # Gumbel noise makes argmax a sample
+            chosen = torch.stack([part.argmax(-1) for part in preferred.split(self._choices, -1)], -1)
+            return chosen.view(-1, *self.spec.action_shape), self._discrete(output, chosen)[0]
         actions = output if noise is None else output + self.log_std.exp() * noise
         return actions, gaussian_log_prob(output, self.log_std, actions)
 
-    def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.actor(self.normalized(observations))
+    def evaluate_actions(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.actor_outputs(observations)
         if self.log_std is None:
-            log_probs = output.log_softmax(-1)
-            entropy = -(log_probs.exp() * log_probs).sum(-1)
-            return _categorical_log_prob(output, actions), entropy
+            return self._discrete(output, actions.view(len(actions), -1))
         entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(output))
         return gaussian_log_prob(output, self.log_std, actions), entropy
 
-    def value(self, observations: Tensor) -> Tensor:
-        values: Tensor = self.critic(self.normalized(observations)).squeeze(-1)
-        return values
+    def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """[B] log-probabilities of [B, M] discrete actions, and [B] entropies, both sums over the M parts."""
+        log_probs, entropies = [], []
+        for part, chosen in zip(logits.split(self._choices, -1), actions.split(1, -1), strict=True):
+            every = part.log_softmax(-1)
+            log_probs.append(every.gather(-1, chosen).squeeze(-1))
+            entropies.append(-(every.exp() * every).sum(-1))
+        return functools.reduce(torch.add, log_probs), functools.reduce(torch.add, entropies)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        return itertools.chain(self.actor.parameters(), () if self.log_std is None else (self.log_std,))
-
-    def critic_parameters(self) -> Iterator[nn.Parameter]:
-        return self.critic.parameters()
+        return itertools.chain(super().actor_parameters(), () if self.log_std is None else (self.log_std,))
 
     def action_std(self) -> Tensor | None:
         return None if self.log_std is None else self.log_std.detach().exp()
-
-    def acting_weights(self) -> Weights:
-        return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}
-
-
-def _categorical_log_prob(logits: Tensor, actions: Tensor) -> Tensor:
-    return logits.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)

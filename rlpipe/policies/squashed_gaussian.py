@@ -6,19 +6,18 @@ Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Its sampled actions carry gr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import ACTIVATIONS, PerceptronConfig, Policy, RunningMoments, Weights, perceptron
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.policies.base_perceptron import PerceptronConfig, PerceptronPolicy
+from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["SquashedGaussianPolicy"]
 
@@ -43,7 +42,7 @@ class SquashedGaussianConfig(PerceptronConfig):
             raise ConfigError(f"policy.log_std_min is {self.log_std_min}; it must be below policy.log_std_max.")
 
 
-class SquashedGaussianPolicy(Policy):
+class SquashedGaussianPolicy(PerceptronPolicy):
     """``a = middle + half_range tanh(m(s) + exp(l(s)) noise)``."""
 
     Config = SquashedGaussianConfig
@@ -57,22 +56,17 @@ class SquashedGaussianPolicy(Policy):
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
-        super().__init__()
         low, high = spec.action_low, spec.action_high
         if low is None or high is None or not np.isfinite(high - low).all():
             raise ConfigError("policy.name is squashed_gaussian, which needs continuous actions with finite bounds.")
-        self.spec = spec
+        super().__init__(config, spec, 2 * spec.action_dim)
         self._limits = (config.log_std_min, config.log_std_max)
-        activation = ACTIVATIONS[config.activation]
-        self.actor = perceptron([spec.observation_dim, *config.hidden_sizes, 2 * spec.action_dim], activation, 0.01)
-        self.critic = perceptron([spec.observation_dim, *config.hidden_sizes, 1], activation, 1.0)
-        self.normalizer = RunningMoments(spec.observation_dim) if config.normalize_observations else None
         self.register_buffer("middle", torch.tensor(0.5 * (high + low)), persistent=False)
         self.register_buffer("half_range", torch.tensor(0.5 * (high - low)), persistent=False)
 
-    def _moments(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, observations: Tensor | Tree) -> tuple[Tensor, Tensor]:
         """[B, A] means and logarithms of standard deviations, before squashing."""
-        mean, log_std = self.actor(self.normalized(observations)).chunk(2, -1)
+        mean, log_std = self.actor_outputs(observations).chunk(2, -1)
         low, high = self._limits
         return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
 
@@ -89,31 +83,18 @@ class SquashedGaussianPolicy(Policy):
     def _squashed(self, unsquashed: Tensor) -> Tensor:
         return self.middle + self.half_range * unsquashed.tanh()
 
-    def act(self, observations: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean if noise is None else mean + log_std.exp() * noise
         return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed)
 
-    def act_and_mode(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean + log_std.exp() * noise
         return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed), self._squashed(mean)
 
-    def evaluate_actions(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         squashed = ((actions - self.middle) / self.half_range).clamp(-_EDGE, _EDGE)
         log_prob = self._log_prob(mean, log_std, squashed.atanh())
         return log_prob, -log_prob  # the entropy has no closed form; the taken action estimates it
-
-    def value(self, observations: Tensor) -> Tensor:
-        values: Tensor = self.critic(self.normalized(observations)).squeeze(-1)
-        return values
-
-    def actor_parameters(self) -> Iterator[nn.Parameter]:
-        return self.actor.parameters()
-
-    def critic_parameters(self) -> Iterator[nn.Parameter]:
-        return self.critic.parameters()
-
-    def acting_weights(self) -> Weights:
-        return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from rlpipe.config.schema import AUTO, Config
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
+from rlpipe.policies.base import build_policy
 from rlpipe.training.engine import Engine
 
 
@@ -24,13 +27,16 @@ def check_engine(config: Config, engine: Engine) -> None:
 
 
 def check_spaces(config: Config) -> None:
-    """Checks that a policy can use the observations and actions of the simulators, before anything starts.
+    """Checks that the policy can use the observations and actions of the simulators, before anything starts.
 
     Raises:
-        ConfigError: no policy can.
+        ConfigError: it cannot.
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        resolve("envs", section.name, f"{key}.name").check_spaces(section)
+        spec = resolve("envs", section.name, f"{key}.name").check_spaces(section)
+        if spec is not None:
+            with torch.device("meta"):  # shapes without numbers
+                build_policy(config, spec)
 
 
 def _check_alone(config: Config) -> None:

@@ -25,10 +25,11 @@ from rlpipe.functional.soft_actor_critic import (
     temperature_loss,
 )
 from rlpipe.learning.off_policy import OffPolicyLearner
-from rlpipe.learning.replay import ReplayBuffer
+from rlpipe.learning.replay import ReplayBuffer, Rows
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
 from rlpipe.policies.base import Policy
+from rlpipe.policies.base_features import Features
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
@@ -109,8 +110,9 @@ def test_targets_follow_their_networks_by_the_rate():
 
 def test_the_networks_of_an_ensemble_do_not_know_of_each_other():
     torch.manual_seed(0)
-    both = Ensemble(2, 3, [8])
-    one = Ensemble(1, 3, [8])
+    seen = Features(SpaceSpec(2, 1), {}, None, "")
+    both = Ensemble(2, seen, 1, [8])
+    one = Ensemble(1, seen, 1, [8])
     with torch.no_grad():
         for whole, part in zip(both.parameters(), one.parameters(), strict=True):
             part.copy_(whole[1:])
@@ -220,7 +222,11 @@ def fragment(first, steps, *, ends=()):
 
 
 def held(buffer):
-    return sorted(buffer.transitions(buffer.state()["rows"]).rewards.tolist())
+    return sorted(stored(buffer).rewards.tolist())
+
+
+def stored(buffer):
+    return buffer.transitions(Rows(buffer.state()["rows"]))
 
 
 def test_a_full_buffer_forgets_the_oldest_steps():
@@ -243,17 +249,17 @@ def test_a_fragment_longer_than_the_buffer_leaves_its_newest_steps():
 def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_ones():
     buffer = ReplayBuffer(10, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 4, ends={1: "truncated", 3: "terminated"}))
-    rows = buffer.transitions(buffer.state()["rows"])
+    rows = stored(buffer)
     assert rows.terminated.tolist() == [0, 0, 0, 1]
     assert rows.truncated.tolist() == [0, 1, 0, 0]
     assert rows.next_observations[:, 0].tolist() == [1, 99, 3, 99]
-    assert buffer.versions(buffer.state()["rows"]).tolist() == [7, 7, 7, 7]
+    assert buffer.versions(Rows(buffer.state()["rows"])).tolist() == [7, 7, 7, 7]
 
 
 def test_a_remembered_step_over_several_leads_to_where_the_last_of_them_led():
     buffer = ReplayBuffer(10, SPEC, CPU, 0.5, 3)
     buffer.add(fragment(0, 4, ends={3: "terminated"}))
-    rows = buffer.transitions(buffer.state()["rows"])
+    rows = stored(buffer)
     assert rows.observations[:, 0].tolist() == [0, 1, 2, 3]
     assert rows.next_observations[:, 0].tolist() == [3, 99, 99, 99]
     assert rows.rewards.tolist() == [1.0, 2.75, 3.5, 3.0]  # 0 + 1/2 + 2/4; 1 + 2/2 + 3/4; 2 + 3/2; 3
@@ -266,7 +272,7 @@ def test_a_restored_buffer_goes_on_like_the_one_before_also_with_another_capacit
     buffer.add(fragment(0, steps // 2))
     buffer.add(fragment(steps // 2, steps - steps // 2))
     restored = ReplayBuffer(other, SPEC, CPU, 0.5)
-    restored.load_state(buffer.state()["rows"], buffer.added)
+    restored.load_state(buffer.state())
     expected = [*range(steps)][-capacity:][-other:]
     for more in (2, 1, 5):
         assert (held(restored), restored.added) == (expected, steps)

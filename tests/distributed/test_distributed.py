@@ -104,6 +104,15 @@ def test_collecting_ahead_gives_the_same_numbers_on_ray_as_in_one_process(tmp_pa
     assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
 
 
+def test_an_observation_tree_gives_the_same_numbers_on_ray_as_in_one_process(tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Signs-v0", "total_num_envs": 4}}
+    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.total_timesteps=128")
+    config = scripted(tmp_path, *options, env=env)
+    here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
+    assert without_timings(here) == without_timings(on_ray)
+    assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
+
+
 def test_a_stream_is_whole_whatever_its_workers_speeds_and_its_slow_worker_does_not_hold_it_up(tmp_path):
     train = {
         "name": "tests.helpers.simulators:Uneven", "total_num_envs": 4, "script": SCRIPT, "folder": str(tmp_path),

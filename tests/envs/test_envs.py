@@ -294,11 +294,6 @@ def test_an_unknown_gymnasium_id_names_the_nearest():
         Gymnasium.check(GymnasiumConfig("gymnasium", id="CartPol-v1"), "env.train")
 
 
-def test_observations_that_are_no_box_are_refused():
-    with pytest.raises(ConfigError, match="only Box works"):
-        Gymnasium.make(GymnasiumConfig("gymnasium", id="FrozenLake-v1"), 1, seeds)
-
-
 @pytest.mark.maniskill
 class TestManiSkill:
     def test_an_unknown_task_names_the_nearest(self):

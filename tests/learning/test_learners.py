@@ -29,7 +29,8 @@ from rlpipe.learning.process_group import _interface_towards, open_rendezvous
 from rlpipe.learning.shares import Minibatches, share_of_learner
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import NoWeights, RunningMoments, Snapshot, build_policy
+from rlpipe.policies.base import NoWeights, Snapshot, build_policy
+from rlpipe.policies.base_moments import RunningMoments
 from rlpipe.policies.mlp import MLPPolicy
 from tests.helpers.runs import lines, scripted, to_mapping
 

@@ -1,0 +1,157 @@
+"""Translates Gymnasium's spaces to ours, and values from one to the other.
+
+Importing this file imports no Gymnasium.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree
+
+ONLY = "observation"
+"""Name of the leaf where an observation is one array, but not a vector of numbers."""
+
+
+class _Leaf(NamedTuple):
+    """A leaf of an observation space: its description, its keys, and what turns a value into its array."""
+
+    spec: LeafSpec
+    way: tuple[Any, ...]
+    convert: Callable[[Any], NDArray[Any]]
+
+
+class Spaces:
+    """The spaces of one environment.
+
+    A Box of fractions, or of bytes that are no picture, is flattened to one float32 vector. Everything else is a tree:
+    a Dict or Tuple has a leaf for each space in it, whatever the depth; a Box keeps its shape there, and, unless it
+    holds fractions, its dtype. Discrete and MultiDiscrete count from 0.
+
+    Attributes:
+        spec: what a policy must know.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any, name: str) -> None:
+        """Translates both spaces.
+
+        Args:
+            observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those and of themselves.
+            action_space: Box, Discrete or MultiDiscrete.
+            name: the environment's, for the error.
+        Raises:
+            ConfigError: no policy can use these spaces.
+        """
+        from gymnasium.spaces import Box, MultiBinary
+
+        self._name = name
+        self._vector = isinstance(observation_space, MultiBinary) or (
+            isinstance(observation_space, Box) and not _is_picture(observation_space)
+        )
+        self._space = observation_space
+        self._leaves = {} if self._vector else dict(self._walk(observation_space, ()))
+        shape, actions, self._start = self._actions(action_space)
+        self._action_shape = action_space.shape
+        if self._vector:
+            self.spec = SpaceSpec(math.prod(observation_space.shape), math.prod(shape), *actions)
+        else:
+            leaves = {leaf: found.spec for leaf, found in self._leaves.items()}
+            self.spec = SpaceSpec.of_tree(leaves, math.prod(shape), *actions)
+
+    def _walk(self, space: Any, way: tuple[Any, ...]) -> Iterator[tuple[str, _Leaf]]:
+        """Yields the leaves of a space, each with its name."""
+        from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+        if isinstance(space, Dict | Tuple):
+            within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+            found = list(itertools.chain.from_iterable(self._walk(inner, (*way, key)) for key, inner in within))
+            if not found and not way:
+                raise ConfigError(f"{self._name} has observations {space}, which hold nothing.")
+            yield from found
+            return
+        name = "/".join(map(str, way)) or ONLY
+        if isinstance(space, Box):
+            dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
+            yield name, _Leaf(LeafSpec(space.shape, str(dtype)), way, _as(dtype))
+        elif isinstance(space, MultiBinary):
+            yield name, _Leaf(LeafSpec(space.shape, "int8"), way, _as(np.dtype(np.int8)))
+        elif isinstance(space, Discrete):
+            yield name, _Leaf(LeafSpec((), "int64", (int(space.n),)), way, _from_start(space.start))
+        elif isinstance(space, MultiDiscrete):
+            choices = tuple(int(count) for count in space.nvec.ravel())
+            yield name, _Leaf(LeafSpec(space.shape, "int64", choices), way, _from_start(space.start))
+        else:
+            raise ConfigError(
+                f"{self._name} has the observation {name} in {space}, which no policy can use; Box, Discrete, "
+                "MultiDiscrete, MultiBinary, Dict and Tuple work. Leave it out, or turn it into one of them, with "
+                "gymnasium.wrappers.FilterObservation or TransformObservation."
+            )
+
+    def _actions(self, space: Any) -> tuple[tuple[int, ...], tuple[Any, ...], Any]:
+        """Shape of one action, the fields of its ``SpaceSpec``, and the number of the first discrete action."""
+        from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+        if isinstance(space, Discrete):
+            return (), (int(space.n),), int(space.start)
+        if isinstance(space, MultiDiscrete):
+            return (space.nvec.size,), (tuple(int(count) for count in space.nvec.ravel()),), space.start
+        if isinstance(space, Box):
+            bounds = (bound.astype(np.float32).ravel() for bound in (space.low, space.high))
+            return space.shape, (None, *bounds), None
+        raise ConfigError(
+            f"{self._name} has actions {space}; Discrete, MultiDiscrete and Box work. Turn them into one "
+            "of these with gymnasium.wrappers.TransformAction."
+        )
+
+    def observation(self, value: Any) -> Observations:
+        """Turns an observation of the environment into ours: [D] float32, or a tree."""
+        if self._vector:
+            return np.asarray(value, dtype=np.float32).ravel()
+        return Tree({name: leaf.convert(_reach(value, leaf.way)) for name, leaf in self._leaves.items()})
+
+    def observations(self, values: Any, count: int) -> Observations:
+        """Turns a copy of N observations of a vectorised environment into ours."""
+        if self._vector:
+            return np.array(values, dtype=np.float32).reshape(count, -1)
+        return Tree({name: leaf.convert(_reach(values, leaf.way)).copy() for name, leaf in self._leaves.items()})
+
+    def final(self, values: Any, n: int) -> Observations:
+        """Turns the last observation of one of N environments, which Gymnasium keeps in the info, into ours."""
+        if not isinstance(values, dict):
+            return self.observation(values[n])
+        return Tree({name: leaf.convert(_reach(values, leaf.way)[n]) for name, leaf in self._leaves.items()})
+
+    def action(self, action: Any) -> Any:
+        """Turns an action of a policy into one of the environment."""
+        return self.actions(np.asarray(action)[None])[0]
+
+    def actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Turns N actions of a policy into those of N environments."""
+        shaped = actions.reshape(len(actions), *self._action_shape)
+        return shaped if self._start is None else shaped + self._start
+
+
+def _is_picture(space: Any) -> bool:
+    return len(space.shape) >= 2 and space.dtype == np.uint8
+
+
+def _as(dtype: np.dtype[Any]) -> Callable[[Any], NDArray[Any]]:
+    return lambda value: np.asarray(value, dtype=dtype)
+
+
+def _from_start(start: Any) -> Callable[[Any], NDArray[Any]]:
+    return lambda value: np.asarray(value, dtype=np.int64) - start
+
+
+def _reach(value: Any, way: tuple[Any, ...]) -> Any:
+    """Value of a leaf in a nested observation."""
+    return functools.reduce(operator.getitem, way, value)

@@ -1,0 +1,136 @@
+"""Perceptrons, and policies made of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlpipe.config.fields import check_not_empty, option
+from rlpipe.policies.encoders.base import check_encoders
+from rlpipe.functional.perceptron import perceptron as perceptron_outputs
+from rlpipe.functional.perceptron import suits
+from rlpipe.policies.base import Policy, PolicyConfig, Weights
+from rlpipe.policies.base_features import Features, make_normalizer
+from rlpipe.trajectory import SpaceSpec, Tree
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
+
+
+@dataclass(frozen=True)
+class PerceptronConfig(PolicyConfig):
+    """Options of a policy made of perceptrons."""
+
+    hidden_sizes: list[int] = option([256, 256, 256], least=1, checks=(check_not_empty,), unit="units")
+    """Width of each hidden layer, the same for actor and value function."""
+    activation: str = option("tanh", choices=tuple(ACTIVATIONS))
+    """Nonlinearity between the layers."""
+    normalize_observations: bool = option(False)
+    """Shift and scale observations by their running mean and deviation, which are part of the weights; of a tree, the
+    leaves of fractions."""
+    encoders: dict[str, Any] = option({}, checks=(check_encoders,))
+    """For an observation tree, encoders by leaf, with their options ([observations.md](observations.md)): ``{camera:
+    {name: impala_cnn}}``. A leaf that is not named gets the one that fits it: ``drq_cnn`` for an image, ``one_hot`` for
+    a Discrete or MultiDiscrete, ``vector`` for anything else."""
+    actor_observations: list[str] | None = option(None, checks=(check_not_empty,))
+    """Leaves of the observation tree that the actor sees; None for all."""
+    critic_observations: list[str] | None = option(None, checks=(check_not_empty,))
+    """Leaves that critics see, who need not act: the state of the simulator, for example; None for all."""
+
+
+class Head(nn.Linear):
+    """Last layer of a network, always in float32: differences of log-probabilities and of values are small."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
+class Perceptron(nn.Sequential):
+    """Linear layers with an activation between, computed at once where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = [layer for layer in self if isinstance(layer, nn.Linear)]
+        activation = "" if len(layers) == 1 else type(self[1]).__name__.lower()
+        weights = [layer.weight for layer in layers]
+        if suits(x, weights, activation):
+            return perceptron_outputs(x, weights, [layer.bias for layer in layers], activation)
+        outputs: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> Perceptron:
+    """Linear layers with orthogonal weights, as in Andrychowicz et al. 2021 (arXiv:2006.05990).
+
+    Args:
+        sizes: widths, from the inputs to the outputs.
+        activation: between the layers.
+        last_gain: scale of the last layer's weights.
+    """
+    layers: list[nn.Module] = []
+    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        last = index == len(sizes) - 2
+        layer = (Head if last else nn.Linear)(fan_in, fan_out)
+        nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
+        nn.init.zeros_(layer.bias)
+        layers += [layer] if last else [layer, activation()]
+    return Perceptron(*layers)
+
+
+class PerceptronPolicy(Policy):
+    """A policy whose actor and critic are perceptrons, with encoders of their own for an observation tree."""
+
+    def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int) -> None:
+        """Draws the first weights from torch's global generator.
+
+        Args:
+            config: options.
+            spec: spaces of the simulator.
+            outputs: width of the actor's last layer.
+        Raises:
+            ConfigError: the options name leaves that there are not.
+        """
+        super().__init__()
+        self.spec = spec
+        self._encoders, self._critic_sees = config.encoders, config.critic_observations
+        activation = ACTIVATIONS[config.activation]
+        self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
+        self.actor = perceptron([self.actor_features.width, *config.hidden_sizes, outputs], activation, 0.01)
+        self.critic_features = self.make_critic_features(spec)
+        self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], activation, 1.0)
+        self.normalizer = make_normalizer(spec) if config.normalize_observations else None
+
+    def make_critic_features(self, spec: SpaceSpec) -> Features:
+        return Features(spec, self._encoders, self._critic_sees, "policy.critic_observations")
+
+    def actor_outputs(self, observations: Tensor | Tree) -> Tensor:
+        """[B, outputs] of the actor's last layer."""
+        outputs: Tensor = self.actor(self.actor_features(self.normalized(observations)))
+        return outputs
+
+    def value(self, observations: Tensor | Tree) -> Tensor:
+        values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)
+        return values
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(self.actor_features.parameters(), self.actor.parameters())
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(self.critic_features.parameters(), self.critic.parameters())
+
+    def acting_weights(self) -> Weights:
+        of_critic = ("critic.", "critic_features.")
+        return {name: array for name, array in self.weights().items() if not name.startswith(of_critic)}
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+    """[B] log-density of independent Gaussians, ``-sum_d ((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
+    scaled = (actions - mean) * (-log_std).exp()
+    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)

@@ -1,0 +1,1 @@
+"""Encoders: networks that turn one leaf of an observation into numbers."""

@@ -1,0 +1,99 @@
+"""Interface of an encoder, and the encoder that a leaf has unless the configuration chooses another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from rlpipe.config.fields import check_fields
+from rlpipe.config.sections import typed
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import available, resolve
+from rlpipe.trajectory import LeafSpec
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Base of every encoder's options."""
+
+    name: str
+    """``vector``, ``one_hot``, ``drq_cnn``, ``impala_cnn``, or ``package.module:Class``."""
+
+
+class Encoder(ABC, nn.Module):
+    """Encodes one leaf. A plug-in has a ``Config`` and is made as ``Encoder(config, leaf)``.
+
+    Attributes:
+        width: number of outputs.
+    """
+
+    Config: ClassVar[type[Any]] = EncoderConfig
+    width: int
+
+    @classmethod
+    @abstractmethod
+    def misfit(cls, leaf: LeafSpec) -> str | None:
+        """Returns what the encoder needs, where a leaf is something else; None if it fits."""
+
+    @abstractmethod
+    def forward(self, values: Tensor) -> Tensor:
+        """[B, width] float32 of [B, *shape] values in the leaf's own dtype."""
+
+
+def default_name(leaf: LeafSpec) -> str:
+    """Returns the name of the encoder that fits a leaf."""
+    if leaf.choices is not None:
+        return "one_hot"
+    return "drq_cnn" if leaf.is_image else "vector"
+
+
+def make_encoder(leaf: LeafSpec, name: str, chosen: Mapping[str, Any]) -> Encoder:
+    """Makes the encoder of a leaf.
+
+    Args:
+        leaf: what it encodes.
+        name: of the leaf.
+        chosen: value of ``policy.encoders``: options of an encoder by leaf.
+    Raises:
+        ConfigError: there is no such encoder or option, or it does not fit the leaf.
+    """
+    key = f"policy.encoders.{name}"
+    options = {"name": default_name(leaf), **chosen.get(name, {})}
+    plugin = resolve("policies.encoders", options["name"], f"{key}.name")
+    needed = plugin.misfit(leaf)
+    if needed is not None:
+        kind = f"{leaf.dtype} {list(leaf.shape)}" + ("" if leaf.choices is None else ", a choice")
+        raise ConfigError(
+            f"{key} is {options['name']}, which needs {needed}, but the observation {name} is {kind}. Leave the key "
+            f"out for {default_name(leaf)}."
+        )
+    made: Encoder = plugin(_options(plugin, options, key), leaf)
+    return made
+
+
+def _options(plugin: Any, given: Mapping[str, Any], key: str) -> Any:
+    """Builds the options of an encoder, complete, typed and checked."""
+    config = typed(plugin.Config, dict(given), key)
+    check_fields(config, key)
+    return config
+
+
+def check_encoders(key: str, chosen: Mapping[str, Any]) -> None:
+    """Checks what can be checked of ``policy.encoders`` before the observations are known.
+
+    Raises:
+        ConfigError: it is no mapping of mappings, or an encoder or one of its options does not exist.
+    """
+    for leaf, options in chosen.items():
+        if not isinstance(options, Mapping) or not isinstance(options.get("name", ""), str):
+            raise ConfigError(
+                f"{key}.{leaf} is {options!r}; it must hold keys and values, such as {key}.{leaf}.name="
+                f"{available("policies.encoders")[0]}."
+            )
+        if "name" in options:
+            place = f"{key}.{leaf}"
+            _options(resolve("policies.encoders", options["name"], f"{place}.name"), options, place)

@@ -1,0 +1,76 @@
+"""Record of a finished episode."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: a line of ``episodes.jsonl`` or ``eval_episodes.jsonl``, without the iteration.
+
+    Return, length and success include the step that ended the episode; later steps belong to the next episode.
+
+    Attributes:
+        worker: rank of the rollout worker.
+        slot: number of the environment, counted over all workers.
+        seed: of the reset that began the episode; None where a vectorised simulator draws its own.
+        policy_version: of the weights that took the last step.
+        episode_return: undiscounted sum of rewards.
+        length: environment steps.
+        success_once: True if success held after some step; None for a simulator without a notion of success.
+        success_at_end: True if success held after the last step; None likewise.
+        success_at_reset: True if success held before the first step; None likewise.
+        terminated: True if the task ended. Can hold together with ``truncated``.
+        truncated: True if a time limit cut the episode off.
+        step: step of its environment that ended the episode, counted since the run began or was resumed.
+        log_prob: of all its actions together, in nats; None where actions were not sampled.
+        first_success: step of the episode after which success first held, from 1; None if it never did.
+        fail_once: True if the task had failed after some step; None for a simulator without a notion of failure.
+        fail_at_end: True if the task had failed after the last step; None likewise.
+        reward_terms: by name, sums of the reward terms that the simulator reports.
+    """
+
+    worker: int
+    slot: int
+    seed: int | None
+    policy_version: int
+    episode_return: float
+    length: int
+    success_once: bool | None
+    success_at_end: bool | None
+    success_at_reset: bool | None
+    terminated: bool
+    truncated: bool
+    step: int = 0
+    log_prob: float | None = None
+    first_success: int | None = None
+    fail_once: bool | None = None
+    fail_at_end: bool | None = None
+    reward_terms: dict[str, float] = field(default_factory=dict)
+
+    def as_row(self, iteration: int) -> dict[str, Any]:
+        """JSON object for the episode files, where the return has its public name and null is a number not finite."""
+        fields = asdict(self)
+        fields["return"] = fields.pop("episode_return")
+        for name in ("return", "log_prob"):
+            fields[name] = _finite_or_none(fields[name])
+        fields["reward_terms"] = {name: _finite_or_none(value) for name, value in self.reward_terms.items()}
+        return {"iteration": iteration, **fields}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Episode:
+        """Restores an episode from what ``as_row`` returned."""
+        fields = {key: value for key, value in row.items() if key != "iteration"}
+        total = fields.pop("return")
+        fields["episode_return"] = math.nan if total is None else total
+        fields["reward_terms"] = {
+            name: math.nan if value is None else value for name, value in fields.get("reward_terms", {}).items()
+        }
+        return cls(**fields)
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

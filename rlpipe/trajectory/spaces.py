@@ -1,0 +1,103 @@
+"""Spaces of a simulator: what a policy must know about observations and actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.trajectory.tree import Tree
+
+Float32 = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+Observations: TypeAlias = Float32 | Tree
+"""One float32 array [..., D], or a tree of arrays [..., *shape]."""
+
+
+@dataclass(frozen=True)
+class LeafSpec:
+    """One named array of an observation tree.
+
+    Attributes:
+        shape: of one observation, without any leading axis.
+        dtype: of its numbers, such as ``uint8``. Fractions are always float32.
+        choices: for an array of categories, the number of values of each entry, in C order; None for numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    choices: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    @property
+    def is_image(self) -> bool:
+        """True for [height, width, channels] bytes."""
+        return len(self.shape) == 3 and self.dtype == "uint8" and self.choices is None
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """Observation and action spaces of a simulator.
+
+    Attributes:
+        observation_dim: D; of a tree, the number of all its entries.
+        action_dim: A for a continuous action, 1 for a discrete one, M for one of several discrete parts.
+        num_actions: number of discrete actions, or of those of each of M parts; None for a continuous action.
+        action_low: [A] lower bounds of a continuous action, in the simulator's unit; None when discrete.
+        action_high: [A] upper bounds, likewise.
+        leaves: by name, the arrays of an observation tree; None where an observation is one float32 vector.
+    """
+
+    observation_dim: int
+    action_dim: int
+    num_actions: int | tuple[int, ...] | None = None
+    action_low: Float32 | None = None
+    action_high: Float32 | None = None
+    leaves: Mapping[str, LeafSpec] | None = None
+
+    @classmethod
+    def of_tree(cls, leaves: Mapping[str, LeafSpec], action_dim: int, *actions: Any) -> SpaceSpec:
+        """Spaces whose observations are a tree; the other arguments are those of the class."""
+        return cls(sum(leaf.size for leaf in leaves.values()), action_dim, *actions, leaves=leaves)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action."""
+        return () if isinstance(self.num_actions, int) else (self.action_dim,)
+
+    def observations(self, *leading: int) -> Observations:
+        """Observations [*leading, ...] of zeros."""
+        if self.leaves is None:
+            return np.zeros((*leading, self.observation_dim), dtype=np.float32)
+        return Tree({name: np.zeros((*leading, *leaf.shape), leaf.dtype) for name, leaf in self.leaves.items()})
+
+    def actions(self, *leading: int) -> NDArray[Any]:
+        """Actions [*leading, ...] of zeros."""
+        return np.zeros((*leading, *self.action_shape), dtype=np.int64 if self.num_actions else np.float32)
+
+    def clip(self, actions: Float32) -> Float32:
+        """Clips [..., A] continuous actions to their bounds.
+
+        Raises:
+            ValueError: the actions are discrete.
+        """
+        if self.action_low is None or self.action_high is None:
+            raise ValueError("discrete actions have no bounds.")
+        return np.minimum(np.maximum(actions, self.action_low), self.action_high)  # np.clip is slower on small arrays
+
+    def same_as(self, other: SpaceSpec) -> bool:
+        """True if a policy made for one also fits the other."""
+        return (self.observation_dim, self.action_dim, self.num_actions, self.leaves) == (
+            other.observation_dim,
+            other.action_dim,
+            other.num_actions,
+            other.leaves,
+        )

@@ -1,0 +1,113 @@
+"""Gymnasium environments whose observations are trees, and whose actions have several parts.
+
+Importing this module registers them, as ``tests.helpers.gym_trees:Name`` in a configuration does.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+STEPS = 8
+"""Steps of each episode here."""
+
+
+class Timed(gymnasium.Env):
+    """Draws a target anew after each step; an action that hits it pays 1."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken = 0
+        self.draw()
+        return self.observation(), {"is_success": False}
+
+    def step(self, action):
+        reward = self.reward(action)
+        self.taken += 1
+        self.draw()
+        truncated = self.taken == STEPS
+        return self.observation(), reward, False, truncated, {"is_success": reward == 1.0}
+
+
+class Signs(Timed):
+    """Three leaves: an image that is bright on one side, a vector of noise, and a sign that may turn the answer round.
+
+    Their product, the side times the sign, is the sign that the action should have.
+    """
+
+    observation_space = Dict({
+        "camera": Dict({"rgb": Box(0, 255, (20, 20, 3), np.uint8)}),
+        "noise": Box(-np.inf, np.inf, (2,), np.float64),
+        "sign": Discrete(2, start=5),
+    })  # fmt: skip
+    action_space = Box(-1.0, 1.0, (1, 1))
+
+    def draw(self):
+        self.side, self.sign = self.np_random.integers(2, size=2)
+
+    def observation(self):
+        image = np.zeros((20, 20, 3), dtype=np.uint8)
+        image[:, 10:] = 255 * self.side
+        image[:, :10] = 255 * (1 - self.side)
+        return {"camera": {"rgb": image}, "noise": self.np_random.normal(size=2), "sign": 5 + self.sign}
+
+    def reward(self, action):
+        assert action.shape == (1, 1)
+        return float((action[0, 0] > 0) == (self.side == self.sign))
+
+
+class Sides(Signs):
+    """The same without a sign: the image alone says what to do."""
+
+    def draw(self):
+        self.side, self.sign = self.np_random.integers(2), 1
+
+
+class Copy(Timed):
+    """Two discrete parts that are to be repeated: the identity environment of Stable-Baselines3, with two parts."""
+
+    observation_space = MultiDiscrete([3, 2])
+    action_space = MultiDiscrete([3, 2])
+
+    def draw(self):
+        self.target = self.np_random.integers([3, 2])
+
+    def observation(self):
+        return self.target.copy()
+
+    def reward(self, action):
+        assert action.shape == (2,)
+        return float(np.array_equal(action, self.target))
+
+
+class Reach(Timed):
+    """A goal dictionary: move a point on a line to the goal, in two steps at most."""
+
+    observation_space = Dict({
+        "observation": Box(-np.inf, np.inf, (1,)),
+        "achieved_goal": Box(-2.0, 2.0, (1,)),
+        "desired_goal": Box(-1.0, 1.0, (1,)),
+    })  # fmt: skip
+    action_space = Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.taken, self.place = 0, 0.0
+        self.goal = self.np_random.uniform(-1.0, 1.0)
+        return self.observation(), {"is_success": False}
+
+    def observation(self):
+        numbers = {"observation": 0.0, "achieved_goal": self.place, "desired_goal": self.goal}
+        return {name: np.array([number], dtype=np.float32) for name, number in numbers.items()}
+
+    def step(self, action):
+        self.taken += 1
+        self.place = float(np.clip(self.place + 0.5 * action[0], -2.0, 2.0))
+        distance = abs(self.place - self.goal)
+        success = distance < 0.1
+        return self.observation(), -distance, success, self.taken == STEPS, {"is_success": success}
+
+
+for task in (Signs, Sides, Copy, Reach):
+    gymnasium.register(f"{task.__name__}-v0", task)

@@ -1,0 +1,108 @@
+"""Whole runs on observation trees and on actions of several parts."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import rlpipe
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from tests.helpers.runs import from_ledger, lines, sac, scripted, without_timings
+
+TASK = {"name": "gymnasium", "success_key": "is_success", "total_num_envs": 4}
+
+
+def task(name):
+    return {"train": {**TASK, "id": f"tests.helpers.gym_trees:{name}-v0"}}
+
+
+def trained(folder, name, *overrides, make=scripted, **tree):
+    return rlpipe.train(make(folder, *overrides, env=task(name), **tree), local=True).directory
+
+
+def returns(run):
+    return [row["metrics"]["env/return"] for row in lines(run, "metrics.jsonl")]
+
+
+class TestPPO:
+    def test_two_workers_have_the_numbers_of_one(self, tmp_path):
+        one, two = (
+            trained(tmp_path / str(count), "Signs", f"rollout.num_workers={count}", "runner.total_timesteps=128")
+            for count in (1, 2)
+        )
+        for row, other in zip(lines(one, "metrics.jsonl"), lines(two, "metrics.jsonl"), strict=True):
+            env = {name: value for name, value in row["metrics"].items() if name.startswith("env/")}
+            assert env == from_ledger(one, "episodes.jsonl", m.ENV, row["iteration"])
+            assert env == {name: value for name, value in other["metrics"].items() if name.startswith("env/")}
+
+    def test_a_resumed_run_continues_to_the_last_bit(self, tmp_path):
+        whole = trained(tmp_path, "Signs", "policy.normalize_observations=true", "runner.save_interval=1")
+        cut = shutil.copytree(whole, tmp_path / "cut")
+        for iteration in (3, 4):
+            (cut / "checkpoints" / f"iteration-{iteration:06d}.npz").unlink()
+        rlpipe.train(load_config(cut / "config.yaml"), resume=cut, local=True)
+        assert [row["iteration"] for row in lines(cut, "metrics.jsonl")] == [1, 2, 3, 4]
+        assert without_timings(cut)[:2] == without_timings(whole)[:2]
+        assert rlpipe.evaluate(cut, episodes=4, local=True).metrics["eval/episodes"] == 4
+
+    def test_a_choice_of_several_parts_is_learnt(self, tmp_path):
+        run = trained(
+            tmp_path, "Copy", "runner.total_timesteps=8192", "rollout.horizon=64", "algorithm.update_epochs=8",
+            "learner.lr=0.01", "policy.hidden_sizes=[32]",
+        )  # fmt: skip
+        assert returns(run)[0] < 3  # of 8; chance is 8 / 6
+        assert returns(run)[-1] > 7
+
+    def test_what_only_a_critic_sees_is_left_out_of_the_acting_weights(self, tmp_path):
+        options = ("policy.actor_observations=[camera/rgb,sign]", "policy.critic_observations=[noise]")
+        run = trained(tmp_path, "Signs", *options, "runner.total_timesteps=64")
+        assert returns(run)
+
+
+@pytest.mark.soak
+def test_a_picture_and_a_choice_together_are_learnt(tmp_path):
+    run = trained(
+        tmp_path, "Signs", "runner.total_timesteps=16384", "rollout.horizon=64", "algorithm.update_epochs=8",
+        "learner.lr=0.001", "policy.hidden_sizes=[64]", "algorithm.discount=0.5",
+    )  # fmt: skip
+    assert returns(run)[-1] > 7.2  # of 8; chance is 4
+
+
+@pytest.mark.parametrize("make", [scripted, sac])
+def test_a_goal_dictionary_is_learnt_by_both_kinds_of_algorithm(make, tmp_path):
+    options = ["runner.total_timesteps=4096", "algorithm.discount=0.8", "learner.lr=0.003"]
+    options += ["algorithm.replay_capacity=8192"] if make is sac else ["algorithm.update_epochs=8"]
+    run = trained(tmp_path, "Reach", *options, make=make)
+    found = returns(run)
+    assert sum(found[-5:]) > sum(found[:5]) * 0.6  # distances are paid for with negative reward
+
+
+def test_a_replay_buffer_of_trees_continues_after_a_resume(tmp_path):
+    run = trained(tmp_path, "Reach", "runner.save_interval=2", make=sac)
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    rlpipe.train(load_config(run / "config.yaml"), resume=run, local=True)
+    rows = lines(run, "metrics.jsonl")
+    assert [row["metrics"]["train/replay_buffer/total_samples"] for row in rows] == [64, 128, 192, 256]
+
+
+def test_groups_that_begin_alike_are_compared_leaf_by_leaf(tmp_path):
+    algorithm = {"name": "grpo", "group_size": 2, "num_minibatches": 2, "update_epochs": 1}
+    run = trained(tmp_path, "Reach", "rollout.horizon=8", algorithm=algorithm)
+    assert returns(run)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["policy.actor_observations=[camra]"], "policy.actor_observations names the observation 'camra'"),
+        (["policy.encoders={noise: {name: drq_cnn}}"], "policy.encoders.noise is drq_cnn, which needs a uint8 image"),
+        (["policy.encoders={noise: {name: cnn}}"], "policy.encoders.noise.name is 'cnn'"),
+    ],
+)
+def test_a_combination_that_cannot_be_is_an_error_before_anything_starts(overrides, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path, "Signs", *overrides)
+    assert not any(tmp_path.rglob("run.json"))
