@@ -84,8 +84,8 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     if name not in modules:
         known = sorted(modules)
         raise ConfigError(
-            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}.py; it has {', '.join(known)}{nearest(name, known)} "
-            "For your own file write 'package.module:Class'."
+            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}.py; it has {', '.join(known)}"
+            f"{nearest(name, known)} For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])
     (class_name,) = module.__all__

@@ -87,6 +87,7 @@ def keys(schema: type[Any], prefix: str, skip: set[str] | frozenset[str] = froze
             yield f"{prefix}{field.name}", value
 
 
+POLICY_BASES = {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}
 ALGORITHM_BASES = {
     AlgorithmConfig: "Every algorithm",
     OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
@@ -110,7 +111,7 @@ DOCUMENTED = [
     *((key.split(".")[0], key, value) for key, value in keys(Config, "", {"env", "policy", "algorithm", "stages"})),
     *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
     *keys_of("envs", "env.train.", {SimulatorConfig: "Every env.train"}),
-    *keys_of("policies", "policy.", {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}),
+    *keys_of("policies", "policy.", POLICY_BASES),
     *keys_of("policies.encoders", "policy.encoders.LEAF.", {EncoderConfig: "Every encoder"}),
     *keys_of("algorithms", "algorithm.", ALGORITHM_BASES),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
@@ -128,13 +128,13 @@ class OnPolicyConfig(AlgorithmConfig):
             )
 
     def _check_minibatches(self, config: Config) -> None:
-        if config.steps_per_iteration % self.num_minibatches:
+        if config.decisions_per_iteration % self.num_minibatches:
             raise ConfigError(
-                f"an iteration has {config.steps_per_iteration} decisions (rollout.horizon {config.rollout.horizon} x "
-                f"env.train.total_num_envs {config.env.train.total_num_envs}), which cannot be cut into "
-                f"{self.num_minibatches} equal minibatches (algorithm.num_minibatches)."
+                f"an iteration has {config.decisions_per_iteration} decisions (rollout.horizon "
+                f"{config.rollout.horizon} x env.train.total_num_envs {config.env.train.total_num_envs}), which "
+                f"cannot be cut into {self.num_minibatches} equal minibatches (algorithm.num_minibatches)."
             )
-        if config.steps_per_iteration // self.num_minibatches < 2:
+        if config.decisions_per_iteration // self.num_minibatches < 2:
             raise ConfigError("algorithm.num_minibatches leaves fewer than 2 decisions for a minibatch.")
 
     def health_variables(self) -> dict[str, float | None]:
@@ -171,12 +171,24 @@ class Trajectories:
     first: int
     environments: int
     lags: Tensor
+    num_steps: Tensor | None = None
 
     def positions(self) -> Tensor:
         """[T, N] int64 position of each decision among those of all learners, time first."""
         steps, envs = self.valid.shape
         rows = torch.arange(steps, device=self.valid.device).unsqueeze(1) * self.environments
         return rows + torch.arange(self.first, self.first + envs, device=self.valid.device)
+
+    @property
+    def valid_steps(self) -> Tensor | None:
+        """[B] number of environment steps of each valid decision; None where each is one."""
+        return None if self.num_steps is None else self.num_steps[self.valid]
+
+    @property
+    def decisions(self) -> tuple[Any, ...]:
+        """Arguments of ``Policy.evaluate_actions`` for the valid decisions."""
+        steps = self.valid_steps
+        return (self.observations[:-1][self.valid], self.actions[self.valid], *(() if steps is None else (steps,)))
 
     def numbers(self) -> Tensor:
         """[T, N] int64 number of each decision's trajectory; every environment begins one, and every end another."""
@@ -196,6 +208,7 @@ class Samples:
         advantages: [B].
         trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
         position: [B] int64, ascending, from ``Trajectories.positions``.
+        num_steps: [B] number of environment steps of each decision; None where each is one.
     """
 
     observations: Tensor | Tree
@@ -204,12 +217,17 @@ class Samples:
     advantages: Tensor
     trajectory: Tensor
     position: Tensor
+    num_steps: Tensor | None = field(default=None, kw_only=True)
+
+    @property
+    def decisions(self) -> tuple[Any, ...]:
+        """Arguments of ``Policy.evaluate_actions``."""
+        return (self.observations, self.actions, *(() if self.num_steps is None else (self.num_steps,)))
 
     def select(self, index: Tensor | slice) -> Self:
         """Returns the decisions at an index."""
-        columns = (getattr(self, field.name) for field in fields(self))
-        chosen: list[Any] = [None if column is None else column[index] for column in columns]
-        return type(self)(*chosen)
+        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        return type(self)(**{name: None if column is None else column[index] for name, column in columns.items()})
 
     def __len__(self) -> int:
         return len(self.observations)

@@ -105,12 +105,12 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         t = trajectories
         if self._reference is None:
             return None
-        return self._reference.evaluate_actions(t.observations[:-1][t.valid], t.actions[t.valid])[0]
+        return self._reference.evaluate_actions(*t.decisions)[0]
 
     def _present_log_probs(self, trajectories: Trajectories, policy: Policy) -> Tensor:
         """[B] log-probabilities of the valid decisions under the policy before the update, in nats."""
         t = trajectories
-        return policy.evaluate_actions(t.observations[:-1][t.valid], t.actions[t.valid])[0]
+        return policy.evaluate_actions(*t.decisions)[0]
 
     def _correct_staleness(
         self, trajectories: Trajectories, present: Tensor

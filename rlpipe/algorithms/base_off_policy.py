@@ -22,9 +22,9 @@ from rlpipe.config.fields import option
 from rlpipe.config.schema import PipelineKind
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
+from rlpipe.functional.cloning import cloning_loss
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
-    cloning_loss,
     critic_loss,
     follow,
     soft_target,
@@ -173,6 +173,11 @@ class SoftActorCriticConfig(OffPolicyConfig):
         return None if self.entropy_backup else super().largest_value(task)  # Q values then hold entropy too
 
 
+def of_decisions(log_probs: Tensor) -> Tensor:
+    """[B] log-probabilities of decisions, given those of decisions or [B, k] of the actions of chunks."""
+    return log_probs if log_probs.dim() == 1 else log_probs.sum(-1)
+
+
 class Ensemble(nn.Module):
     """E Q networks computed together: every layer is one product of stacked matrices. All see the same features."""
 
@@ -260,6 +265,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         temperature = self._log_temperature.exp()
         with torch.no_grad():
             actions, log_probs = self._policy.act(batch.next_observations, self._noise(len(batch.rewards)))
+            log_probs = of_decisions(log_probs)
             following = self._targets(self._policy.normalized(batch.next_observations), actions)
             if config.critics_in_target < config.num_critics:
                 drawn = torch.randperm(config.num_critics, generator=self._generator)[: config.critics_in_target]
@@ -293,6 +299,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
             actions, log_probs, likely = self._policy.act_and_mode(batch.observations, noise)
         else:
             actions, log_probs = self._policy.act(batch.observations, noise)
+        log_probs = of_decisions(log_probs)
         values = self._critics(self._policy.normalized(batch.observations), actions)
         per_step = actor_loss(values, log_probs, self._log_temperature.exp())
         loss = per_step.mean()

@@ -1,6 +1,6 @@
 """Behaviour cloning: ``rlpipe pretrain`` fits a policy to demonstrations alone.
 
-Pomerleau 1988, "ALVINN". The error is squared, as for a Gaussian of fixed deviation.
+Pomerleau 1988, "ALVINN".
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
 from rlpipe.config.fields import option
+from rlpipe.functional.cloning import LOSSES
 from rlpipe.metrics import catalogue as m
 
 __all__ = ["BehaviourCloning"]
@@ -22,6 +23,9 @@ class BehaviourCloningConfig(AlgorithmConfig):
     """Largest number of passes over the demonstrations; each is an iteration of the run."""
     batch_size: int = option(256, least=1, below=2**31)
     """Demonstrated steps of a gradient step."""
+    loss: str = option("squared", choices=LOSSES)
+    """Distance from the demonstrated action: ``squared``, as for a Gaussian of fixed deviation, or ``absolute``, which
+    clones chunks of actions better."""
     held_out: float = option(0.1, above=0, below=1)
     """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
     patience: int = option(20, least=1)
@@ -29,7 +33,7 @@ class BehaviourCloningConfig(AlgorithmConfig):
 
 
 class BehaviourCloning(Algorithm):
-    """Options and learner of cloning; the formula is ``functional.soft_actor_critic.cloning_loss``."""
+    """Options and learner of cloning; the formula is ``functional.cloning.cloning_loss``."""
 
     Config = BehaviourCloningConfig
     learner = "rlpipe.learning.cloning:CloningLearner"

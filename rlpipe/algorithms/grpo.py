@@ -105,6 +105,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
             None if ref_log_probs is None else ref_log_probs[learnt[valid]],
             None if staleness is None else staleness[learnt[valid]],
+            num_steps=None if t.num_steps is None else t.num_steps[learnt],
         )  # fmt: skip
         observed |= self._describe_batch(t, present, ref_log_probs)
         observed |= {
@@ -147,7 +148,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
-        log_probs, entropy = policy.evaluate_actions(samples.observations, samples.actions)
+        log_probs, entropy = policy.evaluate_actions(*samples.decisions)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
         policy_loss = self._weighted(surrogate.loss, samples.staleness)
         loss = policy_loss - config.entropy_coef * entropy

@@ -119,14 +119,14 @@ class PPO(ClippedAlgorithm[PPOSamples]):
             next_values,
             t.terminated,
             t.truncated,
-            discount=config.discount,
+            discount=config.discount if t.num_steps is None else config.discount**t.num_steps,
             gae_lambda=config.gae_lambda,
         )
         returns = raw + values
         advantages = normalize(raw, valid, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness,
+            t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[valid],
@@ -176,7 +176,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     def loss(self, policy: Policy, samples: PPOSamples) -> Loss:
         config = self.config
-        log_probs, entropy = policy.evaluate_actions(samples.observations, samples.actions)
+        log_probs, entropy = policy.evaluate_actions(*samples.decisions)
         values = policy.value(samples.observations)
         surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)

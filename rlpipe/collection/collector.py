@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import SimulatorError
@@ -23,20 +24,26 @@ from rlpipe.trajectory.tree import joined, tensors
 class _Fragment:
     """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
-    def __init__(self, steps: int, envs: int, spec: SpaceSpec) -> None:
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec, *, chunked: bool) -> None:
         self._observations = spec.observations(steps + 1, envs)
         self._actions = spec.actions(steps, envs)
+        self._num_steps: NDArray[np.int64] | None = np.zeros((steps, envs), dtype=np.int64) if chunked else None
         self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
         self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
         self._finals = [spec.observations(0)]
         self._final_index = [np.empty(0, dtype=np.int64)]
 
-    def decide(self, t: int, observations: Observations, actions: NDArray[Any], log_probs: Float32) -> None:
+    def decide(self, t: int, observations: Observations, actions: NDArray[Any]) -> None:
         """Stores observations and decisions of step t, before the simulator can overwrite them."""
-        self._observations[t], self._actions[t], self._log_probs[t] = observations, actions, log_probs
+        self._observations[t], self._actions[t] = observations, actions
 
-    def add(self, t: int, step: Step) -> NDArray[np.int64]:
+    def add(
+        self, t: int, step: Step, log_probs: Float32, num_steps: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
         """Stores the outcome of step t; returns the environments whose episode it ended."""
+        self._log_probs[t] = log_probs
+        if self._num_steps is not None:
+            self._num_steps[t] = num_steps
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         self._valid[t] = step.valid
         ended = np.flatnonzero(step.terminated | step.truncated)
@@ -56,6 +63,7 @@ class _Fragment:
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
+            num_steps=self._num_steps,
         )  # fmt: skip
 
 
@@ -75,13 +83,14 @@ class Collector:
         first_step: int = 0,
         whole_episodes: bool = False,
         acting_time: Metric = m.PREDICT_TIME,
+        chunks: Chunks = SINGLE_ACTIONS,
     ) -> None:
         """Resets the simulator, unless every collection begins with a reset.
 
         Args:
             simulator: environments to step
             policy: policy with the simulator's spaces
-            horizon: steps per collection, T
+            horizon: decisions per collection, T
             worker: rank of the rollout worker
             first_slot: number of this worker's first environment among those of all workers
             noise_seed: origin of the action noise, which each slot draws for itself
@@ -89,6 +98,7 @@ class Collector:
             first_step: steps each environment has taken since the last resume
             whole_episodes: begin new episodes in each collection; an environment is idle after its episode
             acting_time: metric that the time spent choosing actions counts as
+            chunks: how decisions become environment steps
         """
         self._simulator = simulator
         self._policy = policy
@@ -101,7 +111,9 @@ class Collector:
         self._reset_seconds = simulator.reset_seconds or 0.0  # reported so far
         self._whole_episodes = whole_episodes
         self._acting_time = acting_time
+        self._chunks = chunks
         self._ended: list[Episode] = []  # in the fragment that is being collected
+        self._observed: list[tuple[Metric, NDArray[Any]]] = []  # by the simulator, likewise
         if not whole_episodes:
             self._reset()
 
@@ -124,7 +136,7 @@ class Collector:
 
     @torch.inference_mode()
     def collect(self, policy_version: int, first_step: int | None = None) -> tuple[TrajectoryBatch, MetricWindow]:
-        """Advances every environment by T steps.
+        """Advances every environment by T decisions.
 
         With whole episodes it stops once all of them have ended; the remaining steps of the batch are not valid.
 
@@ -139,59 +151,94 @@ class Collector:
         entered = time.perf_counter()
         if first_step is not None:
             self._tracker.steps = first_step
-        simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
+        simulator, policy, chunks = self._simulator, self._policy, self._chunks
+        spec = simulator.spec
         if self._whole_episodes:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
-        fragment = _Fragment(self._horizon, simulator.num_envs, spec)
-        observed: list[tuple[Metric, np.ndarray]] = []
+        chunked = chunks.size > 1
+        fragment = _Fragment(self._horizon, simulator.num_envs, spec.chunked(chunks.size), chunked=chunked)
+        self._observed = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
             chosen, log_prob = policy.act(tensors(self._observations), noise[t])
             actions, log_probs = chosen.numpy(), log_prob.numpy()
-            fragment.decide(t, self._observations, actions, log_probs)
+            fragment.decide(t, self._observations, actions)
             acted = time.perf_counter()
-            try:
-                step = simulator.step(actions if spec.num_actions else spec.clip(actions))
-            except Exception as error:
-                raise SimulatorError.of(error, f"taking step {t + 1} of {self._horizon}") from error
+            if chunked:
+                step, log_probs, num_steps = self._take_chunk(actions, log_probs, policy_version)
+                ended = fragment.add(t, step, log_probs, num_steps)
+            else:
+                try:
+                    step = simulator.step(actions if spec.num_actions else spec.clip(actions))
+                except Exception as error:
+                    raise SimulatorError.of(error, f"taking step {t + 1} of {self._horizon}") from error
+                ended = fragment.add(t, step, log_probs)
+                self._follow(step, policy_version, log_probs)
             env_seconds += time.perf_counter() - acted
             acting_seconds += acted - began
-            ended = fragment.add(t, step)
-            self._ended += self._tracker.step(step, policy_version, log_probs)
-            observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
             self._observations = step.observations
             running[ended] = False
             if self._whole_episodes and not running.any():
                 break
-        self._tracker.steps = first_step + self._horizon  # idle or not, so that all workers count alike
+        self._tracker.steps = first_step + self._horizon * chunks.execute  # idle or not, so that all count alike
         batch = fragment.batch(self._observations, policy_version)
         episodes, self._ended = self._ended, []
-        window = self._describe(episodes, batch.valid)
+        window = self._describe(episodes, batch)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)
-        for metric, values in observed:
+        for metric, values in self._observed:
             window.observe(metric, values)
         window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         return batch, window
 
-    def _describe(self, episodes: list[Episode], valid: np.ndarray) -> MetricWindow:
+    def _follow(self, step: Step, policy_version: int, log_probs: Float32) -> None:
+        """Counts an environment step towards the running episodes, and keeps what the simulator observed."""
+        self._ended += self._tracker.step(step, policy_version, log_probs)
+        self._observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
+
+    def _take_chunk(
+        self, actions: NDArray[Any], log_probs: Float32, policy_version: int
+    ) -> tuple[Step, Float32, NDArray[np.int64]]:
+        """Takes the actions of a chunk; returns the outcome and the [N] log-probabilities of what was taken."""
+        by_action = log_probs.ndim == 2
+        nothing = np.zeros(len(log_probs), dtype=np.float32)
+
+        def each(step: Step, number: int) -> None:
+            own = log_probs[:, number] if by_action else log_probs if number == 0 else nothing
+            self._follow(step, policy_version, own)
+
+        steps = self._tracker.steps
+        outcome = take(self._simulator, actions, self._observations, self._chunks, each)
+        self._tracker.steps = steps + self._chunks.execute  # as in workers whose episodes go on
+        if by_action:
+            taken = np.arange(self._chunks.size) < outcome.num_steps[:, None]
+            log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)
+        return outcome.step, log_probs, outcome.num_steps
+
+    def _describe(self, episodes: list[Episode], batch: TrajectoryBatch) -> MetricWindow:
         """Returns the window of a fragment, without timings and without metrics of the simulator.
 
         Args:
             episodes: episodes that ended in the fragment
-            valid: [T, N] bool, steps that were decided on
+            batch: the fragment
         """
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
-        taken = int(np.count_nonzero(valid))
-        for metric in (m.NUM_DECISIONS, m.ACTION_TOKENS_TOTAL, m.TIMESTEPS, m.TOTAL_TIMESTEPS):
-            window.observe(metric, taken)
-        window.observe(m.VALID_FRACTION, valid)
+        decided = int(np.count_nonzero(batch.valid))
+        taken = decided if batch.num_steps is None else int(batch.num_steps.sum())
+        for metric, count in (
+            (m.NUM_DECISIONS, decided), (m.ACTION_TOKENS_TOTAL, decided), (m.TIMESTEPS, taken),
+            (m.TOTAL_TIMESTEPS, taken),
+        ):  # fmt: skip
+            window.observe(metric, count)
+        if batch.num_steps is not None:
+            window.observe(m.CHUNK_LEN, batch.num_steps[batch.valid])
+        window.observe(m.VALID_FRACTION, batch.valid)
         window.observe(m.TOTAL_EPISODES, len(episodes))
         window.observe(m.WORKERS_REPORTING, 1)
         resetting = self._simulator.reset_seconds

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.seeds import episode_seeds
 from rlpipe.config.schema import Config
+from rlpipe.envs.base import Step
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -57,6 +59,7 @@ class Evaluator:
         """
         self._protocol = quota = config.evaluation
         self._rank = rank
+        self._chunks = Chunks.of(config)
         slots = min(config.env.eval.total_num_envs, quota.episodes)
         share = share_of_slots(slots, rank, num_workers)
         self._first_slot = share.start
@@ -70,6 +73,7 @@ class Evaluator:
                 config.env.eval, len(share), self._next_seed
             )
             check_same_spaces("env.eval", self._simulator.spec, spec)
+            self._chunks.check(self._simulator, "env.eval")
 
     def _next_seed(self, n: int) -> int | None:
         if not self._queues[n]:
@@ -85,7 +89,7 @@ class Evaluator:
         Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
         beside it.
         """
-        spec = self._simulator.spec
+        spec = self._simulator.spec.chunked(self._chunks.size)
         actions: NDArray[Any] = spec.actions(len(observations))
         running = list(self._generators)
         noise = None
@@ -93,7 +97,7 @@ class Evaluator:
             drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
         actions[running] = policy.act_each(tensors(observations[running]), noise)[0].numpy()
-        return actions if spec.num_actions else spec.clip(actions)
+        return actions
 
     @torch.inference_mode()
     def evaluate(self, policy: Acting, policy_version: int) -> MetricWindow:
@@ -110,21 +114,18 @@ class Evaluator:
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._generators = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
-            remaining = sum(map(len, self._seeds))
+            episodes = sum(map(len, self._seeds))
             try:
                 observations, beginnings = simulator.reset()
             except Exception as error:
                 raise SimulatorError.of(error, "resetting") from error
             tracker.begin(beginnings)
-            while remaining:
+
+            def follow(step: Step, _number: int) -> None:
+                window.eval_episodes += tracker.step(step, policy_version)
+
+            while len(window.eval_episodes) < episodes:
                 actions = self._actions(policy, observations)
-                try:
-                    step = simulator.step(actions)
-                except Exception as error:
-                    raise SimulatorError.of(error, "taking a step") from error
-                ended = tracker.step(step, policy_version)
-                window.eval_episodes += ended
-                remaining -= len(ended)
-                observations = step.observations
+                observations = take(simulator, actions, observations, self._chunks, follow).step.observations
         m.EVAL.observe(window, window.eval_episodes)
         return window

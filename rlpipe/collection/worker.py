@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from rlpipe.collection.collector import Collector
+from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, check_same_spaces
 from rlpipe.collection.seeds import training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
@@ -120,6 +121,7 @@ class RolloutWorker:
         made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
             config.env.train, share, next_seed
         )
+        Chunks.of(config).check(made, "env.train")
         return made
 
     @property
@@ -227,6 +229,7 @@ class RolloutWorker:
                 [self._config.runner.seed, self._incarnation, self._stage, *self._lives],
                 incarnation=self._incarnation, whole_episodes=self._group_size is not None,
                 acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
+                chunks=Chunks.of(self._config),
             )  # fmt: skip
         collecting = time.perf_counter()
         batch, window = self._collector.collect(snapshot.version, first_step)

@@ -23,6 +23,7 @@ def check(config: Config) -> None:
     _check_least_workers(config)
     _check_device(config)
     _check_split(config)
+    _check_chunks(config)
     _check_backends(config)
     _check_algorithm(config)
     _check_pipeline(config)
@@ -71,6 +72,18 @@ def _check_split(config: Config) -> None:
             f"{workers} workers (rollout.num_workers)."
         )
     config.algorithm.check_split(config)
+
+
+def _check_chunks(config: Config) -> None:
+    """Checks that a chunk is no longer than an episode, where the configuration says how long that is."""
+    size = config.policy.chunk_size
+    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+        limit = getattr(section, "max_episode_steps", None)
+        if limit is not None and size > limit:
+            raise ConfigError(
+                f"policy.chunk_size is {size}, but an episode ends after {limit} steps ({key}.max_episode_steps): its "
+                "last actions would never be taken. Lower the chunk size."
+            )
 
 
 def _check_pipeline(config: Config) -> None:

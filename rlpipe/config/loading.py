@@ -37,14 +37,15 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
 def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Loads the configuration of ``rlpipe pretrain``: task and policy of a training run, learnt by behaviour cloning.
 
-    Options of the run's own algorithm are left out; ``algorithm.*`` overrides are those of behaviour cloning.
+    Options of another algorithm are left out; ``algorithm.*`` overrides are those of behaviour cloning.
 
     Raises:
         ConfigError: the configuration is not usable.
     """
     tree = read_tree(source, [])
-    tree.algorithm = {"name": "behaviour_cloning"}
     tree.pop("stages", None)
-    name = OmegaConf.select(tree, "runner.logger.experiment_name") or "experiment"
-    OmegaConf.update(tree, "runner.logger.experiment_name", f"{name}_cloning", force_add=True)
+    if OmegaConf.select(tree, "algorithm.name") != "behaviour_cloning":
+        tree.algorithm = {"name": "behaviour_cloning"}
+        name = OmegaConf.select(tree, "runner.logger.experiment_name") or "experiment"
+        OmegaConf.update(tree, "runner.logger.experiment_name", f"{name}_cloning", force_add=True)
     return load_config(from_yaml(OmegaConf.to_yaml(tree)), overrides)

@@ -180,8 +180,9 @@ class RolloutConfig:
     )
     """Number of rollout workers, which must divide ``env.train.total_num_envs``; ``auto`` takes as many as there are
     CPUs for; ``--local`` counts as one CPU."""
-    horizon: int = option(200, least=1, below=2**31, unit="environment steps", affects=_METHOD)
-    """Steps that each environment takes in an iteration (T)."""
+    horizon: int = option(200, least=1, below=2**31, unit="decisions", affects=_METHOD)
+    """Decisions for each environment in an iteration (T); each is one environment step, or a chunk of them
+    (``policy.chunk_size``)."""
     inference: str = option("local", choices=("local", "server"), affects=Affects.COMPARISON)
     """Where actions are chosen: ``local``, by a copy of the policy in each worker, or ``server``, by one copy for many
     workers, on Ray alone (docs/cluster.md#inference-on-a-server)."""
@@ -299,9 +300,19 @@ class Config:
     among the shipped files."""
 
     @property
-    def steps_per_iteration(self) -> int:
-        """Environment steps of one iteration: horizon times environments."""
+    def decisions_per_iteration(self) -> int:
+        """Decisions of one iteration: horizon times environments."""
         return int(self.rollout.horizon * self.env.train.total_num_envs)
+
+    @property
+    def steps_per_collection(self) -> int:
+        """Most steps that one environment takes in an iteration."""
+        return int(self.rollout.horizon * self.policy.steps_per_decision)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Most environment steps of one iteration; chunks that an end of the episode cuts short take fewer."""
+        return int(self.steps_per_collection * self.env.train.total_num_envs)
 
 
 @dataclass(frozen=True)

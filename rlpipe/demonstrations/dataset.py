@@ -80,6 +80,11 @@ class Demonstrations:
     def __len__(self) -> int:
         return len(self.actions)
 
+    def steps_left(self) -> NDArray[np.int64]:
+        """[B] number of steps from each to the end of its trajectory, itself included."""
+        ends = np.flatnonzero(self.terminated | self.truncated)
+        return ends[self.trajectory] + 1 - np.arange(len(self))
+
 
 def check(path: str, task: Any) -> None:
     """Checks, without reading the trajectories, that a file of demonstrations is for a task.

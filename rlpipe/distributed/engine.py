@@ -298,7 +298,7 @@ class RayEngine:
         snapshots, seconds = self._act_with(snapshot), self._config.rollout.timeout
         first_steps = list(self._steps)
         for one in range(self.num_workers) if rank is None else [rank]:
-            self._steps[one] += self._config.rollout.horizon
+            self._steps[one] += self._config.steps_per_collection
 
         def send(worker: Actor, rank: int) -> Any:
             arguments = snapshots[rank % len(snapshots)], stage, first_steps[rank]

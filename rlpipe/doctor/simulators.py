@@ -16,6 +16,7 @@ from rlpipe.config.stages import stages
 from rlpipe.doctor.results import CheckResult, fail, ok
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
+from rlpipe.trajectory.tree import leaves_of
 
 _STEPS = 10
 
@@ -75,21 +76,25 @@ def _timed_trial(task: str, options: Any) -> Trial:
     observations, _ = simulator.reset()
     reset = time.perf_counter()
     spec, noise, seconds = simulator.spec, np.random.default_rng(0), []
-    finite = bool(np.isfinite(observations).all())
+    finite = _finite(observations)
     for _ in range(_STEPS):
         if spec.num_actions is not None:
-            actions = noise.integers(spec.num_actions, size=1)
+            actions = noise.integers(spec.num_actions, size=(1, *spec.action_shape))
         else:
             actions = spec.clip(noise.standard_normal((1, spec.action_dim), dtype=np.float32))
         step_began = time.perf_counter()
         step = simulator.step(actions)
         seconds.append(time.perf_counter() - step_began)
-        finite &= bool(np.isfinite(step.successors).all() and np.isfinite(step.rewards).all())
+        finite &= _finite(step.successors) and _finite(step.rewards)
     simulator.close()
     if not finite:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Trial(task, "", made - began, reset - made, 1 / statistics.median(seconds), peak)
+
+
+def _finite(values: Any) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in leaves_of(values))
 
 
 def check_trial(trial: Trial) -> CheckResult:

@@ -101,6 +101,7 @@ class Simulator(ABC):
         notes: sentences a user should read once, such as that rendering is off.
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
+        can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -110,6 +111,7 @@ class Simulator(ABC):
     notes: tuple[str, ...] = ()
     reset_seconds: float | None = None
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    can_wait: ClassVar[bool] = False
 
     @classmethod
     def check(cls, config: Any, key: str) -> None:
@@ -163,8 +165,14 @@ class Simulator(ABC):
         """Begins an episode in every environment. Returns observations [N, ...] and the beginnings."""
 
     @abstractmethod
-    def step(self, actions: NDArray[Any]) -> Step:
-        """Takes one action per environment: [N, A] float32; when discrete, [N] int64, or [N, M] of several parts."""
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        """Takes one action per environment.
+
+        Args:
+            actions: [N, A] float32; when discrete, [N] int64, or [N, M] of several parts.
+            active: [N] environments that take it; the others wait, and their rows in the answer mean nothing. None for
+                all; given only to a simulator that ``can_wait``.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -205,6 +213,8 @@ class SingleEnv(ABC):
 class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
+    can_wait = True
+
     def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over environments that share a spec.
 
@@ -244,14 +254,14 @@ class OneByOne(Simulator):
             self.reset_seconds += time.perf_counter() - began
             beginnings[n] = Beginning(seed, success)
 
-    def step(self, actions: NDArray[Any]) -> Step:
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         count = self.num_envs
         successors = self.spec.observations(count)
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
         failure: NDArray[np.float64] | None = None
         reward_terms: dict[str, NDArray[np.float64]] = {}
-        valid = ~self._idle
+        valid = ~self._idle if active is None else ~self._idle & active
         for n, env in enumerate(self._envs):
             if not valid[n]:
                 continue

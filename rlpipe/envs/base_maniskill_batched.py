@@ -19,7 +19,7 @@ from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step
 from rlpipe.envs.base_garbage import collect_exempted
 from rlpipe.envs.base_maniskill_group import ScenePhysics, make_template
 from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, widen
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 CHECK_STEPS = 20
 """Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
@@ -119,6 +119,8 @@ class SceneGroup:
 class BatchedManiSkill(Simulator):
     """Task instances of one process that share controllers, observations and rewards; each has its own physics."""
 
+    can_wait = True
+
     def __init__(self, envs: Sequence[StockEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over stock environments of one task.
 
@@ -166,11 +168,11 @@ class BatchedManiSkill(Simulator):
         return beginnings
 
     @torch.inference_mode()
-    def step(self, actions: NDArray[Any]) -> Step:
-        valid = ~self._idle
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        valid = ~self._idle if active is None else ~self._idle & active
         if not valid.any():
             return self._idle_step()
-        self._lengths += 1
+        self._lengths += valid
         answer = self._group.step(np.where(valid[:, None], actions, np.float32(0)), np.flatnonzero(valid).tolist())
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)

@@ -298,7 +298,8 @@ class GymnasiumVector(Simulator):
             if not slots.idle[n]
         }
 
-    def step(self, actions: NDArray[Any]) -> Step:
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        assert active is None
         slots = self._slots
         observations, rewards, terminated, truncated, info = slots.env.step(slots.spaces.actions(actions))
         valid = ~(self._resets.resetting | slots.idle)

@@ -21,7 +21,7 @@ from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, Simulator
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec
 
 __all__ = ["ManiSkill"]
 
@@ -334,17 +334,17 @@ class ManiSkill(OneByOne):
         simulator.notes = notes
         return simulator
 
-    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         import torch
 
         with torch.inference_mode():  # ManiSkill tracks gradients by default; without them a step is about 15 % faster
             return super().reset()
 
-    def step(self, actions: NDArray[Any]) -> Step:
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         import torch
 
         with torch.inference_mode():
-            return super().step(actions)
+            return super().step(actions, active)
 
     def close(self) -> None:
         super().close()

@@ -18,7 +18,7 @@ from rlpipe import files
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
 __all__ = ["Scripted"]
 
@@ -140,10 +140,10 @@ class Scripted(OneByOne):
     def check(cls, config: ScriptedConfig, key: str) -> None:
         _script(config, key)
 
-    def step(self, actions: NDArray[Any]) -> Step:
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         if self._step_seconds:
             time.sleep(self._step_seconds)
-        return super().step(actions)
+        return super().step(actions, active)
 
 
 def _script(config: ScriptedConfig, key: str) -> list[list[ScriptedEpisode]]:

@@ -15,7 +15,7 @@ def gae(
     terminated: Tensor,
     truncated: Tensor,
     *,
-    discount: float,
+    discount: float | Tensor,
     gae_lambda: float,
 ) -> Tensor:
     """Generalised advantage estimates, ``A_t = d_t + discount * gae_lambda * A_{t+1}`` with
@@ -31,7 +31,7 @@ def gae(
         next_values: [T, N] V(s_{t+1}) of the true successor, before any reset.
         terminated: [T, N] bool, the task ended.
         truncated: [T, N] bool, a time limit cut the episode off.
-        discount: weight of a reward one step later.
+        discount: weight of a reward one decision later; [T, N] where decisions last for different numbers of steps.
         gae_lambda: between one-step (0) and whole-return (1) advantages.
     Returns:
         [T, N], in the unit of the reward, not normalised.

@@ -27,7 +27,7 @@ def n_step(
     ended: NDArray[np.bool_],
     valid: NDArray[np.bool_],
     *,
-    discount: float,
+    discount: float | NDArray[np.float64],
     steps: int,
 ) -> NStep:
     """Returns over up to n steps, ``sum_{i<k} discount^i r_{t+i}``, and the weight ``discount^k`` of what follows.
@@ -39,19 +39,21 @@ def n_step(
         rewards: [T, N].
         ended: [T, N] True where the episode ended with the step.
         valid: [T, N] False where no decision was made.
-        discount: weight of a reward one step later.
+        discount: weight of a reward one decision later; [T, N] where decisions last for different numbers of steps.
         steps: n, at least 1.
     """
     length = len(rewards)
     returns, reach = rewards.astype(np.float64), np.zeros(rewards.shape, dtype=np.int64)
     alive = np.ones(rewards.shape, dtype=bool)
+    each = np.broadcast_to(discount, rewards.shape)
+    weights = each.astype(np.float64)  # of what follows the decisions so far
     for k in range(1, min(steps, length)):
         alive[length - k :] = False
         alive[: length - k] &= ~ended[k - 1 : -1] & valid[k:]
-        returns[: length - k] += np.where(alive[: length - k], discount**k * rewards[k:], 0.0)
+        weight = discount**k if np.ndim(discount) == 0 else weights[: length - k]  # a product would round otherwise
+        returns[: length - k] += np.where(alive[: length - k], weight * rewards[k:], 0.0)
+        weights[: length - k] *= np.where(alive[: length - k], each[k:], 1.0)
         reach += alive
-    return NStep(
-        returns.astype(np.float32),
-        (discount ** (reach + 1.0)).astype(np.float32),
-        np.arange(length)[:, None] + reach,
-    )
+    if np.ndim(discount) == 0:
+        weights = discount ** (reach + 1.0)
+    return NStep(returns.astype(np.float32), weights.astype(np.float32), np.arange(length)[:, None] + reach)

@@ -65,11 +65,6 @@ def temperature_gradient(log_probs: Tensor, target_entropy: float) -> Tensor:
     return -(log_probs.detach() + target_entropy).mean()
 
 
-def cloning_loss(actions: Tensor, demonstrated: Tensor) -> Tensor:
-    """[B] squared difference between [B, A] actions and demonstrated ones, averaged over A."""
-    return (actions - demonstrated).square().mean(-1)
-
-
 @torch.no_grad()
 def follow(targets: Sequence[Tensor], sources: Sequence[Tensor], rate: float) -> None:
     """Moves target parameters towards their sources: ``target += rate (source - target)``."""

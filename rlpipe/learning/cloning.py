@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
-from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
@@ -50,13 +49,12 @@ class CloningLearner(LearnerBase):
                 "would be left to learn from, or to hold out."
             )
         chosen = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
-        held_out = torch.from_numpy(np.isin(loaded.trajectory, chosen))
-        observations, actions = torch.from_numpy(loaded.observations), torch.from_numpy(loaded.actions)
-        self._train = (observations[~held_out].to(self._device), actions[~held_out].to(self._device))
-        self._held_out = (observations[held_out].to(self._device), actions[held_out].to(self._device))
+        held_out = torch.from_numpy(np.isin(loaded.trajectory, chosen)).to(self._device)
+        decisions = chunked_decisions(loaded, config.policy.chunk_size, self._device)
+        self._train, self._held_out = decisions[~held_out], decisions[held_out]
         self._demonstrations = count
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
-        self._policy.update_normalizer(self._train[0])
+        self._policy.update_normalizer(self._train.observations)
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
         self._finished = False
@@ -66,21 +64,21 @@ class CloningLearner(LearnerBase):
 
     def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         self._threads.apply()
-        sample = [each[: self._options.batch_size] for each in self._train]
-        self._threads.measure_if_due(lambda: self._optimizer.gradients(self._loss(*sample).mean()))
+        sample, kind = self._train[: self._options.batch_size], self._options.loss
+        self._threads.measure_if_due(lambda: self._optimizer.gradients(sample.loss(self._policy, kind).mean()))
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.set_options(self._learning_rates(iteration, window)[:1])
         limit = self._config.learner.max_grad_norm
-        order = torch.randperm(len(self._train[0]), generator=self._generator).to(self._device)
+        order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
         for index in torch.split(order, self._options.batch_size):
-            loss = self._loss(self._train[0][index], self._train[1][index])
+            loss = self._train[index].loss(self._policy, kind)
             gradient = self._optimizer.gradients(loss.mean())
             norm = clip_norm(gradient, limit)
             self._optimizer.step(gradient)
             measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
         with torch.no_grad():
-            left = self._loss(*self._held_out)
+            left = self._held_out.loss(self._policy, kind)
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
             measured.reduce(window)
         self._version += 1
@@ -95,16 +93,12 @@ class CloningLearner(LearnerBase):
         window.observe(m.TOTAL_TIMESTEPS, 0)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
-        window.observe(m.DEMO_SAMPLES, len(self._train[0]) + len(self._held_out[0]))
+        window.observe(m.DEMO_SAMPLES, len(self._train) + len(self._held_out))
         window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
         trained = self._now()
         window.observe(m.RUN_TRAINING_TIME, trained - began)
         window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window
-
-    def _loss(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns the [B] loss of each step."""
-        return cloning_loss(self._policy.act(observations, None)[0], actions)
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -49,16 +49,17 @@ class OffPolicyLearner(LearnerBase):
         config = self._config
         self._algorithm: OffPolicyAlgorithm = self._make_algorithm()
         self._options: OffPolicyConfig = config.algorithm
-        self._algorithm.begin(self._policy, spec, self._device, self._generator)
+        decided = spec.chunked(config.policy.chunk_size)
+        self._algorithm.begin(self._policy, decided, self._device, self._generator)
         horizon = (self._options.discount, self._options.n_step)
-        self._replay = ReplayBuffer(self._options.replay_capacity, spec, self._device, *horizon)
+        self._replay = ReplayBuffer(self._options.replay_capacity, decided, self._device, *horizon)
         self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
         self._unseen: Tensor | None = None  # by the policy's normaliser: first weights must follow from the seed alone
         if config.demos:
             loaded = dataset.load(config.demos, config.env.train, spec)
-            self._demo_buffer = ReplayBuffer(len(loaded), spec, self._device, *horizon)
-            self._demo_buffer.add_demonstrations(loaded)
+            self._demo_buffer = ReplayBuffer(len(loaded), decided, self._device, *horizon)
+            self._demo_buffer.add_demonstrations(loaded, config.policy.chunk_size)
             self._demonstrations = loaded.num_trajectories
             self._unseen = torch.from_numpy(loaded.observations).to(self._device)
         self._debt = 0.0
@@ -76,7 +77,10 @@ class OffPolicyLearner(LearnerBase):
         for batch in batches:
             self._replay.add(batch)
             self._policy.update_normalizer(tensors(batch.observations[:-1][batch.valid]).to(self._device))
-        collected = sum(int(np.count_nonzero(batch.valid)) for batch in batches)
+        collected = sum(
+            int(np.count_nonzero(batch.valid) if batch.num_steps is None else batch.num_steps.sum())
+            for batch in batches
+        )
         received = self._now()
         rates = self._learning_rates(iteration, window)
         learner = self._config.learner

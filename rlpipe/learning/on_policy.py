@@ -30,9 +30,9 @@ from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.demonstrations import dataset
 from rlpipe.functional.losses import cloning_weight
-from rlpipe.functional.soft_actor_critic import cloning_loss
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.process_group import ProcessGroup, Rendezvous
 from rlpipe.learning.shares import Minibatches, Share, share_of_learner
 from rlpipe.metrics import MetricWindow
@@ -76,6 +76,7 @@ def join(
         whole = joined([getattr(batch, name) for batch in batches], axis=1)
         return tensors(whole[:, first:last]).to(device)
 
+    chunked = batches[0].num_steps is not None
     return Trajectories(
         **{name: taken_of(name) for name in _BY_ENVIRONMENT},
         final_observations=tensors(joined(finals)).to(device),
@@ -85,6 +86,7 @@ def join(
         lags=torch.tensor(
             np.repeat([version - batch.policy_version for batch in batches], envs)[first:last], device=device
         ),
+        num_steps=taken_of("num_steps") if chunked else None,
     )
 
 
@@ -152,13 +154,13 @@ class Learner(LearnerBase):
         """Uses bfloat16 for matrix products, if configured; weights and optimiser stay float32."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
 
-    def _load_demonstrations(self, spec: SpaceSpec) -> tuple[Tensor, Tensor] | None:
-        """Loads observations and actions to clone; None without demonstrations."""
+    def _load_demonstrations(self, spec: SpaceSpec) -> Demonstrated | None:
+        """Loads decisions to clone; None without demonstrations."""
         config = self._config
         if config.demos is None:
             return None
         loaded = dataset.load(config.demos, config.env.train, spec)
-        return torch.from_numpy(loaded.observations).to(self._device), torch.from_numpy(loaded.actions).to(self._device)
+        return chunked_decisions(loaded, config.policy.chunk_size, self._device)
 
     def update(
         self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
@@ -336,12 +338,10 @@ class Learner(LearnerBase):
     def _cloning_loss(self, count: int) -> Tensor:
         """Returns the cloning loss of this learner's share of freshly drawn demonstrated steps."""
         assert self._demonstrations is not None
-        observations, actions = self._demonstrations
-        drawn = torch.randint(len(actions), (count,), generator=self._generator)[
+        drawn = torch.randint(len(self._demonstrations), (count,), generator=self._generator)[
             self._learners.rank :: self._learners.size
         ]
-        drawn = drawn.to(self._device)
-        return cloning_loss(self._policy.act(observations[drawn], None)[0], actions[drawn])
+        return self._demonstrations[drawn.to(self._device)].loss(self._policy)
 
     def _clip(self, gradients: Tensor) -> dict[Metric, Tensor]:
         """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""

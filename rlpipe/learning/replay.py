@@ -14,7 +14,7 @@ from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.n_step import NStep, n_step
 from rlpipe.learning.frames import Frames
-from rlpipe.trajectory import Bool, Float32, SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
 from rlpipe.trajectory.tree import joined, mapped, tensors
 
 
@@ -89,7 +89,11 @@ class ReplayBuffer:
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Stores the decisions of a fragment, in the order of time."""
-        ahead = self._look_ahead(batch.rewards, batch.terminated | batch.truncated, batch.valid)
+        lasted = 1 if batch.num_steps is None else batch.num_steps
+        ended = batch.terminated | batch.truncated
+        ahead = n_step(
+            batch.rewards, ended, batch.valid, discount=np.float64(self._discount) ** lasted, steps=self._steps
+        )
         columns = self._columns(batch, ahead, batch.policy_version)
         if self._frames is None:
             successors = batch.successors()[ahead.last, np.arange(batch.rewards.shape[1])]
@@ -111,19 +115,29 @@ class ReplayBuffer:
         successors.reshape(-1)[batch.final_index] = rows.size + np.arange(len(batch.final_index))
         return first + np.stack([rows[:-1], successors[ahead.last, np.arange(envs)]], axis=-1)
 
-    def add_demonstrations(self, demonstrations: Demonstrations) -> None:
-        """Stores demonstrations, whose observations are vectors, as a fragment of one environment."""
+    def add_demonstrations(self, demonstrations: Demonstrations, chunk_size: int = 1) -> None:
+        """Stores demonstrations, whose observations are vectors.
+
+        Args:
+            demonstrations: successful trajectories.
+            chunk_size: actions of a decision. A chunk begins with each step, and shorter ones are filled with zeros.
+        """
         d = demonstrations
-        valid = np.ones(len(d), dtype=bool)
-        ahead = self._look_ahead(d.rewards[:, None], (d.terminated | d.truncated)[:, None], valid[:, None])
+        if chunk_size == 1:
+            actions, steps = d.actions, self._steps
+        else:
+            steps = chunk_size  # the return of a chunk is that of its steps
+            places = np.arange(len(d))[:, None] + np.arange(chunk_size)
+            taken = np.arange(chunk_size) < d.steps_left()[:, None]
+            padded = d.actions[np.where(taken, places, 0)] * taken[..., None]
+            actions = padded.reshape(len(d), -1)
+        ended, valid = (d.terminated | d.truncated)[:, None], np.ones((len(d), 1), dtype=bool)
+        ahead = n_step(d.rewards[:, None], ended, valid, discount=self._discount, steps=steps)
         last = ahead.last[:, 0]
         self._add([
-            d.observations, d.next_observations[last], d.actions, ahead.returns[:, 0], ahead.discounts[:, 0],
+            d.observations, d.next_observations[last], actions, ahead.returns[:, 0], ahead.discounts[:, 0],
             d.terminated[last], d.truncated[last], np.zeros(len(d)),
         ])  # fmt: skip
-
-    def _look_ahead(self, rewards: Float32, ended: Bool, valid: Bool) -> NStep:
-        return n_step(rewards, ended, valid, discount=self._discount, steps=self._steps)
 
     @staticmethod
     def _columns(batch: TrajectoryBatch, ahead: NStep, version: int) -> list[NDArray[Any]]:

@@ -37,9 +37,23 @@ class PolicyConfig:
     """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` section: ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
+    chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")
+    """Actions of a decision (k), which are taken one after the other, up to the end of the episode
+    ([chunks.md](chunks.md))."""
+    execute: int | None = option(None, least=1, unit="environment steps")
+    """Actions of a chunk that are taken before the policy decides anew; None takes all of them."""
 
     def __post_init__(self) -> None:
         """Checks options that depend on each other; a subclass that adds some calls this first."""
+        if self.execute is not None and self.execute > self.chunk_size:
+            raise ConfigError(
+                f"policy.execute is {self.execute}, but a decision has {self.chunk_size} actions (policy.chunk_size)."
+            )
+
+    @property
+    def steps_per_decision(self) -> int:
+        """Largest number of environment steps that follow one decision."""
+        return self.chunk_size if self.execute is None else self.execute
 
 
 class NoWeights(StrEnum):
@@ -120,7 +134,8 @@ class Policy(ABC, nn.Module):
             observations: [N, D] raw, in the simulator's units, or a tree with leaves [N, ...].
             noise: [N, noise width] to sample actions; None for the deterministic action.
         Returns:
-            actions [N, A] float32, or [N] or [N, M] int64, and their log-probabilities [N] in nats.
+            actions [N, A] float32, or [N] or [N, M] int64, and their log-probabilities in nats: [N], or [N, k] of each
+            action of a chunk.
         """
 
     def act_each(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -138,12 +153,16 @@ class Policy(ABC, nn.Module):
         return *self.act(observations, noise), self.act(observations, None)[0]
 
     @abstractmethod
-    def evaluate_actions(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B] of given actions and entropies [B], in nats, with gradients.
 
         Args:
             observations: [B, D] raw, or a tree.
             actions: [B, A], [B] or [B, M].
+            num_steps: [B] number of actions of each chunk that were taken; the others do not count. None without
+                chunks; a policy whose ``act`` returns [N] log-probabilities is not asked with it.
         """
 
     @abstractmethod
@@ -216,7 +235,8 @@ class Policy(ABC, nn.Module):
 
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
-    """Builds the configured policy; its first weights depend on ``runner.seed`` alone."""
+    """Builds the configured policy for the spaces of a simulator; its first weights depend on ``runner.seed`` alone."""
     torch.manual_seed(config.runner.seed)
+    spec = spec.chunked(config.policy.chunk_size)
     policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
     return policy

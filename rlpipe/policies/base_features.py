@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlpipe.policies.encoders.base import make_encoder
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.plugins import nearest
 from rlpipe.policies.base_moments import RunningMoments
+from rlpipe.policies.encoders.base import make_encoder
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import check_not_empty, option
-from rlpipe.policies.encoders.base import check_encoders
 from rlpipe.functional.perceptron import perceptron as perceptron_outputs
 from rlpipe.functional.perceptron import suits
 from rlpipe.policies.base import Policy, PolicyConfig, Weights
 from rlpipe.policies.base_features import Features, make_normalizer
+from rlpipe.policies.encoders.base import check_encoders
 from rlpipe.trajectory import SpaceSpec, Tree
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
@@ -99,6 +99,7 @@ class PerceptronPolicy(Policy):
         """
         super().__init__()
         self.spec = spec
+        self._chunk = config.chunk_size
         self._encoders, self._critic_sees = config.encoders, config.critic_observations
         activation = ACTIVATIONS[config.activation]
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
@@ -114,6 +115,19 @@ class PerceptronPolicy(Policy):
         """[B, outputs] of the actor's last layer."""
         outputs: Tensor = self.actor(self.actor_features(self.normalized(observations)))
         return outputs
+
+    def by_action(self, entries: Tensor) -> Tensor:
+        """[B] sums of [B, entries] values of the parts of actions, or [B, k] of each action of a chunk."""
+        return entries.sum(-1) if self._chunk == 1 else entries.view(len(entries), self._chunk, -1).sum(-1)
+
+    def total(self, entries: Tensor, num_steps: Tensor | None) -> Tensor:
+        """[B] sums of [B, entries] values of the parts of actions, over those that were taken."""
+        sums = self.by_action(entries)
+        if sums.dim() == 1:
+            return sums
+        if num_steps is not None:
+            sums = sums * (torch.arange(self._chunk, device=sums.device) < num_steps.unsqueeze(-1))
+        return sums.sum(-1)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)
@@ -131,6 +145,6 @@ class PerceptronPolicy(Policy):
 
 
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
-    """[B] log-density of independent Gaussians, ``-sum_d ((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
+    """[B, A] log-densities of independent Gaussians, ``-((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
     scaled = (actions - mean) * (-log_std).exp()
-    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))

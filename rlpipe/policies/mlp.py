@@ -6,7 +6,6 @@ distribution.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -54,25 +53,31 @@ class MLPPolicy(PerceptronPolicy):
         if self.log_std is None:
             preferred = output if noise is None else output + noise  # Gumbel noise makes argmax a sample
             chosen = torch.stack([part.argmax(-1) for part in preferred.split(self._choices, -1)], -1)
-            return chosen.view(-1, *self.spec.action_shape), self._discrete(output, chosen)[0]
+            return chosen.view(-1, *self.spec.action_shape), self.by_action(self._discrete(output, chosen)[0])
         actions = output if noise is None else output + self.log_std.exp() * noise
-        return actions, gaussian_log_prob(output, self.log_std, actions)
+        return actions, self.by_action(gaussian_log_prob(output, self.log_std, actions))
 
-    def evaluate_actions(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         output = self.actor_outputs(observations)
         if self.log_std is None:
-            return self._discrete(output, actions.view(len(actions), -1))
-        entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(output))
-        return gaussian_log_prob(output, self.log_std, actions), entropy
+            log_probs, entropy = self._discrete(output, actions.view(len(actions), -1))
+            return self.total(log_probs, num_steps), self.total(entropy, num_steps)
+        log_prob = self.total(gaussian_log_prob(output, self.log_std, actions), num_steps)
+        entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
+        if num_steps is None:
+            return log_prob, entropy.sum().expand(len(output))
+        return log_prob, self.total(entropy.expand(len(output), -1), num_steps)
 
     def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """[B] log-probabilities of [B, M] discrete actions, and [B] entropies, both sums over the M parts."""
+        """[B, M] log-probabilities of the parts of discrete actions [B, M], and their entropies [B, M]."""
         log_probs, entropies = [], []
         for part, chosen in zip(logits.split(self._choices, -1), actions.split(1, -1), strict=True):
             every = part.log_softmax(-1)
-            log_probs.append(every.gather(-1, chosen).squeeze(-1))
-            entropies.append(-(every.exp() * every).sum(-1))
-        return functools.reduce(torch.add, log_probs), functools.reduce(torch.add, entropies)
+            log_probs.append(every.gather(-1, chosen))
+            entropies.append(-(every.exp() * every).sum(-1, keepdim=True))
+        return torch.cat(log_probs, -1), torch.cat(entropies, -1)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
         return itertools.chain(super().actor_parameters(), () if self.log_std is None else (self.log_std,))

@@ -71,11 +71,11 @@ class SquashedGaussianPolicy(PerceptronPolicy):
         return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
 
     def _log_prob(self, mean: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
-        """[B] log-densities of squashed actions, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
+        """[B, A] log-densities of squashed actions, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
         scaled = (unsquashed - mean) * (-log_std).exp()
         gaussian = -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))
         slope = 2.0 * (math.log(2.0) - unsquashed - functional.softplus(-2.0 * unsquashed)) + self.half_range.log()
-        return (gaussian - slope).sum(-1)
+        return gaussian - slope
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
@@ -86,15 +86,18 @@ class SquashedGaussianPolicy(PerceptronPolicy):
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean if noise is None else mean + log_std.exp() * noise
-        return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed)
+        return self._squashed(unsquashed), self.by_action(self._log_prob(mean, log_std, unsquashed))
 
     def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean + log_std.exp() * noise
-        return self._squashed(unsquashed), self._log_prob(mean, log_std, unsquashed), self._squashed(mean)
+        log_probs = self.by_action(self._log_prob(mean, log_std, unsquashed))
+        return self._squashed(unsquashed), log_probs, self._squashed(mean)
 
-    def evaluate_actions(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         squashed = ((actions - self.middle) / self.half_range).clamp(-_EDGE, _EDGE)
-        log_prob = self._log_prob(mean, log_std, squashed.atanh())
+        log_prob = self.total(self._log_prob(mean, log_std, squashed.atanh()), num_steps)
         return log_prob, -log_prob  # the entropy has no closed form; the taken action estimates it

@@ -295,8 +295,8 @@ def backend_closed_event(backend: Backend, error: Exception, iteration: int) -> 
 def run_info(
     directory: RunDirectory, config: Config, plan: Sequence[Stage], first_iteration: int, spec: SpaceSpec
 ) -> RunInfo:
-    """Collects the facts about a run that backends need."""
-    logger = config.runner.logger
+    """Collects the facts about a run that backends need. Actions are those of a decision, which may be a chunk."""
+    logger, decided = config.runner.logger, spec.chunked(config.policy.chunk_size)
     return RunInfo(
         run_id=directory.run_id,
         created=directory.read_json()["created"],
@@ -309,8 +309,8 @@ def run_info(
         first_iteration=first_iteration,
         stages=tuple((stage.name, stage.until) for stage in plan),
         console_style=logger.console_style,
-        action_dims=spec.action_dim,
-        num_actions=spec.num_actions,
+        action_dims=decided.action_dim,
+        num_actions=decided.num_combinations,
         console_metrics=tuple(metric.name for metric in algorithm_class(config).console_metrics),
     )
 

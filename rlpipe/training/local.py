@@ -74,7 +74,7 @@ class LocalEngine:
         pairs = []
         for one in range(self.num_workers) if rank is None else [rank]:
             pairs.append(self._workers[one].collect(snapshot, stage, self._steps[one]))
-            self._steps[one] += self._config.rollout.horizon
+            self._steps[one] += self._config.steps_per_collection
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
     def gather(self, collection: Any) -> tuple[list[Any], list[Any]]:

@@ -34,6 +34,8 @@ class TrajectoryBatch:
         final_index: [K] int64, t * N + n of that step.
         policy_version: number of updates behind the weights that acted.
         seconds: time that collection took.
+        num_steps: [T, N] int64, environment steps that each decision took; None where each is one. Rewards of several
+            steps are summed, with the discount of the algorithm.
     """
 
     observations: Observations
@@ -47,6 +49,7 @@ class TrajectoryBatch:
     final_index: NDArray[np.int64]
     policy_version: int
     seconds: float = 0.0
+    num_steps: NDArray[np.int64] | None = None
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,10 +63,27 @@ class SpaceSpec:
     action_high: Float32 | None = None
     leaves: Mapping[str, LeafSpec] | None = None
 
+    def chunked(self, size: int) -> SpaceSpec:
+        """Spaces of a policy that decides so many actions at once, one beside the other."""
+        if size == 1:
+            return self
+        tiled = (None if bound is None else np.tile(bound, size) for bound in (self.action_low, self.action_high))
+        parts = self.num_actions
+        if parts is not None:
+            parts = ((parts,) if isinstance(parts, int) else parts) * size
+        low, high = tiled
+        return replace(self, action_dim=size * self.action_dim, num_actions=parts, action_low=low, action_high=high)
+
     @classmethod
     def of_tree(cls, leaves: Mapping[str, LeafSpec], action_dim: int, *actions: Any) -> SpaceSpec:
         """Spaces whose observations are a tree; the other arguments are those of the class."""
         return cls(sum(leaf.size for leaf in leaves.values()), action_dim, *actions, leaves=leaves)
+
+    @property
+    def num_combinations(self) -> int | None:
+        """Number of different discrete actions, all parts together; None for a continuous action."""
+        parts = self.num_actions
+        return math.prod(parts) if isinstance(parts, tuple) else parts
 
     @property
     def action_shape(self) -> tuple[int, ...]:

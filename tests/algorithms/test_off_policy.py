@@ -15,9 +15,9 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.n_step import n_step
+from rlpipe.functional.cloning import cloning_loss
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
-    cloning_loss,
     critic_loss,
     follow,
     soft_target,
@@ -150,6 +150,12 @@ def test_a_return_ends_with_its_episode():
 
 def test_a_return_does_not_reach_over_a_step_without_a_decision():
     assert ahead([1.0, 2.0, 4.0], invalid=[1]).last[:, 0].tolist() == [0, 2, 2]
+
+
+def test_decisions_of_different_lengths_discount_each_by_its_own():
+    ahead = n_step(column(1.0, 8.0), column(False, False), column(True, True), discount=column(0.5, 0.25), steps=2)
+    assert ahead.returns.ravel().tolist() == [5, 8]  # 1 + 8 / 2
+    assert ahead.discounts.ravel().tolist() == [0.125, 0.25]
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=12), st.integers(1, 6))

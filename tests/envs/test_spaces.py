@@ -40,7 +40,9 @@ def test_a_picture_keeps_its_shape_and_its_bytes():
 
 
 def test_dictionaries_and_tuples_have_a_leaf_for_each_space_in_them():
-    space = Dict({"arm": Dict({"q": Box(-1, 1, (7,), np.float64)}), "tools": Tuple([Discrete(3), MultiDiscrete([2, 4])])})
+    space = Dict(
+        {"arm": Dict({"q": Box(-1, 1, (7,), np.float64)}), "tools": Tuple([Discrete(3), MultiDiscrete([2, 4])])}
+    )
     assert spec(space).leaves == {
         "arm/q": LeafSpec((7,)),
         "tools/0": LeafSpec((), "int64", (3,)),

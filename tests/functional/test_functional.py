@@ -600,3 +600,12 @@ def test_wilson_narrows_with_more_episodes(outcome):
 def test_wilson_refuses_what_is_no_rate(successes, episodes):
     with pytest.raises(ValueError, match=f"got {successes}/{episodes}"):
         wilson_interval(successes, episodes)
+
+
+def test_a_decision_that_lasts_longer_discounts_what_follows_by_more():
+    rewards, values = torch.zeros(2, 1), torch.zeros(2, 1)
+    following = torch.tensor([[0.0], [8.0]])
+    never = torch.zeros(2, 1, dtype=torch.bool)
+    discount = 0.5 ** torch.tensor([[2], [3]])
+    found = gae(rewards, values, following, never, never, discount=discount, gae_lambda=1.0)
+    assert found.tolist() == [[0.25], [1.0]]  # 8 / 2^5, 8 / 2^3

@@ -46,7 +46,7 @@ class TestPPO:
         rlpipe.train(load_config(cut / "config.yaml"), resume=cut, local=True)
         assert [row["iteration"] for row in lines(cut, "metrics.jsonl")] == [1, 2, 3, 4]
         assert without_timings(cut)[:2] == without_timings(whole)[:2]
-        assert rlpipe.evaluate(cut, episodes=4, local=True).metrics["eval/episodes"] == 4
+        assert rlpipe.evaluate(cut, episodes=4, local=True).metrics["eval/num_trajectories"] == 4
 
     def test_a_choice_of_several_parts_is_learnt(self, tmp_path):
         run = trained(

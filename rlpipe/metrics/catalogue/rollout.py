@@ -6,6 +6,7 @@ from rlpipe.metrics.catalogue.conditions import (
     CLIPPED,
     GROUP_RELATIVE,
     NEEDS_ASYNC,
+    NEEDS_CHUNKS,
     NEEDS_GROUPS,
     NEEDS_KL_PENALTY,
     NEEDS_REFERENCE,
@@ -277,6 +278,12 @@ NUM_DECISIONS = observed(
     "rollout/num_decisions", Sum, "decisions",
     meaning="Valid policy decisions collected in this iteration.",
     formula="count_i",
+)
+CHUNK_LEN = observed(
+    "rollout/chunk_len_mean", Distribution, "environment steps", tier="extension", needs=NEEDS_CHUNKS,
+    meaning="Mean number of environment steps that followed a decision; less than policy.execute where episodes end "
+            "within a chunk.",
+    formula="mean_i num_steps_i",
 )
 VALID_FRACTION = observed(
     "rollout/valid_fraction", Mean, "fraction", tier="extension",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import available, resolve
+from rlpipe.plugins import resolve
 from rlpipe.trajectory import LeafSpec
 
 
@@ -91,8 +91,7 @@ def check_encoders(key: str, chosen: Mapping[str, Any]) -> None:
     for leaf, options in chosen.items():
         if not isinstance(options, Mapping) or not isinstance(options.get("name", ""), str):
             raise ConfigError(
-                f"{key}.{leaf} is {options!r}; it must hold keys and values, such as {key}.{leaf}.name="
-                f"{available("policies.encoders")[0]}."
+                f"{key}.{leaf} is {options!r}; it must hold keys and values, such as {key}.{leaf}.name=drq_cnn."
             )
         if "name" in options:
             place = f"{key}.{leaf}"
