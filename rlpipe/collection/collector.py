@@ -83,7 +83,6 @@ class Collector:
         first_step: int = 0,
         whole_episodes: bool = False,
         acting_time: Metric = m.PREDICT_TIME,
-        chunks: Chunks = SINGLE_ACTIONS,
     ) -> None:
         """Resets the simulator, unless every collection begins with a reset.
 
@@ -98,7 +97,6 @@ class Collector:
             first_step: steps each environment has taken since the last resume
             whole_episodes: begin new episodes in each collection; an environment is idle after its episode
             acting_time: metric that the time spent choosing actions counts as
-            chunks: how decisions become environment steps
         """
         self._simulator = simulator
         self._policy = policy
@@ -111,7 +109,6 @@ class Collector:
         self._reset_seconds = simulator.reset_seconds or 0.0  # reported so far
         self._whole_episodes = whole_episodes
         self._acting_time = acting_time
-        self._chunks = chunks
         self._ended: list[Episode] = []  # in the fragment that is being collected
         self._observed: list[tuple[Metric, NDArray[Any]]] = []  # by the simulator, likewise
         if not whole_episodes:
@@ -135,7 +132,9 @@ class Collector:
         return self._tracker.steps
 
     @torch.inference_mode()
-    def collect(self, policy_version: int, first_step: int | None = None) -> tuple[TrajectoryBatch, MetricWindow]:
+    def collect(
+        self, policy_version: int, first_step: int | None = None, chunks: Chunks = SINGLE_ACTIONS
+    ) -> tuple[TrajectoryBatch, MetricWindow]:
         """Advances every environment by T decisions.
 
         With whole episodes it stops once all of them have ended; the remaining steps of the batch are not valid.
@@ -143,6 +142,7 @@ class Collector:
         Args:
             policy_version: version of the weights that the policy holds
             first_step: steps each environment has taken before; None continues the count
+            chunks: how decisions become environment steps
         Returns:
             The fragment, and a window with its timings and the episodes that ended in it.
         Raises:
@@ -151,8 +151,7 @@ class Collector:
         entered = time.perf_counter()
         if first_step is not None:
             self._tracker.steps = first_step
-        simulator, policy, chunks = self._simulator, self._policy, self._chunks
-        spec = simulator.spec
+        simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
         if self._whole_episodes:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
@@ -168,7 +167,7 @@ class Collector:
             fragment.decide(t, self._observations, actions)
             acted = time.perf_counter()
             if chunked:
-                step, log_probs, num_steps = self._take_chunk(actions, log_probs, policy_version)
+                step, log_probs, num_steps = self._take_chunk(chunks, actions, log_probs, policy_version)
                 ended = fragment.add(t, step, log_probs, num_steps)
             else:
                 try:
@@ -200,7 +199,7 @@ class Collector:
         self._observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
 
     def _take_chunk(
-        self, actions: NDArray[Any], log_probs: Float32, policy_version: int
+        self, chunks: Chunks, actions: NDArray[Any], log_probs: Float32, policy_version: int
     ) -> tuple[Step, Float32, NDArray[np.int64]]:
         """Takes the actions of a chunk; returns the outcome and the [N] log-probabilities of what was taken."""
         by_action = log_probs.ndim == 2
@@ -211,10 +210,10 @@ class Collector:
             self._follow(step, policy_version, own)
 
         steps = self._tracker.steps
-        outcome = take(self._simulator, actions, self._observations, self._chunks, each)
-        self._tracker.steps = steps + self._chunks.execute  # as in workers whose episodes go on
+        outcome = take(self._simulator, actions, self._observations, chunks, each)
+        self._tracker.steps = steps + chunks.execute  # as in workers whose episodes go on
         if by_action:
-            taken = np.arange(self._chunks.size) < outcome.num_steps[:, None]
+            taken = np.arange(chunks.size) < outcome.num_steps[:, None]
             log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)
         return outcome.step, log_probs, outcome.num_steps
 

@@ -229,10 +229,9 @@ class RolloutWorker:
                 [self._config.runner.seed, self._incarnation, self._stage, *self._lives],
                 incarnation=self._incarnation, whole_episodes=self._group_size is not None,
                 acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
-                chunks=Chunks.of(self._config),
             )  # fmt: skip
         collecting = time.perf_counter()
-        batch, window = self._collector.collect(snapshot.version, first_step)
+        batch, window = self._collector.collect(snapshot.version, first_step, Chunks.of(self._config))
         window.observe(m.WORKERS_EXPECTED, self._num_workers)
         window.observe(m.LOAD_WEIGHTS_TIME, loaded - entered)
         window.observe(m.GENERATE_ONE_EPOCH_TIME, time.perf_counter() - collecting)

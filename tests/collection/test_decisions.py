@@ -22,7 +22,7 @@ def collected(script, horizon, chunks):
     simulator = Scripted.make(ScriptedConfig("scripted", script=script), len(script), lambda _: 7)
     config = MLPConfig("mlp", hidden_sizes=[4], chunk_size=chunks.size)
     policy = MLPPolicy(config, simulator.spec.chunked(chunks.size))
-    batch, window = Collector(simulator, policy, horizon, 0, 0, [1], chunks=chunks).collect(0)
+    batch, window = Collector(simulator, policy, horizon, 0, 0, [1]).collect(0, chunks=chunks)
     return batch, window, policy
 
 
