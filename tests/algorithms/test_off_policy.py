@@ -14,8 +14,8 @@ from rlpipe.algorithms.base_off_policy import Ensemble
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
-from rlpipe.functional.n_step import n_step
 from rlpipe.functional.cloning import cloning_loss
+from rlpipe.functional.n_step import n_step
 from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     critic_loss,

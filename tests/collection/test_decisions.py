@@ -119,7 +119,7 @@ def test_a_chunk_that_cannot_be_is_an_error_that_names_the_key(overrides, words,
 
 def test_a_chunk_longer_than_an_episode_is_refused(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "max_episode_steps": 8}}
-    with pytest.raises(ConfigError, match="policy.chunk_size is 9, but an episode ends after 8 steps"):
+    with pytest.raises(ConfigError, match=r"policy.chunk_size is 9, but an episode ends after 8 steps"):
         scripted(tmp_path, "policy.chunk_size=9", env=env)
 
 
