@@ -17,6 +17,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import OfUnits
 from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory import Tree
@@ -209,6 +210,8 @@ class Samples:
         trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
         position: [B] int64, ascending, from ``Trajectories.positions``.
         num_steps: [B] number of environment steps of each decision; None where each is one.
+        old_units: [B, G] log-probabilities of the units of each decision before the update, in nats; None where the
+            ratio is that of a whole decision.
     """
 
     observations: Tensor | Tree
@@ -218,6 +221,7 @@ class Samples:
     trajectory: Tensor
     position: Tensor
     num_steps: Tensor | None = field(default=None, kw_only=True)
+    old_units: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def decisions(self) -> tuple[Any, ...]:
@@ -254,7 +258,7 @@ class Loss(NamedTuple):
 
     Attributes:
         each: [B] loss of each decision, with gradients; the mean over the minibatch is minimised.
-        terms: by name, [B] values without gradients that ``measure`` needs.
+        terms: by name, [B, ...] values without gradients that ``measure`` needs.
     """
 
     each: Tensor
@@ -338,15 +342,15 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Computes the loss of a minibatch."""
 
     @abstractmethod
-    def measure(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor]:
+    def measure(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor | OfUnits]:
         """Measures a finished update, all minibatches at once. Runs without gradients.
 
         Args:
             samples: of the iteration.
             taken: [S] int64, sample of each decision that was learnt from, in order, over minibatches and epochs.
-            terms: by name, [S] terms of all losses.
+            terms: by name, [S, ...] terms of all losses.
         Returns:
-            [S] raw values of each metric.
+            [S] raw values of each metric, or those of the units of each decision.
         """
 
     def divergence(self, terms: Terms) -> Tensor:  # noqa: ARG002 - for subclasses that measure it

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +14,13 @@ from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, 
 from rlpipe.config.fields import option
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
+from rlpipe.functional.levels import LEVELS, at_level
 from rlpipe.functional.losses import PolicyLoss, behaviour_weights, ppo_policy_loss
 from rlpipe.functional.reference import reference_kl, reference_kl_k1
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
 
 
@@ -32,6 +36,13 @@ class ClippedConfig(OnPolicyConfig):
     """Multiple of a negative advantage at which its loss is bounded; None for no bound."""
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
+    logprob_level: str = option("chunk", choices=LEVELS)
+    """What one probability ratio belongs to, and is clipped for: a ``token`` (one number of an action, if the policy has
+    no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). The losses within a
+    decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
+    entropy_level: str = option("chunk", choices=LEVELS)
+    """What the entropy belongs to: the mean over tokens or over actions, or the sum over the whole decision (RLinf's
+    ``entropy_type``)."""
     correct_from_lag: int = option(1, least=1, unit="versions")
     """Lag of the weights that took a decision, from which its ratio refers to the policy before the update, and its
     loss is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy that acted. Without effect
@@ -65,6 +76,22 @@ class Staleness:
         return Staleness(self.start_log_probs[index], self.weights[index], self.corrected[index])
 
 
+class PolicyTerms(NamedTuple):
+    """What the policy makes of a minibatch, with gradients but for ``terms``.
+
+    Attributes:
+        log_probs: [B] of the decisions, in nats.
+        entropy: [B] at its level, in nats.
+        loss: [B] of the surrogate.
+        terms: by name, what ``measure`` needs.
+    """
+
+    log_probs: Tensor
+    entropy: Tensor
+    loss: Tensor
+    terms: dict[str, Tensor]
+
+
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     """An algorithm that minimises ``ppo_policy_loss``."""
 
@@ -77,6 +104,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
     def divergence(self, terms: Terms) -> Tensor:
         moved = terms.get("moved", terms["log_ratio"])
+        moved = moved[~moved.isnan()] if moved.dim() > 1 else moved
         return approx_kl(moved, torch.zeros_like(moved))
 
     def _surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
@@ -89,6 +117,40 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             clip_ratio_high=config.clip_ratio_high,
             dual_clip=config.dual_clip,
         )
+
+    @property
+    def _splits(self) -> bool:
+        """True if a decision has several ratios."""
+        return self.config.logprob_level != "chunk"
+
+    def _units_of(self, trajectories: Trajectories, policy: Policy) -> Tensor | None:
+        """[B, G] log-probabilities of the units of the valid decisions; None if each decision is one."""
+        t = trajectories
+        if not self._splits:
+            return None
+        parts, _ = policy.evaluate_parts(t.observations[:-1][t.valid], t.actions[t.valid])
+        return at_level(parts, t.valid_steps, self.config.logprob_level).values
+
+    def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
+        """Computes the surrogate and the entropy of a minibatch, at their levels."""
+        config = self.config
+        if config.logprob_level == config.entropy_level == "chunk":
+            log_probs, entropy = policy.evaluate_actions(*samples.decisions)
+        else:
+            parts, entropies = policy.evaluate_parts(samples.observations, samples.actions)
+            log_probs = at_level(parts, samples.num_steps, "chunk").values.squeeze(-1)
+            entropy = at_level(entropies, samples.num_steps, config.entropy_level).mean()
+        if samples.old_units is None:
+            surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
+            return PolicyTerms(log_probs, entropy, surrogate.loss, {"log_ratio": surrogate.log_ratio})
+        units = at_level(parts, samples.num_steps, config.logprob_level)
+        advantages = samples.advantages.unsqueeze(-1).expand_as(units.values)
+        surrogate = self._surrogate(units.values, samples.old_units, advantages)
+        terms = {
+            "log_ratio": surrogate.log_ratio.masked_fill(~units.taken, math.nan),
+            "decision_log_ratio": (log_probs - samples.old_log_probs).detach(),
+        }
+        return PolicyTerms(log_probs, entropy, units.of(surrogate.loss), terms)
 
     @staticmethod
     def _weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
@@ -177,7 +239,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         staleness: Staleness | None,
         taken: Tensor,
         terms: Mapping[str, Tensor],
-    ) -> dict[Metric, Tensor]:
+        weights: Tensor | None = None,
+    ) -> dict[Metric, Tensor | OfUnits]:
         """Measures how the update changed the policy on the decisions that were learnt from.
 
         Args:
@@ -186,15 +249,19 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             staleness: of the samples; None if the learner's weights took all.
             taken: as in ``measure``.
             terms: as in ``measure``.
+            weights: [B] weights of the samples in the loss; None for 1.
         """
-        log_ratio = terms["log_ratio"]
+        log_ratio, rows, counts = terms["log_ratio"], taken, None
+        if log_ratio.dim() > 1:
+            kept = ~log_ratio.isnan()
+            counts = kept.sum(1)
+            log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
         unchanged = torch.zeros_like(log_ratio)
-        surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[taken])
-        staleness = None if staleness is None else staleness[taken]
+        surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[rows])
+        staleness = None if staleness is None else staleness[rows]
         policy_loss = self._weighted(surrogate.loss, staleness)
-        observed = {
-            m.LOSS: terms["loss"],
-            m.ENTROPY: terms["entropy"],
+        policy_loss = policy_loss if weights is None else policy_loss * weights[rows]
+        of_units = {
             m.APPROX_KL: approx_kl(log_ratio, unchanged),
             m.APPROX_KL_K1: approx_kl_k1(log_ratio, unchanged),
             m.APPROX_KL_K2: approx_kl_k2(log_ratio, unchanged),
@@ -208,13 +275,17 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             m.POLICY_LOSS: policy_loss,
             m.POLICY_LOSS_ABS: policy_loss.abs(),
         }
+        if self.config.dual_clip is not None:
+            of_units[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
+            of_units[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
+        observed: dict[Metric, Tensor | OfUnits] = {m.LOSS: terms["loss"], m.ENTROPY: terms["entropy"]}
+        observed |= {
+            metric: values if counts is None else OfUnits(values, counts) for metric, values in of_units.items()
+        }
         if staleness is not None:
             observed |= self._describe_correction(surrogate, staleness)
-        if self.config.dual_clip is not None:
-            observed[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
-            observed[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
         if ref_log_probs is not None:
-            log_probs = samples.old_log_probs[taken] + log_ratio
+            log_probs = samples.old_log_probs[taken] + terms.get("decision_log_ratio", terms["log_ratio"])
             observed[m.KL_REF] = reference_kl(log_probs, ref_log_probs[taken])
         return observed
 

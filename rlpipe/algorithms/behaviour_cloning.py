@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
 from rlpipe.config.fields import option
-from rlpipe.functional.cloning import LOSSES
+from rlpipe.functional.cloning import DISTANCES
 from rlpipe.metrics import catalogue as m
 
 __all__ = ["BehaviourCloning"]
+
+
+LIKELIHOOD = "likelihood"
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,10 @@ class BehaviourCloningConfig(AlgorithmConfig):
     """Largest number of passes over the demonstrations; each is an iteration of the run."""
     batch_size: int = option(256, least=1, below=2**31)
     """Demonstrated steps of a gradient step."""
-    loss: str = option("squared", choices=LOSSES)
-    """Distance from the demonstrated action: ``squared``, as for a Gaussian of fixed deviation, or ``absolute``, which
-    clones chunks of actions better."""
+    loss: str = option("squared", choices=(*DISTANCES, LIKELIHOOD))
+    """What is minimised: the distance of the most likely action from the demonstrated one, ``squared``, as for a
+    Gaussian of fixed deviation, or ``absolute``, which clones chunks of actions better; or ``likelihood``, the negative
+    log-probability of the demonstrated action, which for a policy of tokens is the cross-entropy."""
     held_out: float = option(0.1, above=0, below=1)
     """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
     patience: int = option(20, least=1)

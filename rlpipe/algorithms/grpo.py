@@ -20,6 +20,7 @@ from rlpipe.functional.groups import equal_groups, group_advantages, group_devia
 from rlpipe.functional.reference import reference_kl
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory.tree import leaves_of
 
@@ -99,6 +100,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         trajectory = t.numbers()[learnt]
         present = self._present_log_probs(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
+        units = self._units_of(t, policy)
         samples = GRPOSamples(
             t.observations[:-1][learnt], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
             trajectory, t.positions()[learnt],
@@ -106,6 +108,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             None if ref_log_probs is None else ref_log_probs[learnt[valid]],
             None if staleness is None else staleness[learnt[valid]],
             num_steps=None if t.num_steps is None else t.num_steps[learnt],
+            old_units=None if units is None else units[learnt[valid]],
         )  # fmt: skip
         observed |= self._describe_batch(t, present, ref_log_probs)
         observed |= {
@@ -148,19 +151,16 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
-        log_probs, entropy = policy.evaluate_actions(*samples.decisions)
-        surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
-        policy_loss = self._weighted(surrogate.loss, samples.staleness)
-        loss = policy_loss - config.entropy_coef * entropy
+        found = self._policy_terms(policy, samples)
+        log_probs = found.log_probs
+        loss = self._weighted(found.loss, samples.staleness) - config.entropy_coef * found.entropy
         if samples.ref_log_probs is not None:
             loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
-        terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio}
+        terms = {"loss": loss, "entropy": found.entropy, **found.terms}
         terms |= self._stale_terms(log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
-        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
-        for metric in (m.POLICY_LOSS, m.POLICY_LOSS_ABS):  # weighted, as they are minimised
-            observed[metric] = observed[metric] * samples.weights[taken]
-        return observed
+    def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
+        staleness, weights = samples.staleness, samples.weights  # the loss is weighted, as it is minimised
+        return self._describe_update(samples, samples.ref_log_probs, staleness, taken, terms, weights)

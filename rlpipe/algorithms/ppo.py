@@ -18,6 +18,7 @@ from rlpipe.functional.losses import clipped_value_loss
 from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory.tree import joined
 
@@ -127,6 +128,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
             t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
+            old_units=self._units_of(t, policy),
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[valid],
@@ -176,17 +178,16 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     def loss(self, policy: Policy, samples: PPOSamples) -> Loss:
         config = self.config
-        log_probs, entropy = policy.evaluate_actions(*samples.decisions)
+        found = self._policy_terms(policy, samples)
         values = policy.value(samples.observations)
-        surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
-        policy_loss = self._weighted(surrogate.loss, samples.staleness)
-        loss = policy_loss + config.value_coef * value.loss - config.entropy_coef * entropy
-        terms = {"loss": loss, "entropy": entropy, "log_ratio": surrogate.log_ratio, "values": values}
-        terms |= self._stale_terms(log_probs, samples.staleness)
+        policy_loss = self._weighted(found.loss, samples.staleness)
+        loss = policy_loss + config.value_coef * value.loss - config.entropy_coef * found.entropy
+        terms = {"loss": loss, "entropy": found.entropy, "values": values, **found.terms}
+        terms |= self._stale_terms(found.log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor]:
+    def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
         config, values = self.config, terms["values"]
         returns = samples.returns[taken]
         value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LOSSES = ("squared", "absolute")
+DISTANCES = ("squared", "absolute")
 """``squared`` is that of a Gaussian of fixed deviation. ``absolute`` follows the median of what demonstrators do, and
 clones chunks of actions far better (Zhao et al. 2023, arXiv:2304.13705, section V)."""
 

@@ -55,6 +55,7 @@ class CloningLearner(LearnerBase):
         self._demonstrations = count
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
         self._policy.update_normalizer(self._train.observations)
+        self._policy.fit_actions(torch.from_numpy(loaded.actions).to(self._device))
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
         self._finished = False

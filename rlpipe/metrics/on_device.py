@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,18 @@ class MinibatchSizes:
     own: Sequence[int]
     all: Sequence[int]
     last_epoch: int
+
+
+class OfUnits(NamedTuple):
+    """Values of the units of decisions, such as their tokens.
+
+    Attributes:
+        values: [U], in the order of the decisions
+        counts: [S] int64, units of each decision
+    """
+
+    values: Tensor
+    counts: Tensor
 
 
 class DeviceObservations:
@@ -76,14 +89,31 @@ class DeviceObservations:
         if self._learners.first:
             self.add(observed)
 
-    def add_update(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, sizes: MinibatchSizes) -> None:
-        """Adds values of every decision that was learnt from.
+    def add_update(
+        self, observed: Mapping[Metric, Tensor | OfUnits], trajectory: Tensor, sizes: MinibatchSizes
+    ) -> None:
+        """Adds values of every decision that was learnt from, or of every unit of it.
 
         Args:
             observed: [S] values of each metric, in the order of the minibatches
             trajectory: [S] int64, number of the trajectory that each decision belongs to
             sizes: sizes of the minibatches
         """
+        whole = {metric: values for metric, values in observed.items() if isinstance(values, Tensor)}
+        self._add_rows(whole, trajectory, sizes)
+        split = {metric: units for metric, units in observed.items() if not isinstance(units, Tensor)}
+        for counts in {id(units.counts): units.counts for units in split.values()}.values():
+            own = {metric: units.values for metric, units in split.items() if units.counts is counts}
+            self._add_rows(own, trajectory.repeat_interleave(counts), self._unit_sizes(counts, sizes))
+
+    def _unit_sizes(self, counts: Tensor, sizes: MinibatchSizes) -> MinibatchSizes:
+        """Returns the sizes of the minibatches in units, given [S] units of each decision."""
+        own = torch.stack([part.sum() for part in torch.split(counts, list(sizes.own))])
+        return MinibatchSizes(own.tolist(), self._learners.sum(own).tolist(), sizes.last_epoch)
+
+    def _add_rows(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, sizes: MinibatchSizes) -> None:
+        if not observed:
+            return
         _, index = torch.unique(trajectory, return_inverse=True)
         lengths = torch.bincount(index).double()
         epoch, last = sum(sizes.own[len(sizes.own) - sizes.last_epoch :]), sizes.own[-1]

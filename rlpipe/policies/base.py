@@ -165,6 +165,22 @@ class Policy(ABC, nn.Module):
                 chunks; a policy whose ``act`` returns [N] log-probabilities is not asked with it.
         """
 
+    def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Log-probabilities [B, k, A] of the parts of each action, and their entropies, in nats, with gradients.
+
+        Needed for ``algorithm.logprob_level`` other than ``chunk``.
+
+        Raises:
+            ConfigError: the parts of the policy's actions are not independent of each other.
+        """
+        raise ConfigError(
+            f"algorithm.logprob_level is not chunk, but {type(self).__name__} has no evaluate_parts that gives the "
+            "probability of each token: leave algorithm.logprob_level out."
+        )
+
+    def fit_actions(self, actions: Tensor) -> None:
+        """Adapts to demonstrated actions [B, A] before the first weights are learnt; by default it does nothing."""
+
     @abstractmethod
     def value(self, observations: Tensor | Tree) -> Tensor:
         """[B] values of observations, [B, D] or a tree, in the unit of the return, with gradients."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +129,21 @@ class PerceptronPolicy(Policy):
         if num_steps is not None:
             sums = sums * (torch.arange(self._chunk, device=sums.device) < num_steps.unsqueeze(-1))
         return sums.sum(-1)
+
+    @abstractmethod
+    def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [B, entries] of the parts of given actions, and their entropies, in nats."""
+
+    def evaluate_actions(
+        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        log_probs, entropies = self.evaluate_entries(observations, actions)
+        return self.total(log_probs, num_steps), self.total(entropies, num_steps)
+
+    def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, entropies = self.evaluate_entries(observations, actions)
+        shape = (len(log_probs), self._chunk, -1)
+        return log_probs.view(shape), entropies.reshape(shape)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)

@@ -57,18 +57,20 @@ class MLPPolicy(PerceptronPolicy):
         actions = output if noise is None else output + self.log_std.exp() * noise
         return actions, self.by_action(gaussian_log_prob(output, self.log_std, actions))
 
+    def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.actor_outputs(observations)
+        if self.log_std is None:
+            return self._discrete(output, actions.view(len(actions), -1))
+        entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
+        return gaussian_log_prob(output, self.log_std, actions), entropy.expand(len(output), -1)
+
     def evaluate_actions(
         self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        output = self.actor_outputs(observations)
-        if self.log_std is None:
-            log_probs, entropy = self._discrete(output, actions.view(len(actions), -1))
-            return self.total(log_probs, num_steps), self.total(entropy, num_steps)
-        log_prob = self.total(gaussian_log_prob(output, self.log_std, actions), num_steps)
-        entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
-        if num_steps is None:
-            return log_prob, entropy.sum().expand(len(output))
-        return log_prob, self.total(entropy.expand(len(output), -1), num_steps)
+        log_prob, entropy = super().evaluate_actions(observations, actions, num_steps)
+        if self.log_std is not None and num_steps is None:  # the same for all rows, so summed once
+            entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(log_prob))
+        return log_prob, entropy
 
     def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """[B, M] log-probabilities of the parts of discrete actions [B, M], and their entropies [B, M]."""

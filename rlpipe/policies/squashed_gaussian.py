@@ -94,10 +94,8 @@ class SquashedGaussianPolicy(PerceptronPolicy):
         log_probs = self.by_action(self._log_prob(mean, log_std, unsquashed))
         return self._squashed(unsquashed), log_probs, self._squashed(mean)
 
-    def evaluate_actions(
-        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         squashed = ((actions - self.middle) / self.half_range).clamp(-_EDGE, _EDGE)
-        log_prob = self.total(self._log_prob(mean, log_std, squashed.atanh()), num_steps)
-        return log_prob, -log_prob  # the entropy has no closed form; the taken action estimates it
+        log_probs = self._log_prob(mean, log_std, squashed.atanh())
+        return log_probs, -log_probs  # the entropy has no closed form; the taken action estimates it

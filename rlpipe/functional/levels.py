@@ -1,0 +1,53 @@
+"""What one probability ratio belongs to: a token, an action, or a whole decision (RLinf's ``logprob_type``).
+
+A decision of a chunked policy has k actions of A parts (numbers, or tokens that stand for them). B decisions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LEVELS = ("token", "action", "chunk")
+
+
+class Units(NamedTuple):
+    """Values of decisions, cut into the units of a level.
+
+    Attributes:
+        values: [B, G]; 0 for what was never taken.
+        taken: [B, G] bool, units that were taken.
+    """
+
+    values: Tensor
+    taken: Tensor
+
+    def mean(self) -> Tensor:
+        """[B] means over the units that were taken."""
+        return self.of(self.values)
+
+    def of(self, values: Tensor) -> Tensor:
+        """[B] means of other values [B, G] over the units that were taken."""
+        return (values * self.taken).sum(-1) / self.taken.sum(-1).clamp(min=1)
+
+
+def at_level(parts: Tensor, num_steps: Tensor | None, level: str) -> Units:
+    """Sums the parts of each unit: none at ``token``, those of an action at ``action``, all taken ones at ``chunk``.
+
+    Args:
+        parts: [B, k, A] log-probabilities or entropies.
+        num_steps: [B] number of actions that were taken; None for all.
+        level: one of ``LEVELS``.
+    """
+    count, size, width = parts.shape
+    taken = torch.ones(count, size, dtype=torch.bool, device=parts.device)
+    if num_steps is not None:
+        taken = torch.arange(size, device=parts.device) < num_steps.unsqueeze(-1)
+    kept = parts * taken.unsqueeze(-1)
+    if level == "token":
+        return Units(kept.flatten(1), taken.unsqueeze(-1).expand(-1, -1, width).flatten(1))
+    if level == "action":
+        return Units(kept.sum(-1), taken)
+    return Units(kept.sum((-1, -2)).unsqueeze(-1), taken.any(-1, keepdim=True))

@@ -1,0 +1,97 @@
+"""Actions as tokens: each number of an action falls into one of equal bins, and the policy is a distribution over them.
+
+Bins lie between quantiles of the demonstrated actions, as in OpenVLA (Kim et al. 2024, arXiv:2406.09246, section 3.2),
+or between the simulator's bounds. All tokens of a decision are decoded in parallel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlpipe.config.fields import option
+from rlpipe.errors import ConfigError
+from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
+from rlpipe.trajectory import Float32, SpaceSpec, Tree
+
+__all__ = ["TokenPolicy"]
+
+
+@dataclass(frozen=True)
+class TokenConfig(PerceptronConfig):
+    """Options of the perceptrons and of the tokens."""
+
+    activation: str = "relu"
+    bins: int = option(256, least=2, below=2**16)
+    """Number of tokens for each number of an action."""
+    slot_width: int = option(32, least=1, unit="units")
+    """Numbers that the perceptron gives for each token; one layer, the same for all, turns them into probabilities."""
+    quantile: float = option(0.01, least=0, below=0.5)
+    """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
+
+
+class TokenPolicy(PerceptronPolicy):
+    """Independent categorical distributions over the tokens of a decision."""
+
+    Config = TokenConfig
+    lowest: Tensor
+    width: Tensor
+
+    def __init__(self, config: TokenConfig, spec: SpaceSpec) -> None:
+        """Draws the first weights from torch's global generator.
+
+        Raises:
+            ConfigError: the actions are discrete, or have no finite bounds.
+        """
+        low, high = spec.action_low, spec.action_high
+        if low is None or high is None or not np.isfinite(high - low).all():
+            raise ConfigError("policy.name is tokens, which needs continuous actions with finite bounds.")
+        super().__init__(config, spec, spec.action_dim * config.slot_width)
+        self._quantile, self._bins, self._slots = config.quantile, config.bins, config.slot_width
+        self.head = Head(config.slot_width, config.bins)
+        nn.init.orthogonal_(self.head.weight, 0.01)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("lowest", torch.tensor(low))  # of the lowest bin
+        self.register_buffer("width", torch.tensor(high - low) / config.bins)  # of a bin
+
+    def fit_actions(self, actions: Tensor) -> None:
+        """Places the bins between quantiles of demonstrated actions [B, A]."""
+        low, high = (torch.quantile(actions, share, dim=0) for share in (self._quantile, 1.0 - self._quantile))
+        chunk = len(self.lowest) // len(low)
+        self.lowest.copy_(low.repeat(chunk))
+        self.width.copy_(((high - low) / self._bins).clamp(min=1e-6).repeat(chunk))
+
+    def _log_probs(self, observations: Tensor | Tree) -> Tensor:
+        """[B, k * A, bins] log-probabilities of every token."""
+        slots = self.actor_outputs(observations)
+        every: Tensor = self.head(slots.view(len(slots), -1, self._slots)).log_softmax(-1)
+        return every
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        return generator.random((steps, self.spec.action_dim), dtype=np.float32)
+
+    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        every = self._log_probs(observations)
+        if noise is None:
+            tokens = every.argmax(-1)
+        else:  # the first token at which the probabilities add up to more than the noise
+            tokens = (every.exp().cumsum(-1) <= noise.unsqueeze(-1)).sum(-1).clamp(max=self._bins - 1)
+        taken = every.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        return self.lowest + (tokens + 0.5) * self.width, self.by_action(taken)
+
+    def tokens(self, actions: Tensor) -> Tensor:
+        """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""
+        return ((actions - self.lowest) / self.width).floor().long().clamp(0, self._bins - 1)
+
+    def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
+        every = self._log_probs(observations)
+        entropy = -(every.exp() * every).sum(-1)
+        return every.gather(-1, self.tokens(actions).unsqueeze(-1)).squeeze(-1), entropy
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(super().actor_parameters(), self.head.parameters())

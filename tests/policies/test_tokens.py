@@ -1,0 +1,97 @@
+"""Actions as tokens: bins, sampling, levels, cloning and learning from reward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import rlpipe
+from rlpipe.errors import ConfigError
+from rlpipe.policies.tokens import TokenConfig, TokenPolicy
+from rlpipe.trajectory import SpaceSpec
+from tests.helpers.runs import lines, scripted, without_timings
+
+BOUND = np.array([1.0, 2.0], dtype=np.float32)
+SPEC = SpaceSpec(3, 2, None, -BOUND, BOUND)
+
+
+def made(chunk=1, bins=4, **options):
+    torch.manual_seed(0)
+    config = TokenConfig("tokens", hidden_sizes=[8], bins=bins, slot_width=4, chunk_size=chunk, **options)
+    return TokenPolicy(config, SPEC.chunked(chunk))
+
+
+def test_a_token_stands_for_the_middle_of_its_bin():
+    policy = made()
+    actions = torch.tensor([[-0.75, -1.5], [0.25, 0.5], [0.75, 1.5]])
+    assert policy.tokens(actions).tolist() == [[0, 0], [2, 2], [3, 3]]
+    assert (policy.lowest + (policy.tokens(actions) + 0.5) * policy.width).tolist() == actions.tolist()
+
+
+def test_numbers_beyond_the_bins_fall_into_the_outermost():
+    assert made().tokens(torch.tensor([[-9.0, 9.0]])).tolist() == [[0, 3]]
+
+
+def test_bins_lie_between_quantiles_of_what_was_demonstrated():
+    policy = made(chunk=2, quantile=0.25)
+    policy.fit_actions(torch.tensor([[0.0, 0.0], [1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]))
+    assert policy.lowest.tolist() == [1, 10, 1, 10]
+    assert policy.width.tolist() == [0.5, 5, 0.5, 5]
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_sampled_actions_have_the_probability_they_are_said_to_have(chunk):
+    policy = made(chunk)
+    observations = torch.randn(5, 3)
+    noise = torch.from_numpy(policy.noise(np.random.default_rng(0), 5))
+    actions, log_probs = policy.act(observations, noise)
+    assert log_probs.shape == ((5,) if chunk == 1 else (5, chunk))
+    steps = () if chunk == 1 else (torch.full((5,), chunk),)
+    again, entropy = policy.evaluate_actions(observations, actions, *steps)
+    assert torch.allclose(again, log_probs if chunk == 1 else log_probs.sum(-1), atol=1e-6)
+    assert (entropy <= 2 * chunk * np.log(4) + 1e-5).all()
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely():
+    policy = made(bins=3)
+    with torch.no_grad():
+        policy.head.bias.copy_(torch.tensor([0.7, 0.2, 0.1]).log())
+    noise = torch.from_numpy(policy.noise(np.random.default_rng(0), 20_000))
+    actions, _ = policy.act(torch.zeros(20_000, 3), noise)
+    shares = torch.bincount(policy.tokens(actions).flatten(), minlength=3) / 40_000
+    expected = policy._log_probs(torch.zeros(1, 3)).exp()[0].mean(0)
+    assert torch.allclose(shares, expected, atol=0.01)
+
+
+def test_tokens_need_bounds():
+    with pytest.raises(ConfigError, match="policy.name is tokens, which needs continuous actions"):
+        TokenPolicy(TokenConfig("tokens"), SpaceSpec(3, 1, 2))
+
+
+@pytest.mark.parametrize("level", ["token", "action", "chunk"])
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
+    algorithm = {"name": name, "update_epochs": 4, "num_minibatches": 4, "logprob_level": level, "entropy_level": level}
+    if name == "grpo":
+        algorithm["group_size"] = 2
+    policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": 2}
+    env = {"train": {"name": "scripted", "total_num_envs": 8, "match_actions": True}}
+    options = ("learner.lr=0.02", "rollout.horizon=16", "runner.total_timesteps=8192")
+    run = rlpipe.train(scripted(tmp_path, *options, algorithm=algorithm, policy=policy, env=env), local=True).directory
+    rows = without_timings(run)
+    assert rows[0]["env/return"] < 7  # of 10; chance is 5
+    if name == "ppo":
+        assert rows[-1]["env/return"] > 9
+    assert rows[0]["train/actor/clip_fraction"] <= 1
+    assert rows[0]["train/actor/ratio_min"] <= 1 <= rows[0]["train/actor/ratio_max"]
+
+
+def test_in_the_first_minibatch_every_ratio_is_one_at_every_level(tmp_path):
+    policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": 3}
+    for level in ("token", "action", "chunk"):
+        algorithm = {"name": "ppo", "update_epochs": 1, "num_minibatches": 1, "logprob_level": level}
+        config = scripted(tmp_path / level, "runner.total_timesteps=64", algorithm=algorithm, policy=policy)
+        metrics = lines(rlpipe.train(config, local=True).directory, "metrics.jsonl")[0]["metrics"]
+        assert metrics["train/actor/ratio_max"] == pytest.approx(1, abs=1e-5)
+        assert metrics["train/actor/clip_fraction"] == 0
