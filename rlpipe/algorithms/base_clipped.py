@@ -37,8 +37,8 @@ class ClippedConfig(OnPolicyConfig):
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
     logprob_level: str = option("chunk", choices=LEVELS)
-    """What one probability ratio belongs to, and is clipped for: a ``token`` (one number of an action, if the policy has
-    no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). The losses within a
+    """What one probability ratio belongs to, and is clipped for: a ``token`` (one number of an action, if the policy
+    has no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). The losses within a
     decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
     entropy_level: str = option("chunk", choices=LEVELS)
     """What the entropy belongs to: the mean over tokens or over actions, or the sum over the whole decision (RLinf's

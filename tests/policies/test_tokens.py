@@ -65,7 +65,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
 
 
 def test_tokens_need_bounds():
-    with pytest.raises(ConfigError, match="policy.name is tokens, which needs continuous actions"):
+    with pytest.raises(ConfigError, match=r"policy.name is tokens, which needs continuous actions"):
         TokenPolicy(TokenConfig("tokens"), SpaceSpec(3, 1, 2))
 
 
