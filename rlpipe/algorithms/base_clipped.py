@@ -118,15 +118,10 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             dual_clip=config.dual_clip,
         )
 
-    @property
-    def _splits(self) -> bool:
-        """True if a decision has several ratios."""
-        return self.config.logprob_level != "chunk"
-
     def _units_of(self, trajectories: Trajectories, policy: Policy) -> Tensor | None:
         """[B, G] log-probabilities of the units of the valid decisions; None if each decision is one."""
         t = trajectories
-        if not self._splits:
+        if self.config.logprob_level == "chunk":
             return None
         parts, _ = policy.evaluate_parts(t.observations[:-1][t.valid], t.actions[t.valid])
         return at_level(parts, t.valid_steps, self.config.logprob_level).values

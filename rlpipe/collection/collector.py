@@ -185,7 +185,7 @@ class Collector:
         self._tracker.steps = first_step + self._horizon * chunks.execute  # idle or not, so that all count alike
         batch = fragment.batch(self._observations, policy_version)
         episodes, self._ended = self._ended, []
-        window = self._describe(episodes, batch)
+        window = self._describe(episodes, batch, chunks)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)
         for metric, values in self._observed:
@@ -217,24 +217,27 @@ class Collector:
             log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)
         return outcome.step, log_probs, outcome.num_steps
 
-    def _describe(self, episodes: list[Episode], batch: TrajectoryBatch) -> MetricWindow:
+    def _describe(self, episodes: list[Episode], batch: TrajectoryBatch, chunks: Chunks) -> MetricWindow:
         """Returns the window of a fragment, without timings and without metrics of the simulator.
 
         Args:
             episodes: episodes that ended in the fragment
             batch: the fragment
+            chunks: how decisions became environment steps
         """
+        width = self._simulator.spec.action_dim  # tokens of an action
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
         decided = int(np.count_nonzero(batch.valid))
         taken = decided if batch.num_steps is None else int(batch.num_steps.sum())
-        for metric, count in (
-            (m.NUM_DECISIONS, decided), (m.ACTION_TOKENS_TOTAL, decided), (m.TIMESTEPS, taken),
-            (m.TOTAL_TIMESTEPS, taken),
-        ):  # fmt: skip
-            window.observe(metric, count)
+        window.observe(m.NUM_DECISIONS, decided)
+        window.observe(m.ACTION_TOKENS_TOTAL, taken * width if chunks.in_tokens else decided)
+        window.observe(m.TIMESTEPS, taken)
+        window.observe(m.TOTAL_TIMESTEPS, taken)
+        if chunks.in_tokens and episodes:
+            window.observe(m.ACTION_TOKENS_PER_EPISODE, [episode.length * width for episode in episodes])
         if batch.num_steps is not None:
             window.observe(m.CHUNK_LEN, batch.num_steps[batch.valid])
         window.observe(m.VALID_FRACTION, batch.valid)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.plugins import resolve
 from rlpipe.trajectory import Observations
 
 
@@ -23,17 +24,20 @@ class Chunks:
         size: actions of a decision, k.
         execute: how many of them are taken before the policy decides anew.
         discount: weight, in the reward of a decision, of a reward one step later.
+        in_tokens: True if each number of an action is a token.
     """
 
     size: int = 1
     execute: int = 1
     discount: float = 1.0
+    in_tokens: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Chunks:
         """Returns the chunks of a configuration."""
         policy = config.policy
-        return cls(policy.chunk_size, policy.steps_per_decision, config.algorithm.discount)
+        in_tokens: bool = resolve("policies", policy.name, "policy.name").in_tokens
+        return cls(policy.chunk_size, policy.steps_per_decision, config.algorithm.discount, in_tokens)
 
     def check(self, simulator: Simulator, key: str) -> None:
         """Checks that a simulator can take chunks, if there are any.

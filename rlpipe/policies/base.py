@@ -108,6 +108,8 @@ class Policy(ABC, nn.Module):
     Config: ClassVar[type[Any]] = PolicyConfig
     bounded: ClassVar[bool] = False
     """True if sampled actions stay within the simulator's bounds and carry gradients."""
+    in_tokens: ClassVar[bool] = False
+    """True if each number of an action is a token, drawn from a categorical distribution."""
 
     def __init_subclass__(cls) -> None:
         """Accepts the old name of a hook."""

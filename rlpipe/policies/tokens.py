@@ -39,6 +39,7 @@ class TokenPolicy(PerceptronPolicy):
     """Independent categorical distributions over the tokens of a decision."""
 
     Config = TokenConfig
+    in_tokens = True
     lowest: Tensor
     width: Tensor
 
