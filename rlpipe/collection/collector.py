@@ -225,7 +225,7 @@ class Collector:
             batch: the fragment
             chunks: how decisions became environment steps
         """
-        width = self._simulator.spec.action_dim  # tokens of an action
+        tokens = chunks.size * self._simulator.spec.action_dim  # of a decision
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
         if episodes:
@@ -233,11 +233,12 @@ class Collector:
         decided = int(np.count_nonzero(batch.valid))
         taken = decided if batch.num_steps is None else int(batch.num_steps.sum())
         window.observe(m.NUM_DECISIONS, decided)
-        window.observe(m.ACTION_TOKENS_TOTAL, taken * width if chunks.in_tokens else decided)
+        window.observe(m.ACTION_TOKENS_TOTAL, decided * tokens if chunks.in_tokens else decided)
         window.observe(m.TIMESTEPS, taken)
         window.observe(m.TOTAL_TIMESTEPS, taken)
         if chunks.in_tokens and episodes:
-            window.observe(m.ACTION_TOKENS_PER_EPISODE, [episode.length * width for episode in episodes])
+            decisions = [-(-episode.length // chunks.execute) for episode in episodes]
+            window.observe(m.ACTION_TOKENS_PER_EPISODE, [tokens * count for count in decisions])
         if batch.num_steps is not None:
             window.observe(m.CHUNK_LEN, batch.num_steps[batch.valid])
         window.observe(m.VALID_FRACTION, batch.valid)

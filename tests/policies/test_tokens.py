@@ -97,11 +97,11 @@ def test_in_the_first_minibatch_every_ratio_is_one_at_every_level(tmp_path):
         assert metrics["train/actor/clip_fraction"] == 0
 
 
-def test_tokens_are_counted_as_far_as_they_were_acted_on(tmp_path):
+def test_all_tokens_of_each_decision_are_counted(tmp_path):
     script = [[{"length": 3, "end": "terminated", "success_at": [3], "reward": 1.0}]]
     policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": 2}
     env = {"train": {"name": "scripted", "total_num_envs": 2, "script": script}}
     run = rlpipe.train(scripted(tmp_path, "rollout.horizon=8", policy=policy, env=env), local=True).directory
     metrics = lines(run, "metrics.jsonl")[0]["metrics"]
-    assert metrics["rollout/action_tokens_total"] == 24  # 16 decisions of 1.5 steps of one number
-    assert metrics["rollout/action_tokens_per_episode_mean"] == 3
+    assert metrics["rollout/action_tokens_total"] == 32  # 16 decisions of two numbers
+    assert metrics["rollout/action_tokens_per_episode_mean"] == 4  # two decisions
