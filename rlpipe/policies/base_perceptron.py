@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rlpipe.config.fields import check_not_empty, option
 from rlpipe.functional.perceptron import perceptron as perceptron_outputs
@@ -21,6 +22,7 @@ from rlpipe.policies.encoders.base import check_encoders
 from rlpipe.trajectory import SpaceSpec, Tree
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
+_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": functional.silu}
 
 
 @dataclass(frozen=True)
@@ -57,32 +59,41 @@ class Head(nn.Linear):
 class Perceptron(nn.Sequential):
     """Linear layers with an activation between, computed at once where that is faster."""
 
+    def __init__(self, layers: Sequence[nn.Linear], activation: str) -> None:
+        """Puts an activation, by its name in ``ACTIVATIONS``, between linear layers."""
+        between = [[layer, ACTIVATIONS[activation]()] for layer in layers[:-1]]
+        super().__init__(*itertools.chain.from_iterable(between), layers[-1])
+        self._linear, self._activation = tuple(layers), activation
+
     def forward(self, x: Tensor) -> Tensor:
-        layers = [layer for layer in self if isinstance(layer, nn.Linear)]
-        activation = "" if len(layers) == 1 else type(self[1]).__name__.lower()
-        weights = [layer.weight for layer in layers]
-        if suits(x, weights, activation):
-            return perceptron_outputs(x, weights, [layer.bias for layer in layers], activation)
-        outputs: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
-        return outputs
+        weights = [layer.weight for layer in self._linear]
+        if suits(x, weights, self._activation):
+            return perceptron_outputs(x, weights, [layer.bias for layer in self._linear], self._activation)
+        if torch.is_autocast_enabled(x.device.type):
+            outputs: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            return outputs
+        activate = _FUNCTIONS[self._activation]
+        for layer, weight in zip(self._linear[:-1], weights[:-1], strict=True):
+            x = activate(functional.linear(x, weight, layer.bias))  # a call of a module takes as long as a small layer
+        return functional.linear(x, weights[-1], self._linear[-1].bias)
 
 
-def perceptron(sizes: Sequence[int], activation: type[nn.Module], last_gain: float) -> Perceptron:
+def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perceptron:
     """Linear layers with orthogonal weights, as in Andrychowicz et al. 2021 (arXiv:2006.05990).
 
     Args:
         sizes: widths, from the inputs to the outputs.
-        activation: between the layers.
+        activation: between the layers, by its name in ``ACTIVATIONS``.
         last_gain: scale of the last layer's weights.
     """
-    layers: list[nn.Module] = []
+    layers: list[nn.Linear] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         last = index == len(sizes) - 2
         layer = (Head if last else nn.Linear)(fan_in, fan_out)
         nn.init.orthogonal_(layer.weight, last_gain if last else math.sqrt(2))
         nn.init.zeros_(layer.bias)
-        layers += [layer] if last else [layer, activation()]
-    return Perceptron(*layers)
+        layers.append(layer)
+    return Perceptron(layers, activation)
 
 
 class PerceptronPolicy(Policy):
@@ -102,11 +113,10 @@ class PerceptronPolicy(Policy):
         self.spec = spec
         self._chunk = config.chunk_size
         self._encoders, self._critic_sees = config.encoders, config.critic_observations
-        activation = ACTIVATIONS[config.activation]
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
-        self.actor = perceptron([self.actor_features.width, *config.hidden_sizes, outputs], activation, 0.01)
+        self.actor = perceptron([self.actor_features.width, *config.hidden_sizes, outputs], config.activation, 0.01)
         self.critic_features = self.make_critic_features(spec)
-        self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], activation, 1.0)
+        self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], config.activation, 1.0)
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None
 
     def make_critic_features(self, spec: SpaceSpec) -> Features:

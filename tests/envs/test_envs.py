@@ -314,6 +314,17 @@ class TestManiSkill:
         with pytest.raises(ConfigError, match=r"python -m mani_skill\.utils\.download_asset PickSingleYCB-v1"):
             ManiSkill.make(ManiSkillConfig("maniskill", id="PickSingleYCB-v1"), 1, seeds)
 
+    @pytest.mark.skipif(torch.accelerator.is_available(), reason="with an accelerator, torch seeds it as ever")
+    def test_seeding_the_cpu_alone_gives_the_random_numbers_of_torch(self):
+        from rlpipe.envs.maniskill import quicken_seeding
+
+        quicken_seeding()
+        drawn = []
+        for seeding in (torch.manual_seed, torch.manual_seed.__wrapped__):
+            seeding(np.int64(2**31 + 5))
+            drawn.append(torch.rand(3).tolist())
+        assert drawn[0] == drawn[1]
+
     def test_equal_seeds_begin_equal_episodes(self):
         from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
 
