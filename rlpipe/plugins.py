@@ -51,7 +51,7 @@ def _modules(kind: str) -> dict[str, str]:
         found.name: f"{package}.{found.name}"
         for package, folder in folders.items()
         for found in pkgutil.iter_modules([str(folder)])
-        if not found.name.startswith("base")
+        if not found.ispkg and not found.name.startswith("base")
     }
 
 

@@ -231,7 +231,8 @@ class Samples:
     def select(self, index: Tensor | slice) -> Self:
         """Returns the decisions at an index."""
         columns = {one.name: getattr(self, one.name) for one in fields(self)}
-        return type(self)(**{name: None if column is None else column[index] for name, column in columns.items()})
+        chosen: dict[str, Any] = {name: None if each is None else each[index] for name, each in columns.items()}
+        return type(self)(**chosen)
 
     def __len__(self) -> int:
         return len(self.observations)

@@ -42,7 +42,7 @@ class _Fragment:
     ) -> NDArray[np.int64]:
         """Stores the outcome of step t; returns the environments whose episode it ended."""
         self._log_probs[t] = log_probs
-        if self._num_steps is not None:
+        if self._num_steps is not None and num_steps is not None:
             self._num_steps[t] = num_steps
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         self._valid[t] = step.valid

@@ -55,5 +55,5 @@ def n_step(
         weights[: length - k] *= np.where(alive[: length - k], each[k:], 1.0)
         reach += alive
     if np.ndim(discount) == 0:
-        weights = discount ** (reach + 1.0)
+        weights = np.asarray(discount ** (reach + 1.0), dtype=np.float64)
     return NStep(returns.astype(np.float32), weights.astype(np.float32), np.arange(length)[:, None] + reach)

@@ -53,8 +53,9 @@ class Features(nn.Module):
                     f"{owner} names the observation {name!r}, which there is not{nearest(name, leaves)} There are "
                     f"{', '.join(leaves)}."
                 )
-        self.encoders = nn.ModuleList([make_encoder(leaves[name], name, encoders) for name in self._names])
-        self.width = sum(encoder.width for encoder in self.encoders)
+        made = [make_encoder(leaves[name], name, encoders) for name in self._names]
+        self.encoders = nn.ModuleList(made)
+        self.width = sum(encoder.width for encoder in made)
 
     def forward(self, observations: Tensor | Tree) -> Tensor:
         """[B, width] of [B, D] observations or a tree with leaves [B, ...]."""

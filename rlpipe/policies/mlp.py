@@ -52,7 +52,7 @@ class MLPPolicy(PerceptronPolicy):
         output = self.actor_outputs(observations)
         if self.log_std is None:
             preferred = output if noise is None else output + noise  # Gumbel noise makes argmax a sample
-            chosen = torch.stack([part.argmax(-1) for part in preferred.split(self._choices, -1)], -1)
+            chosen = torch.stack([part.argmax(-1) for part in torch.split(preferred, self._choices, -1)], -1)
             return chosen.view(-1, *self.spec.action_shape), self.by_action(self._discrete(output, chosen)[0])
         actions = output if noise is None else output + self.log_std.exp() * noise
         return actions, self.by_action(gaussian_log_prob(output, self.log_std, actions))
@@ -75,7 +75,7 @@ class MLPPolicy(PerceptronPolicy):
     def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """[B, M] log-probabilities of the parts of discrete actions [B, M], and their entropies [B, M]."""
         log_probs, entropies = [], []
-        for part, chosen in zip(logits.split(self._choices, -1), actions.split(1, -1), strict=True):
+        for part, chosen in zip(torch.split(logits, self._choices, -1), torch.split(actions, 1, -1), strict=True):
             every = part.log_softmax(-1)
             log_probs.append(every.gather(-1, chosen))
             entropies.append(-(every.exp() * every).sum(-1, keepdim=True))

@@ -14,8 +14,9 @@ from rlpipe.trajectory.tree import Tree
 
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
-Observations: TypeAlias = Float32 | Tree
-"""One float32 array [..., D], or a tree of arrays [..., *shape]."""
+Observations: TypeAlias = Any
+"""One float32 array [..., D], or a ``Tree`` of arrays [..., *shape]. Both are indexed and assigned alike, which a union
+of the two types does not say."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class SpaceSpec:
     @classmethod
     def of_tree(cls, leaves: Mapping[str, LeafSpec], action_dim: int, *actions: Any) -> SpaceSpec:
         """Spaces whose observations are a tree; the other arguments are those of the class."""
-        return cls(sum(leaf.size for leaf in leaves.values()), action_dim, *actions, leaves=leaves)
+        return replace(cls(sum(leaf.size for leaf in leaves.values()), action_dim, *actions), leaves=leaves)
 
     @property
     def num_combinations(self) -> int | None:

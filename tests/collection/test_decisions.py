@@ -97,7 +97,7 @@ def test_two_workers_have_the_numbers_of_one(tmp_path):
 
 @pytest.mark.parametrize("make", [scripted, sac])
 def test_a_task_is_learnt_in_chunks(make, tmp_path):
-    options = ["policy.chunk_size=2", "runner.total_timesteps=8192", "learner.lr=0.01", "algorithm.discount=0.5"]
+    options = ["policy.chunk_size=2", "runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.discount=0.5"]
     options += ["algorithm.replay_capacity=8192"] if make is sac else ["algorithm.update_epochs=8"]
     run = rlpipe.train(make(tmp_path, *options), local=True).directory
     returns = [row["env/return"] for row in without_timings(run)]

@@ -24,9 +24,9 @@ class Unnumbered(Scripted):
         ]
         return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
 
-    def step(self, actions):
+    def step(self, actions, active=None):
         self.taken += 1
-        return super().step(actions)
+        return super().step(actions, active)
 
 
 class RaceEnv(ScriptedEnv):

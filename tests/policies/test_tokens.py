@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
 import torch
@@ -74,15 +76,16 @@ def test_tokens_need_bounds():
 def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
     algorithm = {"name": name, "update_epochs": 4, "num_minibatches": 4, "logprob_level": level, "entropy_level": level}
     if name == "grpo":
-        algorithm["group_size"] = 2
+        algorithm["group_size"] = 4
     policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": 2}
-    env = {"train": {"name": "scripted", "total_num_envs": 8, "match_actions": True}}
-    options = ("learner.lr=0.02", "rollout.horizon=16", "runner.total_timesteps=8192")
+    kind = "tests.helpers.simulators:Unnumbered"  # whose slots begin alike
+    env = {"train": {"name": kind, "total_num_envs": 16, "match_actions": True}}
+    options = ("learner.lr=0.005", "rollout.horizon=16", "runner.total_timesteps=16384")
     run = rlpipe.train(scripted(tmp_path, *options, algorithm=algorithm, policy=policy, env=env), local=True).directory
     rows = without_timings(run)
-    assert rows[0]["env/return"] < 7  # of 10; chance is 5
-    if name == "ppo":
-        assert rows[-1]["env/return"] > 9
+    returns = [statistics.mean(row["env/return"] for row in rows[n : n + 4]) for n in range(0, len(rows), 4)]
+    assert returns[0] < 7  # of 10; chance is 5
+    assert max(returns) > returns[0] + 2
     assert rows[0]["train/actor/clip_fraction"] <= 1
     assert rows[0]["train/actor/ratio_min"] <= 1 <= rows[0]["train/actor/ratio_max"]
 
