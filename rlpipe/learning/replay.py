@@ -89,11 +89,9 @@ class ReplayBuffer:
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Stores the decisions of a fragment, in the order of time."""
-        lasted = 1 if batch.num_steps is None else batch.num_steps
+        discount = self._discount if batch.num_steps is None else self._discount**batch.num_steps
         ended = batch.terminated | batch.truncated
-        ahead = n_step(
-            batch.rewards, ended, batch.valid, discount=np.float64(self._discount) ** lasted, steps=self._steps
-        )
+        ahead = n_step(batch.rewards, ended, batch.valid, discount=discount, steps=self._steps)
         columns = self._columns(batch, ahead, batch.policy_version)
         if self._frames is None:
             successors = batch.successors()[ahead.last, np.arange(batch.rewards.shape[1])]

@@ -111,7 +111,7 @@ class PerceptronPolicy(Policy):
         """
         super().__init__()
         self.spec = spec
-        self._chunk = config.chunk_size
+        self.chunk_size = config.chunk_size
         self._encoders, self._critic_sees = config.encoders, config.critic_observations
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
         self.actor = perceptron([self.actor_features.width, *config.hidden_sizes, outputs], config.activation, 0.01)
@@ -129,7 +129,7 @@ class PerceptronPolicy(Policy):
 
     def by_action(self, entries: Tensor) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, or [B, k] of each action of a chunk."""
-        return entries.sum(-1) if self._chunk == 1 else entries.view(len(entries), self._chunk, -1).sum(-1)
+        return entries.sum(-1) if self.chunk_size == 1 else entries.view(len(entries), self.chunk_size, -1).sum(-1)
 
     def total(self, entries: Tensor, num_steps: Tensor | None) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, over those that were taken."""
@@ -137,7 +137,7 @@ class PerceptronPolicy(Policy):
         if sums.dim() == 1:
             return sums
         if num_steps is not None:
-            sums = sums * (torch.arange(self._chunk, device=sums.device) < num_steps.unsqueeze(-1))
+            sums = sums * (torch.arange(self.chunk_size, device=sums.device) < num_steps.unsqueeze(-1))
         return sums.sum(-1)
 
     @abstractmethod
@@ -152,7 +152,7 @@ class PerceptronPolicy(Policy):
 
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, entropies = self.evaluate_entries(observations, actions)
-        shape = (len(log_probs), self._chunk, -1)
+        shape = (len(log_probs), self.chunk_size, -1)
         return log_probs.view(shape), entropies.reshape(shape)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
@@ -170,7 +170,16 @@ class PerceptronPolicy(Policy):
         return {name: array for name, array in self.weights().items() if not name.startswith(of_critic)}
 
 
-def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+def gaussian_log_densities(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
     """[B, A] log-densities of independent Gaussians, ``-((a - m)^2 / (2 s^2) + ln s + ln(2 pi) / 2)``."""
+    return -_gaussian_terms(mean, log_std, actions)
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
+    """[B] sums of ``gaussian_log_densities``, whose gradients are rounded as those of the sum."""
+    return -_gaussian_terms(mean, log_std, actions).sum(-1)
+
+
+def _gaussian_terms(mean: Tensor, log_std: Tensor, actions: Tensor) -> Tensor:
     scaled = (actions - mean) * (-log_std).exp()
-    return -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))
+    return 0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)

@@ -16,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
-from rlpipe.policies.base_perceptron import PerceptronConfig, PerceptronPolicy, gaussian_log_prob
+from rlpipe.policies.base_perceptron import (
+    PerceptronConfig,
+    PerceptronPolicy,
+    gaussian_log_densities,
+    gaussian_log_prob,
+)
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["MLPPolicy"]
@@ -55,22 +60,25 @@ class MLPPolicy(PerceptronPolicy):
             chosen = torch.stack([part.argmax(-1) for part in torch.split(preferred, self._choices, -1)], -1)
             return chosen.view(-1, *self.spec.action_shape), self.by_action(self._discrete(output, chosen)[0])
         actions = output if noise is None else output + self.log_std.exp() * noise
-        return actions, self.by_action(gaussian_log_prob(output, self.log_std, actions))
+        if self.chunk_size == 1:
+            return actions, gaussian_log_prob(output, self.log_std, actions)
+        return actions, self.by_action(gaussian_log_densities(output, self.log_std, actions))
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         output = self.actor_outputs(observations)
         if self.log_std is None:
             return self._discrete(output, actions.view(len(actions), -1))
         entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
-        return gaussian_log_prob(output, self.log_std, actions), entropy.expand(len(output), -1)
+        return gaussian_log_densities(output, self.log_std, actions), entropy.expand(len(output), -1)
 
     def evaluate_actions(
         self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        log_prob, entropy = super().evaluate_actions(observations, actions, num_steps)
-        if self.log_std is not None and num_steps is None:  # the same for all rows, so summed once
-            entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(log_prob))
-        return log_prob, entropy
+        if self.log_std is None or self.chunk_size > 1:
+            return super().evaluate_actions(observations, actions, num_steps)
+        output = self.actor_outputs(observations)
+        entropy = (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(output))
+        return gaussian_log_prob(output, self.log_std, actions), entropy
 
     def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """[B, M] log-probabilities of the parts of discrete actions [B, M], and their entropies [B, M]."""

@@ -91,8 +91,8 @@ class SquashedGaussianPolicy(PerceptronPolicy):
     def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self._moments(observations)
         unsquashed = mean + log_std.exp() * noise
-        log_probs = self.by_action(self._log_prob(mean, log_std, unsquashed))
-        return self._squashed(unsquashed), log_probs, self._squashed(mean)
+        actions = self._squashed(unsquashed)  # in this order, because gradients are added in the order of computation
+        return actions, self.by_action(self._log_prob(mean, log_std, unsquashed)), self._squashed(mean)
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
