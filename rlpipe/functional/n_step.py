@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ def n_step(
     ended: NDArray[np.bool_],
     valid: NDArray[np.bool_],
     *,
-    discount: float | NDArray[np.float64],
+    discount: float | NDArray[np.floating[Any]],
     steps: int,
 ) -> NStep:
     """Returns over up to n steps, ``sum_{i<k} discount^i r_{t+i}``, and the weight ``discount^k`` of what follows.
