@@ -128,8 +128,9 @@ def test_an_empty_mapping_takes_away_what_the_file_says(tmp_path):
 
 
 def test_observations_that_no_policy_can_use_are_refused_before_ray_is_asked(tmp_path):
-    config = scripted(tmp_path, env={"train": {"name": "gymnasium", "id": "Blackjack-v1", "total_num_envs": 4}})
-    with pytest.raises(ConfigError, match="only Box works"):
+    task = {"name": "gymnasium", "id": "tests.helpers.gym_trees:Words-v0", "total_num_envs": 4}
+    config = scripted(tmp_path, env={"train": task})
+    with pytest.raises(ConfigError, match="has the observation words in Text"):
         rlpipe.train(config, ray_address="nobody:here")
 
 

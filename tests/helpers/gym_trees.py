@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 STEPS = 8
 """Steps of each episode here."""
@@ -109,5 +109,12 @@ class Reach(Timed):
         return self.observation(), -distance, success, self.taken == STEPS, {"is_success": success}
 
 
-for task in (Signs, Sides, Copy, Reach):
+class Words(Timed):
+    """Observes a text, which no policy can use."""
+
+    observation_space = Dict({"words": Text(5)})
+    action_space = Box(-1.0, 1.0, (1,))
+
+
+for task in (Signs, Sides, Copy, Reach, Words):
     gymnasium.register(f"{task.__name__}-v0", task)

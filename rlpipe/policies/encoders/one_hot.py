@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -19,9 +21,9 @@ class OneHot(Encoder):
     def __init__(self, _: EncoderConfig, leaf: LeafSpec) -> None:
         """Places the entries side by side."""
         super().__init__()
-        choices = torch.tensor(leaf.choices)
-        self.width = int(choices.sum())
-        self.register_buffer("first", choices.cumsum(0) - choices, persistent=False)
+        ends = list(itertools.accumulate(leaf.choices or ()))
+        self.width = ends[-1]
+        self.register_buffer("first", torch.tensor([0, *ends[:-1]]), persistent=False)
 
     @classmethod
     def misfit(cls, leaf: LeafSpec) -> str | None:
