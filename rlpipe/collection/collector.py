@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, take
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import SimulatorError
@@ -24,10 +24,10 @@ from rlpipe.trajectory.tree import joined, tensors
 class _Fragment:
     """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
-    def __init__(self, steps: int, envs: int, spec: SpaceSpec, *, chunked: bool) -> None:
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec, chunk_size: int) -> None:
         self._observations = spec.observations(steps + 1, envs)
-        self._actions = spec.actions(steps, envs)
-        self._num_steps: NDArray[np.int64] | None = np.zeros((steps, envs), dtype=np.int64) if chunked else None
+        self._actions = spec.chunked(chunk_size).actions(steps, envs)
+        self._num_steps = np.zeros((steps, envs), dtype=np.int64) if chunk_size > 1 else None
         self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
         self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
         self._finals = [spec.observations(0)]
@@ -37,13 +37,12 @@ class _Fragment:
         """Stores observations and decisions of step t, before the simulator can overwrite them."""
         self._observations[t], self._actions[t] = observations, actions
 
-    def add(
-        self, t: int, step: Step, log_probs: Float32, num_steps: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
+    def add(self, t: int, outcome: Outcome, log_probs: Float32) -> NDArray[np.int64]:
         """Stores the outcome of step t; returns the environments whose episode it ended."""
+        step = outcome.step
         self._log_probs[t] = log_probs
-        if self._num_steps is not None and num_steps is not None:
-            self._num_steps[t] = num_steps
+        if self._num_steps is not None and outcome.num_steps is not None:
+            self._num_steps[t] = outcome.num_steps
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         self._valid[t] = step.valid
         ended = np.flatnonzero(step.terminated | step.truncated)
@@ -151,13 +150,12 @@ class Collector:
         entered = time.perf_counter()
         if first_step is not None:
             self._tracker.steps = first_step
-        simulator, policy, spec = self._simulator, self._policy, self._simulator.spec
+        simulator, policy = self._simulator, self._policy
         if self._whole_episodes:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
-        chunked = chunks.size > 1
-        fragment = _Fragment(self._horizon, simulator.num_envs, spec.chunked(chunks.size), chunked=chunked)
+        fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks.size)
         self._observed = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
@@ -166,19 +164,11 @@ class Collector:
             actions, log_probs = chosen.numpy(), log_prob.numpy()
             fragment.decide(t, self._observations, actions)
             acted = time.perf_counter()
-            if chunked:
-                step, log_probs, num_steps = self._take_chunk(chunks, actions, log_probs, policy_version)
-                ended = fragment.add(t, step, log_probs, num_steps)
-            else:
-                try:
-                    step = simulator.step(actions if spec.num_actions else spec.clip(actions))
-                except Exception as error:
-                    raise SimulatorError.of(error, f"taking step {t + 1} of {self._horizon}") from error
-                ended = fragment.add(t, step, log_probs)
-                self._follow(step, policy_version, log_probs)
+            outcome, log_probs = self._take(t, chunks, actions, log_probs, policy_version)
+            ended = fragment.add(t, outcome, log_probs)
             env_seconds += time.perf_counter() - acted
             acting_seconds += acted - began
-            self._observations = step.observations
+            self._observations = outcome.step.observations
             running[ended] = False
             if self._whole_episodes and not running.any():
                 break
@@ -193,29 +183,24 @@ class Collector:
         window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         return batch, window
 
-    def _follow(self, step: Step, policy_version: int, log_probs: Float32) -> None:
-        """Counts an environment step towards the running episodes, and keeps what the simulator observed."""
-        self._ended += self._tracker.step(step, policy_version, log_probs)
-        self._observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
-
-    def _take_chunk(
-        self, chunks: Chunks, actions: NDArray[Any], log_probs: Float32, policy_version: int
-    ) -> tuple[Step, Float32, NDArray[np.int64]]:
-        """Takes the actions of a chunk; returns the outcome and the [N] log-probabilities of what was taken."""
+    def _take(
+        self, t: int, chunks: Chunks, actions: NDArray[Any], log_probs: Float32, policy_version: int
+    ) -> tuple[Outcome, Float32]:
+        """Takes the actions of decision t; returns its outcome and the [N] log-probabilities of what was taken."""
         by_action = log_probs.ndim == 2
-        nothing = np.zeros(len(log_probs), dtype=np.float32)
 
-        def each(step: Step, number: int) -> None:
-            own = log_probs[:, number] if by_action else log_probs if number == 0 else nothing
-            self._follow(step, policy_version, own)
+        def follow(step: Step, number: int) -> None:
+            own = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
+            self._ended += self._tracker.step(step, policy_version, own)
+            self._observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
 
         steps = self._tracker.steps
-        outcome = take(self._simulator, actions, self._observations, chunks, each)
+        outcome = take(self._simulator, actions, chunks, follow, f"taking step {t + 1} of {self._horizon}")
         self._tracker.steps = steps + chunks.execute  # as in workers whose episodes go on
-        if by_action:
+        if by_action and outcome.num_steps is not None:
             taken = np.arange(chunks.size) < outcome.num_steps[:, None]
             log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)
-        return outcome.step, log_probs, outcome.num_steps
+        return outcome, log_probs
 
     def _describe(self, episodes: list[Episode], batch: TrajectoryBatch, chunks: Chunks) -> MetricWindow:
         """Returns the window of a fragment, without timings and without metrics of the simulator.

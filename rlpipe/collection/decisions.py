@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.plugins import resolve
-from rlpipe.trajectory import Observations
+from rlpipe.trajectory import Bool
 
 
 @dataclass(frozen=True)
@@ -59,62 +59,66 @@ class Chunks:
 SINGLE_ACTIONS = Chunks()
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What follows N decisions.
+class Outcome(NamedTuple):
+    """Outcome of N decisions.
 
     Attributes:
-        step: from the observations before the decisions to those after them; rewards are summed with the discount. It
-            holds no success, failure or terms of rewards: ``each`` has seen those of every environment step.
-        num_steps: [N] int64, environment steps of each decision.
+        step: from the observations before the decisions to those after them; rewards are summed with the discount. Of a
+            chunk it holds no success, failure or terms of rewards: ``each`` has seen those of every environment step.
+        num_steps: [N] int64, environment steps of each decision; None where each is one.
     """
 
     step: Step
-    num_steps: NDArray[np.int64]
+    num_steps: NDArray[np.int64] | None
 
 
 def take(
     simulator: Simulator,
     actions: NDArray[Any],
-    observations: Observations,
     chunks: Chunks,
     each: Callable[[Step, int], None],
+    doing: str = "taking a step",
 ) -> Outcome:
     """Takes the actions of N decisions.
 
     Args:
         simulator: that ``can_wait``, if there are chunks.
         actions: [N, k * A], or [N, k] for a single discrete action.
-        observations: before the decisions.
         chunks: how many actions there are, and how many are taken.
         each: called after each environment step with it and its number in the chunk, from 0.
+        doing: for the error, if the simulator raises.
     Raises:
         SimulatorError: the simulator raised.
     """
-    spec = simulator.spec
-    count = len(actions)
+    spec, count = simulator.spec, len(actions)
     single = actions.reshape(count, chunks.size, *spec.action_shape)
-    observations, successors = observations.copy(), observations.copy()
-    rewards = np.zeros(count, dtype=np.float64)
-    terminated, truncated, active = np.zeros(count, bool), np.zeros(count, bool), np.ones(count, bool)
-    num_steps = np.zeros(count, dtype=np.int64)
-    for number in range(chunks.execute):
+
+    def stepped(number: int, *waiting: Bool) -> Step:
         action = single[:, number]
-        waiting = (active,) if number else ()  # a simulator of single actions need not know of waiting
         try:
             step = simulator.step(action if spec.num_actions else spec.clip(action), *waiting)
         except Exception as error:
-            doing = "taking a step" if chunks.size == 1 else f"taking action {number + 1} of {chunks.size}"
-            raise SimulatorError.of(error, doing) from error
-        valid = step.valid
+            within = "" if chunks.size == 1 else f", action {number + 1} of {chunks.size}"
+            raise SimulatorError.of(error, doing + within) from error
         each(step, number)
+        return step
+
+    step = stepped(0)
+    if chunks.size == 1:
+        return Outcome(step, None)
+    observations, successors = step.observations.copy(), step.successors.copy()
+    rewards, terminated, truncated = step.rewards.copy(), step.terminated.copy(), step.truncated.copy()
+    num_steps = step.valid.astype(np.int64)
+    for number in range(1, chunks.execute):
+        active = step.valid & ~(step.terminated | step.truncated)
+        if not active.any():
+            break
+        step = stepped(number, active)
+        valid = step.valid
         observations[valid], successors[valid] = step.observations[valid], step.successors[valid]
         rewards += np.where(valid, chunks.discount**number * step.rewards, 0.0)
         terminated |= step.terminated
         truncated |= step.truncated
         num_steps += valid
-        active = valid & ~(step.terminated | step.truncated)
-        if not active.any():
-            break
-    step = Step(observations, successors, rewards, terminated, truncated, None, num_steps > 0, {})
-    return Outcome(step, num_steps)
+    whole = Step(observations, successors, rewards, terminated, truncated, None, num_steps > 0, {})
+    return Outcome(whole, num_steps)

@@ -126,6 +126,6 @@ class Evaluator:
 
             while len(window.eval_episodes) < episodes:
                 actions = self._actions(policy, observations)
-                observations = take(simulator, actions, observations, self._chunks, follow).step.observations
+                observations = take(simulator, actions, self._chunks, follow).step.observations
         m.EVAL.observe(window, window.eval_episodes)
         return window
