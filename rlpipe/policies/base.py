@@ -252,6 +252,21 @@ class Policy(ABC, nn.Module):
                 own[name].copy_(torch.tensor(array))
 
 
+def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
+    """Returns the [A] lower and upper bounds of continuous actions.
+
+    Args:
+        spec: spaces of the simulator.
+        name: of the policy that needs them, for the error.
+    Raises:
+        ConfigError: the actions are discrete, or have no finite bounds.
+    """
+    low, high = spec.action_low, spec.action_high
+    if low is None or high is None or not np.isfinite(high - low).all():
+        raise ConfigError(f"policy.name is {name}, which needs continuous actions with finite bounds.")
+    return low, high
+
+
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     """Builds the configured policy for the spaces of a simulator; its first weights depend on ``runner.seed`` alone."""
     torch.manual_seed(config.runner.seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
-from rlpipe.errors import ConfigError
+from rlpipe.policies.base import finite_bounds
 from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
@@ -49,9 +49,7 @@ class TokenPolicy(PerceptronPolicy):
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
-        low, high = spec.action_low, spec.action_high
-        if low is None or high is None or not np.isfinite(high - low).all():
-            raise ConfigError("policy.name is tokens, which needs continuous actions with finite bounds.")
+        low, high = finite_bounds(spec, "tokens")
         super().__init__(config, spec, spec.action_dim * config.slot_width)
         self._quantile, self._bins, self._slots = config.quantile, config.bins, config.slot_width
         self.head = Head(config.slot_width, config.bins)
