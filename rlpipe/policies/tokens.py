@@ -1,7 +1,6 @@
 """Actions as tokens: each number of an action falls into one of equal bins, and the policy is a distribution over them.
 
-Bins lie between quantiles of the demonstrated actions, as in OpenVLA (Kim et al. 2024, arXiv:2406.09246, section 3.2),
-or between the simulator's bounds. All tokens of a decision are decoded in parallel.
+All tokens of a decision are decoded in parallel.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
 from rlpipe.policies.base import finite_bounds
+from rlpipe.policies.base_bins import BinnedActions, drawn
 from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
@@ -35,13 +34,11 @@ class TokenConfig(PerceptronConfig):
     """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
 
 
-class TokenPolicy(PerceptronPolicy):
+class TokenPolicy(BinnedActions, PerceptronPolicy):
     """Independent categorical distributions over the tokens of a decision."""
 
     Config = TokenConfig
     in_tokens = True
-    lowest: Tensor
-    width: Tensor
 
     def __init__(self, config: TokenConfig, spec: SpaceSpec) -> None:
         """Draws the first weights from torch's global generator.
@@ -51,19 +48,11 @@ class TokenPolicy(PerceptronPolicy):
         """
         low, high = finite_bounds(spec, "tokens")
         super().__init__(config, spec, spec.action_dim * config.slot_width)
-        self._quantile, self._bins, self._slots = config.quantile, config.bins, config.slot_width
+        self._slots = config.slot_width
         self.head = Head(config.slot_width, config.bins)
         nn.init.orthogonal_(self.head.weight, 0.01)
         nn.init.zeros_(self.head.bias)
-        self.register_buffer("lowest", torch.tensor(low))  # of the lowest bin
-        self.register_buffer("width", torch.tensor(high - low) / config.bins)  # of a bin
-
-    def fit_actions(self, actions: Tensor) -> None:
-        """Places the bins between quantiles of demonstrated actions [B, A]."""
-        low, high = (torch.quantile(actions, share, dim=0) for share in (self._quantile, 1.0 - self._quantile))
-        chunk = len(self.lowest) // len(low)
-        self.lowest.copy_(low.repeat(chunk))
-        self.width.copy_(((high - low) / self._bins).clamp(min=1e-6).repeat(chunk))
+        self.make_bins(low, high, config.bins, config.quantile)
 
     def _log_probs(self, observations: Tensor | Tree) -> Tensor:
         """[B, k * A, bins] log-probabilities of every token."""
@@ -76,16 +65,9 @@ class TokenPolicy(PerceptronPolicy):
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)
-        if noise is None:
-            tokens = every.argmax(-1)
-        else:  # the first token at which the probabilities add up to more than the noise
-            tokens = (every.exp().cumsum(-1) <= noise.unsqueeze(-1)).sum(-1).clamp(max=self._bins - 1)
+        tokens = drawn(every, noise)
         taken = every.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        return self.lowest + (tokens + 0.5) * self.width, self.by_action(taken)
-
-    def tokens(self, actions: Tensor) -> Tensor:
-        """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""
-        return ((actions - self.lowest) / self.width).floor().long().clamp(0, self._bins - 1)
+        return self.centres(tokens), self.by_action(taken)
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)

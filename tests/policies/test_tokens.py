@@ -28,7 +28,7 @@ def test_a_token_stands_for_the_middle_of_its_bin():
     policy = made()
     actions = torch.tensor([[-0.75, -1.5], [0.25, 0.5], [0.75, 1.5]])
     assert policy.tokens(actions).tolist() == [[0, 0], [2, 2], [3, 3]]
-    assert (policy.lowest + (policy.tokens(actions) + 0.5) * policy.width).tolist() == actions.tolist()
+    assert policy.centres(policy.tokens(actions)).tolist() == actions.tolist()
 
 
 def test_numbers_beyond_the_bins_fall_into_the_outermost():
