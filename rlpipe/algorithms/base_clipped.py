@@ -37,12 +37,12 @@ class ClippedConfig(OnPolicyConfig):
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
     logprob_level: str = option("chunk", choices=LEVELS)
-    """What one probability ratio belongs to, and is clipped for: a ``token`` (one number of an action, if the policy
-    has no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). The losses within a
-    decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
+    """Unit that has a probability ratio of its own and is clipped for itself: a ``token`` (one number of an action, if
+    the policy has no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). Losses
+    within a decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
     entropy_level: str = option("chunk", choices=LEVELS)
-    """What the entropy belongs to: the mean over tokens or over actions, or the sum over the whole decision (RLinf's
-    ``entropy_type``)."""
+    """Unit of the entropy: its mean over tokens (``token``) or actions (``action``), or its sum over the whole decision
+    (``chunk``); RLinf's ``entropy_type``."""
     correct_from_lag: int = option(1, least=1, unit="versions")
     """Lag of the weights that took a decision, from which its ratio refers to the policy before the update, and its
     loss is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy that acted. Without effect
@@ -77,7 +77,7 @@ class Staleness:
 
 
 class PolicyTerms(NamedTuple):
-    """What the policy makes of a minibatch, with gradients but for ``terms``.
+    """Log-probabilities, entropy and surrogate of a minibatch, with gradients but for ``terms``.
 
     Attributes:
         log_probs: [B] of the decisions, in nats.
