@@ -252,6 +252,13 @@ class Policy(ABC, nn.Module):
                 own[name].copy_(torch.tensor(array))
 
 
+def evaluation_arguments(
+    observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None
+) -> tuple[Tensor | Tree, Tensor] | tuple[Tensor | Tree, Tensor, Tensor]:
+    """Arguments of ``Policy.evaluate_actions``, which is asked with ``num_steps`` only where decisions are chunks."""
+    return (observations, actions) if num_steps is None else (observations, actions, num_steps)
+
+
 def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
     """Returns the [A] lower and upper bounds of continuous actions.
 
