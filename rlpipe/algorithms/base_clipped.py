@@ -118,14 +118,6 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             dual_clip=config.dual_clip,
         )
 
-    def _units_of(self, trajectories: Trajectories, policy: Policy) -> Tensor | None:
-        """[B, G] log-probabilities of the units of the valid decisions; None if each decision is one."""
-        t = trajectories
-        if self.config.logprob_level == "chunk":
-            return None
-        parts, _ = policy.evaluate_parts(t.observations[:-1][t.valid], t.actions[t.valid])
-        return at_level(parts, t.valid_steps, self.config.logprob_level).values
-
     def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
         """Computes the surrogate and the entropy of a minibatch, at their levels."""
         config = self.config
@@ -164,10 +156,18 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             return None
         return self._reference.evaluate_actions(*t.decisions)[0]
 
-    def _present_log_probs(self, trajectories: Trajectories, policy: Policy) -> Tensor:
-        """[B] log-probabilities of the valid decisions under the policy before the update, in nats."""
-        t = trajectories
-        return policy.evaluate_actions(*t.decisions)[0]
+    def _evaluate_present(self, trajectories: Trajectories, policy: Policy) -> tuple[Tensor, Tensor | None]:
+        """Evaluates the valid decisions under the policy before the update.
+
+        Returns:
+            [B] log-probabilities in nats, and those [B, G] of the units; None if each decision is one unit.
+        """
+        t, level = trajectories, self.config.logprob_level
+        if level == "chunk":
+            return policy.evaluate_actions(*t.decisions)[0], None
+        parts, _ = policy.evaluate_parts(*t.decisions[:2])
+        whole = at_level(parts, t.valid_steps, "chunk").values.squeeze(-1)
+        return whole, at_level(parts, t.valid_steps, level).values
 
     def _correct_staleness(
         self, trajectories: Trajectories, present: Tensor
@@ -176,7 +176,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_present_log_probs``.
+            present: [B] from ``_evaluate_present``.
         Returns:
             [B] log-probabilities that the ratio refers to; the staleness, None if the learner's weights took all
             decisions; metrics.
@@ -202,7 +202,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_present_log_probs``.
+            present: [B] from ``_evaluate_present``.
             ref_log_probs: [B] of the valid decisions under the reference; None without one.
         """
         t, config = trajectories, self.config
