@@ -170,10 +170,11 @@ class Policy(ABC, nn.Module):
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Log-probabilities [B, k, A] of the parts of each action, and their entropies, in nats, with gradients.
 
-        Needed for ``algorithm.logprob_level`` other than ``chunk``.
+        Those of a part may be given the parts before it, never given a later one. Needed for
+        ``algorithm.logprob_level`` other than ``chunk``.
 
         Raises:
-            ConfigError: the parts of the policy's actions are not independent of each other.
+            ConfigError: the policy gives the probability of a whole decision only.
         """
         raise ConfigError(
             f"algorithm.logprob_level is not chunk, but {type(self).__name__} has no evaluate_parts that gives the "

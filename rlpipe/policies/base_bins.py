@@ -62,3 +62,8 @@ def drawn(log_probs: Tensor, noise: Tensor | None) -> Tensor:
     if noise is None:
         return log_probs.argmax(-1)
     return (log_probs.exp().cumsum(-1) <= noise.unsqueeze(-1)).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+
+
+def taken_of(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    """[...] log-probabilities of tokens [...] among those of every token, [..., bins]."""
+    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
