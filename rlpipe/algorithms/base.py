@@ -19,7 +19,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.plugins import accept_old_names
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Policy, evaluation_arguments
 from rlpipe.trajectory import Tree
 
 
@@ -188,8 +188,7 @@ class Trajectories:
     @property
     def decisions(self) -> tuple[Any, ...]:
         """Arguments of ``Policy.evaluate_actions`` for the valid decisions."""
-        steps = self.valid_steps
-        return (self.observations[:-1][self.valid], self.actions[self.valid], *(() if steps is None else (steps,)))
+        return evaluation_arguments(self.observations[:-1][self.valid], self.actions[self.valid], self.valid_steps)
 
     def numbers(self) -> Tensor:
         """[T, N] int64 number of each decision's trajectory; every environment begins one, and every end another."""
@@ -226,7 +225,7 @@ class Samples:
     @property
     def decisions(self) -> tuple[Any, ...]:
         """Arguments of ``Policy.evaluate_actions``."""
-        return (self.observations, self.actions, *(() if self.num_steps is None else (self.num_steps,)))
+        return evaluation_arguments(self.observations, self.actions, self.num_steps)
 
     def select(self, index: Tensor | slice) -> Self:
         """Returns the decisions at an index."""

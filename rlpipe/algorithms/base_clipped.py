@@ -37,12 +37,12 @@ class ClippedConfig(OnPolicyConfig):
     entropy_coef: float = option(0.0)
     """Weight of the entropy bonus."""
     logprob_level: str = option("chunk", choices=LEVELS)
-    """What one probability ratio belongs to, and is clipped for: a ``token`` (one number of an action, if the policy
-    has no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). The losses within a
-    decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
+    """Unit that has a probability ratio of its own and is clipped for itself: a ``token`` (one number of an action, if
+    the policy has no tokens), an ``action``, or the ``chunk``, the whole decision (RLinf's ``logprob_type``). Losses
+    within a decision are averaged; at ``token`` and ``action`` the ratio refers to the policy before the update."""
     entropy_level: str = option("chunk", choices=LEVELS)
-    """What the entropy belongs to: the mean over tokens or over actions, or the sum over the whole decision (RLinf's
-    ``entropy_type``)."""
+    """Unit of the entropy: its mean over tokens (``token``) or actions (``action``), or its sum over the whole decision
+    (``chunk``); RLinf's ``entropy_type``."""
     correct_from_lag: int = option(1, least=1, unit="versions")
     """Lag of the weights that took a decision, from which its ratio refers to the policy before the update, and its
     loss is weighted (decoupled PPO, arXiv:2110.00641). Below, the ratio refers to the policy that acted. Without effect
@@ -77,7 +77,7 @@ class Staleness:
 
 
 class PolicyTerms(NamedTuple):
-    """What the policy makes of a minibatch, with gradients but for ``terms``.
+    """Log-probabilities, entropy and surrogate of a minibatch, with gradients but for ``terms``.
 
     Attributes:
         log_probs: [B] of the decisions, in nats.
@@ -118,14 +118,6 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             dual_clip=config.dual_clip,
         )
 
-    def _units_of(self, trajectories: Trajectories, policy: Policy) -> Tensor | None:
-        """[B, G] log-probabilities of the units of the valid decisions; None if each decision is one."""
-        t = trajectories
-        if self.config.logprob_level == "chunk":
-            return None
-        parts, _ = policy.evaluate_parts(t.observations[:-1][t.valid], t.actions[t.valid])
-        return at_level(parts, t.valid_steps, self.config.logprob_level).values
-
     def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
         """Computes the surrogate and the entropy of a minibatch, at their levels."""
         config = self.config
@@ -164,10 +156,18 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             return None
         return self._reference.evaluate_actions(*t.decisions)[0]
 
-    def _present_log_probs(self, trajectories: Trajectories, policy: Policy) -> Tensor:
-        """[B] log-probabilities of the valid decisions under the policy before the update, in nats."""
-        t = trajectories
-        return policy.evaluate_actions(*t.decisions)[0]
+    def _evaluate_present(self, trajectories: Trajectories, policy: Policy) -> tuple[Tensor, Tensor | None]:
+        """Evaluates the valid decisions under the policy before the update.
+
+        Returns:
+            [B] log-probabilities in nats, and those [B, G] of the units; None if each decision is one unit.
+        """
+        t, level = trajectories, self.config.logprob_level
+        if level == "chunk":
+            return policy.evaluate_actions(*t.decisions)[0], None
+        parts, _ = policy.evaluate_parts(*t.decisions[:2])
+        whole = at_level(parts, t.valid_steps, "chunk").values.squeeze(-1)
+        return whole, at_level(parts, t.valid_steps, level).values
 
     def _correct_staleness(
         self, trajectories: Trajectories, present: Tensor
@@ -176,7 +176,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_present_log_probs``.
+            present: [B] from ``_evaluate_present``.
         Returns:
             [B] log-probabilities that the ratio refers to; the staleness, None if the learner's weights took all
             decisions; metrics.
@@ -202,7 +202,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_present_log_probs``.
+            present: [B] from ``_evaluate_present``.
             ref_log_probs: [B] of the valid decisions under the reference; None without one.
         """
         t, config = trajectories, self.config

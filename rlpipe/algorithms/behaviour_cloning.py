@@ -27,8 +27,8 @@ class BehaviourCloningConfig(AlgorithmConfig):
     batch_size: int = option(256, least=1, below=2**31)
     """Demonstrated steps of a gradient step."""
     loss: str = option("squared", choices=(*DISTANCES, LIKELIHOOD))
-    """What is minimised: the distance of the most likely action from the demonstrated one, ``squared``, as for a
-    Gaussian of fixed deviation, or ``absolute``, which clones chunks of actions better; or ``likelihood``, the negative
+    """Loss to minimise: the distance of the most likely action from the demonstrated one, ``squared`` as for a Gaussian
+    of fixed deviation, or ``absolute``, which clones chunks of actions better; or ``likelihood``, the negative
     log-probability of the demonstrated action, which for a policy of tokens is the cross-entropy."""
     held_out: float = option(0.1, above=0, below=1)
     """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""

@@ -98,9 +98,8 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         ref_log_probs = self._reference_log_probs(t)
         learnt = valid & ~equal[groups] if config.filter_groups else valid
         trajectory = t.numbers()[learnt]
-        present = self._present_log_probs(t, policy)
+        present, units = self._evaluate_present(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
-        units = self._units_of(t, policy)
         samples = GRPOSamples(
             t.observations[:-1][learnt], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
             trajectory, t.positions()[learnt],

@@ -100,7 +100,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         t, config = trajectories, self.config
         valid = t.valid
         ref_log_probs = self._reference_log_probs(t)
-        present = self._present_log_probs(t, policy)
+        present, units = self._evaluate_present(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         observed |= self._describe_batch(t, present, ref_log_probs)
         rewards = t.rewards
@@ -128,7 +128,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
             t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
-            old_units=self._units_of(t, policy),
+            old_units=units,
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[valid],

@@ -1,4 +1,4 @@
-"""What one probability ratio belongs to: a token, an action, or a whole decision (RLinf's ``logprob_type``).
+"""Units of a decision, each with a probability ratio: its tokens, its actions, or the whole (RLinf's ``logprob_type``).
 
 A decision of a chunked policy has k actions of A parts (numbers, or tokens that stand for them). B decisions.
 """

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Policy, evaluation_arguments
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Demonstrated:
     def loss(self, policy: Policy, kind: str = "squared") -> Tensor:
         """[B] loss of a policy: see ``algorithm.loss`` of behaviour cloning."""
         if kind == LIKELIHOOD:
-            steps = () if self.num_steps is None else (self.num_steps,)
-            log_probs, _ = policy.evaluate_actions(self.observations, self.actions.flatten(1), *steps)
+            decisions = evaluation_arguments(self.observations, self.actions.flatten(1), self.num_steps)
+            log_probs, _ = policy.evaluate_actions(*decisions)
             return -log_probs / (self.actions.shape[-1] * (1 if self.num_steps is None else self.num_steps))
         likely = policy.act(self.observations, None)[0].view_as(self.actions)
         return cloning_loss(likely, self.actions, self.num_steps, kind=kind)

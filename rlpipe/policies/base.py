@@ -170,10 +170,11 @@ class Policy(ABC, nn.Module):
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Log-probabilities [B, k, A] of the parts of each action, and their entropies, in nats, with gradients.
 
-        Needed for ``algorithm.logprob_level`` other than ``chunk``.
+        Those of a part may be given the parts before it, never given a later one. Needed for
+        ``algorithm.logprob_level`` other than ``chunk``.
 
         Raises:
-            ConfigError: the parts of the policy's actions are not independent of each other.
+            ConfigError: the policy gives the probability of a whole decision only.
         """
         raise ConfigError(
             f"algorithm.logprob_level is not chunk, but {type(self).__name__} has no evaluate_parts that gives the "
@@ -250,6 +251,28 @@ class Policy(ABC, nn.Module):
                         "with another policy or on another task."
                     )
                 own[name].copy_(torch.tensor(array))
+
+
+def evaluation_arguments(
+    observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None
+) -> tuple[Tensor | Tree, Tensor] | tuple[Tensor | Tree, Tensor, Tensor]:
+    """Arguments of ``Policy.evaluate_actions``, which is asked with ``num_steps`` only where decisions are chunks."""
+    return (observations, actions) if num_steps is None else (observations, actions, num_steps)
+
+
+def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
+    """Returns the [A] lower and upper bounds of continuous actions.
+
+    Args:
+        spec: spaces of the simulator.
+        name: of the policy that needs them, for the error.
+    Raises:
+        ConfigError: the actions are discrete, or have no finite bounds.
+    """
+    low, high = spec.action_low, spec.action_high
+    if low is None or high is None or not np.isfinite(high - low).all():
+        raise ConfigError(f"policy.name is {name}, which needs continuous actions with finite bounds.")
+    return low, high
 
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:

@@ -1,4 +1,4 @@
-"""What networks see of an observation: chosen leaves, each encoded as fits it, side by side."""
+"""Inputs of networks: chosen leaves of an observation, each encoded as fits it, side by side."""
 
 from __future__ import annotations
 

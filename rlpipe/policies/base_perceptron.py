@@ -99,13 +99,14 @@ def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perce
 class PerceptronPolicy(Policy):
     """A policy whose actor and critic are perceptrons, with encoders of their own for an observation tree."""
 
-    def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int) -> None:
+    def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int, last_gain: float = 0.01) -> None:
         """Draws the first weights from torch's global generator.
 
         Args:
             config: options.
             spec: spaces of the simulator.
             outputs: width of the actor's last layer.
+            last_gain: scale of that layer's first weights.
         Raises:
             ConfigError: the options name leaves that there are not.
         """
@@ -114,7 +115,9 @@ class PerceptronPolicy(Policy):
         self.chunk_size = config.chunk_size
         self._encoders, self._critic_sees = config.encoders, config.critic_observations
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
-        self.actor = perceptron([self.actor_features.width, *config.hidden_sizes, outputs], config.activation, 0.01)
+        self.actor = perceptron(
+            [self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
+        )
         self.critic_features = self.make_critic_features(spec)
         self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], config.activation, 1.0)
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None

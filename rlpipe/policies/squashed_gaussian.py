@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
+from rlpipe.policies.base import finite_bounds
 from rlpipe.policies.base_perceptron import PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
@@ -56,9 +57,7 @@ class SquashedGaussianPolicy(PerceptronPolicy):
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
-        low, high = spec.action_low, spec.action_high
-        if low is None or high is None or not np.isfinite(high - low).all():
-            raise ConfigError("policy.name is squashed_gaussian, which needs continuous actions with finite bounds.")
+        low, high = finite_bounds(spec, "squashed_gaussian")
         super().__init__(config, spec, 2 * spec.action_dim)
         self._limits = (config.log_std_min, config.log_std_max)
         self.register_buffer("middle", torch.tensor(0.5 * (high + low)), persistent=False)

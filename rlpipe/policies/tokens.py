@@ -1,7 +1,6 @@
 """Actions as tokens: each number of an action falls into one of equal bins, and the policy is a distribution over them.
 
-Bins lie between quantiles of the demonstrated actions, as in OpenVLA (Kim et al. 2024, arXiv:2406.09246, section 3.2),
-or between the simulator's bounds. All tokens of a decision are decoded in parallel.
+The tokens of a decision are decoded in parallel, or one after the other, each given those before it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
+from rlpipe.policies.base import finite_bounds
+from rlpipe.policies.base_bins import BinnedActions, drawn, taken_of
+from rlpipe.policies.base_decoder import CausalDecoder
 from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["TokenPolicy"]
+
+AUTOREGRESSIVE = "autoregressive"
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,28 @@ class TokenConfig(PerceptronConfig):
     """Numbers that the perceptron gives for each token; one layer, the same for all, turns them into probabilities."""
     quantile: float = option(0.01, least=0, below=0.5)
     """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
+    decoding: str = option("parallel", choices=("parallel", AUTOREGRESSIVE))
+    """``parallel``: tokens do not depend on each other. ``autoregressive``: each is drawn given those before it, by a
+    causal transformer over the slots ([tokens.md](tokens.md))."""
+    decoder_layers: int = option(2, least=1)
+    """Blocks of that transformer."""
+    decoder_heads: int = option(4, least=1)
+    """Attention heads of each block; divides ``slot_width``, its width."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decoding == AUTOREGRESSIVE and self.slot_width % self.decoder_heads:
+            raise ConfigError(
+                f"policy.slot_width is {self.slot_width}, which cannot be cut into {self.decoder_heads} equal heads "
+                "(policy.decoder_heads). Choose a multiple."
+            )
 
 
-class TokenPolicy(PerceptronPolicy):
-    """Independent categorical distributions over the tokens of a decision."""
+class TokenPolicy(BinnedActions, PerceptronPolicy):
+    """Categorical distributions over the tokens of a decision, independent or each given those before it."""
 
     Config = TokenConfig
     in_tokens = True
-    lowest: Tensor
-    width: Tensor
 
     def __init__(self, config: TokenConfig, spec: SpaceSpec) -> None:
         """Draws the first weights from torch's global generator.
@@ -49,50 +65,47 @@ class TokenPolicy(PerceptronPolicy):
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
-        low, high = spec.action_low, spec.action_high
-        if low is None or high is None or not np.isfinite(high - low).all():
-            raise ConfigError("policy.name is tokens, which needs continuous actions with finite bounds.")
-        super().__init__(config, spec, spec.action_dim * config.slot_width)
-        self._quantile, self._bins, self._slots = config.quantile, config.bins, config.slot_width
+        low, high = finite_bounds(spec, "tokens")
+        in_order = config.decoding == AUTOREGRESSIVE
+        # a slot of the decoder stands beside tokens of size 1; else it turns into log-probabilities at once
+        super().__init__(config, spec, spec.action_dim * config.slot_width, 1.0 if in_order else 0.01)
         self.head = Head(config.slot_width, config.bins)
         nn.init.orthogonal_(self.head.weight, 0.01)
         nn.init.zeros_(self.head.bias)
-        self.register_buffer("lowest", torch.tensor(low))  # of the lowest bin
-        self.register_buffer("width", torch.tensor(high - low) / config.bins)  # of a bin
+        self.make_bins(low, high, config.bins, config.quantile)
+        self.decoder: CausalDecoder | None = None
+        if in_order:
+            sizes = (spec.action_dim, config.slot_width, config.bins, config.decoder_layers, config.decoder_heads)
+            self.decoder = CausalDecoder(*sizes)
 
-    def fit_actions(self, actions: Tensor) -> None:
-        """Places the bins between quantiles of demonstrated actions [B, A]."""
-        low, high = (torch.quantile(actions, share, dim=0) for share in (self._quantile, 1.0 - self._quantile))
-        chunk = len(self.lowest) // len(low)
-        self.lowest.copy_(low.repeat(chunk))
-        self.width.copy_(((high - low) / self._bins).clamp(min=1e-6).repeat(chunk))
+    def _slots(self, observations: Tensor | Tree) -> Tensor:
+        """[B, k * A, slot width] outputs of the perceptron."""
+        outputs = self.actor_outputs(observations)
+        return outputs.view(len(outputs), self.spec.action_dim, -1)
 
-    def _log_probs(self, observations: Tensor | Tree) -> Tensor:
-        """[B, k * A, bins] log-probabilities of every token."""
-        slots = self.actor_outputs(observations)
-        every: Tensor = self.head(slots.view(len(slots), -1, self._slots)).log_softmax(-1)
+    def _log_probs(self, slots: Tensor) -> Tensor:
+        """[..., bins] log-probabilities of every token, of slots or outputs of the decoder [..., slot width]."""
+        every: Tensor = self.head(slots).log_softmax(-1)
         return every
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         return generator.random((steps, self.spec.action_dim), dtype=np.float32)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        every = self._log_probs(observations)
-        if noise is None:
-            tokens = every.argmax(-1)
-        else:  # the first token at which the probabilities add up to more than the noise
-            tokens = (every.exp().cumsum(-1) <= noise.unsqueeze(-1)).sum(-1).clamp(max=self._bins - 1)
-        taken = every.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        return self.lowest + (tokens + 0.5) * self.width, self.by_action(taken)
-
-    def tokens(self, actions: Tensor) -> Tensor:
-        """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""
-        return ((actions - self.lowest) / self.width).floor().long().clamp(0, self._bins - 1)
+        slots = self._slots(observations)
+        if self.decoder is None:
+            every = self._log_probs(slots)
+            tokens = drawn(every, noise)
+            taken = taken_of(every, tokens)
+        else:
+            tokens, taken = self.decoder.decode(slots, noise, self._log_probs)
+        return self.centres(tokens), self.by_action(taken)
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
-        every = self._log_probs(observations)
-        entropy = -(every.exp() * every).sum(-1)
-        return every.gather(-1, self.tokens(actions).unsqueeze(-1)).squeeze(-1), entropy
+        slots, tokens = self._slots(observations), self.tokens(actions)
+        every = self._log_probs(slots if self.decoder is None else self.decoder(slots, tokens))
+        return taken_of(every, tokens), -(every.exp() * every).sum(-1)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        return itertools.chain(super().actor_parameters(), self.head.parameters())
+        of_decoder = () if self.decoder is None else self.decoder.parameters()
+        return itertools.chain(super().actor_parameters(), self.head.parameters(), of_decoder)

@@ -1,4 +1,4 @@
-"""What travels from collection to learning: spaces, observation trees, fragments and finished episodes."""
+"""Data that travel from collection to learning: spaces, observation trees, fragments and finished episodes."""
 
 from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.episode import Episode

@@ -28,7 +28,7 @@ def test_a_token_stands_for_the_middle_of_its_bin():
     policy = made()
     actions = torch.tensor([[-0.75, -1.5], [0.25, 0.5], [0.75, 1.5]])
     assert policy.tokens(actions).tolist() == [[0, 0], [2, 2], [3, 3]]
-    assert (policy.lowest + (policy.tokens(actions) + 0.5) * policy.width).tolist() == actions.tolist()
+    assert policy.centres(policy.tokens(actions)).tolist() == actions.tolist()
 
 
 def test_numbers_beyond_the_bins_fall_into_the_outermost():
@@ -62,7 +62,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     noise = torch.from_numpy(policy.noise(np.random.default_rng(0), 20_000))
     actions, _ = policy.act(torch.zeros(20_000, 3), noise)
     shares = torch.bincount(policy.tokens(actions).flatten(), minlength=3) / 40_000
-    expected = policy._log_probs(torch.zeros(1, 3)).exp()[0].mean(0)
+    expected = policy._log_probs(policy._slots(torch.zeros(1, 3))).exp()[0].mean(0)
     assert torch.allclose(shares, expected, atol=0.01)
 
 

@@ -1,4 +1,4 @@
-"""What encoders of images share."""
+"""Scaling and size check shared by the encoders of images."""
 
 from __future__ import annotations
 

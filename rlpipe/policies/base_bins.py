@@ -1,0 +1,69 @@
+"""Bins of equal width for each number of an action, and the tokens that name them.
+
+Bins lie between quantiles of the demonstrated actions, as in OpenVLA (Kim et al. 2024, arXiv:2406.09246, section 3.2),
+or between the simulator's bounds.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rlpipe.trajectory import Float32
+
+
+class BinnedActions(nn.Module):
+    """Part of a policy whose actions are tokens; the bins are among its weights.
+
+    Attributes:
+        lowest: [k * A] lower edge of the lowest bin, in the simulator's unit.
+        width: [k * A] width of a bin.
+    """
+
+    lowest: Tensor
+    width: Tensor
+
+    def make_bins(self, low: Float32, high: Float32, bins: int, quantile: float) -> None:
+        """Places the bins between bounds; called once, by the policy's ``__init__``.
+
+        Args:
+            low: [k * A] lower bounds.
+            high: [k * A] upper bounds.
+            bins: number of bins between them.
+            quantile: share of demonstrated numbers below the lowest bin and above the highest one, once fitted.
+        """
+        self._bins, self._quantile = bins, quantile
+        self.register_buffer("lowest", torch.tensor(low))
+        self.register_buffer("width", torch.tensor(high - low) / bins)
+
+    def fit_actions(self, actions: Tensor) -> None:
+        """Places the bins between quantiles of demonstrated actions [B, A]."""
+        low, high = (torch.quantile(actions, share, dim=0) for share in (self._quantile, 1.0 - self._quantile))
+        chunk = len(self.lowest) // len(low)
+        self.lowest.copy_(low.repeat(chunk))
+        self.width.copy_(((high - low) / self._bins).clamp(min=1e-6).repeat(chunk))
+
+    def tokens(self, actions: Tensor) -> Tensor:
+        """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""
+        return ((actions - self.lowest) / self.width).floor().long().clamp(0, self._bins - 1)
+
+    def centres(self, tokens: Tensor) -> Tensor:
+        """[B, k * A] actions that tokens [B, k * A] stand for: the middles of their bins."""
+        return self.lowest + (tokens + 0.5) * self.width
+
+
+def drawn(log_probs: Tensor, noise: Tensor | None) -> Tensor:
+    """[...] int64 tokens drawn from log-probabilities [..., bins]: the first at which they add up beyond the noise.
+
+    Args:
+        log_probs: of every token, in nats.
+        noise: [...] uniform in [0, 1); None for the most likely token.
+    """
+    if noise is None:
+        return log_probs.argmax(-1)
+    return (log_probs.exp().cumsum(-1) <= noise.unsqueeze(-1)).sum(-1).clamp(max=log_probs.shape[-1] - 1)
+
+
+def taken_of(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    """[...] log-probabilities of tokens [...] among those of every token, [..., bins]."""
+    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
