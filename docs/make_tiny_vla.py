@@ -19,6 +19,8 @@ SPECIAL = {
 }
 IMAGE = {"smolvlm": "<image>", "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
 VOCABULARY = 320
+SPREAD = 0.1
+"""Deviation of the weights, larger than usual, so that so small a model tells images apart."""
 TEXT = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
@@ -27,6 +29,7 @@ TEXT = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
+    "initializer_range": SPREAD,
     "bos_token_id": 0,
     "pad_token_id": 0,
 }
@@ -90,7 +93,7 @@ def _smolvlm():  # noqa: ANN202 - importing the type takes seconds
     from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
 
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "image_size": 32, "patch_size": 8}  # fmt: skip
+              "image_size": 32, "patch_size": 8, "initializer_range": SPREAD}  # fmt: skip
     text = {"model_type": "llama", "eos_token_id": 4, **TEXT}
     config = SmolVLMConfig(
         vision_config=vision, text_config=text, image_token_id=1, scale_factor=2, tie_word_embeddings=True
@@ -102,7 +105,7 @@ def _qwen2_vl():  # noqa: ANN202 - importing the type takes seconds
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2, "num_heads": 2, "patch_size": 8,
-              "spatial_merge_size": 2, "temporal_patch_size": 2}  # fmt: skip
+              "spatial_merge_size": 2, "temporal_patch_size": 2, "initializer_range": SPREAD}  # fmt: skip
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 2, 2]}
     text = {"eos_token_id": 5, "rope_parameters": rope, **TEXT}
     config = Qwen2VLConfig(

@@ -134,7 +134,8 @@ class VLAPolicy(BinnedActions, PartsPolicy):
 
     def _hidden(self, observations: Tensor | Tree) -> Tensor:
         """[B, 1 + k * A, H] float32 last hidden states, from the last token before the placeholders on."""
-        images = observations[self._camera]  # type: ignore[call-overload]
+        assert isinstance(observations, Tree)
+        images = observations[self._camera]
         rows = len(images) if torch.is_grad_enabled() else self._rows_per_pass
         return torch.cat([self._pass(piece) for piece in images.split(max(1, rows))])
 

@@ -41,8 +41,8 @@ IMAGE = LeafSpec((20, 20, 3), "uint8")
 SPEC = SpaceSpec.of_tree({"camera/rgb": IMAGE, "noise": LeafSpec((2,))}, 2, None, -BOUND, BOUND)
 TASK = {"name": "gymnasium", "success_key": "is_success", "total_num_envs": 4, "id": "tests.helpers.gym_trees:Sides-v0"}
 ALGORITHMS = {
-    "ppo": {"name": "ppo", "update_epochs": 1, "num_minibatches": 2},
-    "grpo": {"name": "grpo", "update_epochs": 1, "num_minibatches": 2, "group_size": 2},
+    "ppo": {"name": "ppo", "update_epochs": 2, "num_minibatches": 2},
+    "grpo": {"name": "grpo", "update_epochs": 2, "num_minibatches": 2, "group_size": 2},
 }
 
 
@@ -94,13 +94,11 @@ def differ(before, after):
 def test_the_prompt_is_what_the_models_processor_makes_of_each_row(kind, models):
     policy, images = made(models[kind, "float32"]), observed(2)["camera/rgb"]
     found = policy.prompt(images)
-    processor = runpy.run_path(str(DOCS / "make_tiny_vla.py"))["IMAGE"]
-    text = f"user: {processor[kind]}What action should the robot take to complete the task? "
     ids = found["input_ids"]
     assert ids[0, -2:].tolist() == [320, 321]  # a placeholder for each number of the action
     assert torch.equal(ids[0], ids[1])
     assert (ids[0] == 1).sum() == 4  # tokens of the image
-    assert 0 not in ids[0].tolist(), text  # every word of the default instruction is known
+    assert 0 not in ids[0].tolist()  # every word of the default instruction is known
     assert found["attention_mask"].shape == ids.shape
     assert found["attention_mask"].all()
     again = policy.prompt(images[1:])  # a row does not depend on its neighbours
@@ -145,20 +143,21 @@ def test_sampled_actions_have_the_probability_they_are_said_to_have(kind, chunk,
 # --- what trains
 
 
-@pytest.mark.parametrize(("kind", "adapters"), [("smolvlm", {}), ("qwen2_vl", {}), ("qwen2_vl", ADAPTERS)])
-def test_cloning_lowers_the_loss(kind, adapters, models):
+@pytest.mark.parametrize(("kind", "adapters", "lr"), [("smolvlm", {}, 0.003), ("qwen2_vl", ADAPTERS, 0.01)])
+def test_cloning_learns_what_to_do_from_the_image(kind, adapters, lr, models):
+    """Without the image, the best loss is ln 2 for each number."""
     policy, observations = made(models[kind, "float32"], adapters=adapters), observed(8)
     actions = torch.tensor([[-0.8, 1.5], [0.7, -1.2]]).repeat(4, 1)
     policy.fit_actions(actions)
     shown = Demonstrated(observations, actions)
     optimizer = FlatAdam(policy.actor_parameters())
-    optimizer.set_options([0.01])
+    optimizer.set_options([lr])
     losses = []
-    for _ in range(30):
+    for _ in range(45):
         loss = shown.loss(policy, "likelihood").mean()
         optimizer.step(optimizer.gradients(loss))
         losses.append(loss.item())
-    assert losses[0] == pytest.approx(np.log(8), abs=0.2)
+    assert losses[0] > 1.5
     assert losses[-1] < 0.3
     with torch.no_grad():
         assert torch.allclose(policy.act(observations, None)[0], actions, atol=0.3)
