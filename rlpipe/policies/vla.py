@@ -20,7 +20,7 @@ from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.policies.base import PolicyConfig, Weights, finite_bounds
-from rlpipe.policies.base_bins import BinnedActions, drawn
+from rlpipe.policies.base_bins import BinnedActions, drawn, taken_of
 from rlpipe.policies.base_model_folder import check_folder, digest
 from rlpipe.policies.base_parts import PartsPolicy
 from rlpipe.policies.base_perceptron import Head, perceptron
@@ -104,7 +104,8 @@ class VLAPolicy(BinnedActions, PartsPolicy):
         model = load_model(folder, config.dtype)
         self.prompt.extend(model.vocabulary, spec.action_dim)
         self.head = _action_head(model, config.bins)
-        self.critic = perceptron([model.hidden_size, *config.value_hidden_sizes, 1], "silu", 1.0)
+        self._value_sizes = [model.hidden_size, *config.value_hidden_sizes]
+        self.critic = perceptron([*self._value_sizes, 1], "silu", 1.0)
         self.trunk = model.trunk
         if config.adapters:
             add_adapters(self.trunk, parse_adapters(config.adapters))
@@ -154,13 +155,14 @@ class VLAPolicy(BinnedActions, PartsPolicy):
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)
         tokens = drawn(every, noise)
-        taken = every.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        return self.centres(tokens), self.by_action(taken)
+        return self.centres(tokens), self.by_action(taken_of(every, tokens))
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)
-        entropy = -(every.exp() * every).sum(-1)
-        return every.gather(-1, self.tokens(actions).unsqueeze(-1)).squeeze(-1), entropy
+        return taken_of(every, self.tokens(actions)), -(every.exp() * every).sum(-1)
+
+    def value_each_action(self) -> None:
+        self.critic = perceptron([*self._value_sizes, self.chunk_size], "silu", 1.0)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self._hidden(observations)[:, 0]).squeeze(-1)

@@ -138,6 +138,9 @@ def test_sampled_actions_have_the_probability_they_are_said_to_have(kind, chunk,
     assert policy.evaluate_parts(observations, actions)[0].shape == (5, chunk, 2)
     assert (entropy <= 2 * chunk * np.log(8) + 1e-5).all()
     assert policy.value(observations).shape == (5,)
+    if chunk > 1:
+        policy.value_each_action()
+        assert policy.value(observations).shape == (5, chunk)
 
 
 # --- what trains
