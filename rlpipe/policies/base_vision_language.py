@@ -155,8 +155,8 @@ def add_adapters(trunk: Any, adapters: Adapters) -> None:
 class SlotEmbedding(nn.Module):
     """Embedding of a vocabulary of V ids, and of learned placeholders with the ids from V on.
 
-    A placeholder stands where an action token is to be predicted, as in OpenVLA-OFT (Kim et al. 2025, arXiv:2502.19645,
-    section 4.1), whose own are all zero.
+    A placeholder stands where an action token is to be predicted, as in OpenVLA-OFT (Kim et al. 2025,
+    arXiv:2502.19645), whose own differ by their position alone.
     """
 
     def __init__(self, words: nn.Module, vocabulary: int, slots: int, std: float) -> None:

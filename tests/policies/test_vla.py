@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 import runpy
 import shutil
 import socket
@@ -20,6 +21,7 @@ from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
+from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import Demonstrated
 from rlpipe.learning.on_policy import Learner
@@ -238,6 +240,15 @@ def test_a_run_resumes_and_is_evaluated(models, tmp_path):
     assert rows[0]["metrics"]["train/actor/ratio_max"] > 0
     report = rlpipe.evaluate(run, episodes=4, local=True)
     assert report.metrics["eval/num_trajectories"] == 4
+
+
+def test_the_example_of_the_documentation_runs(models, tmp_path):
+    written = re.search(r"```yaml\n(.+?)```", (DOCS / "vla.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    overrides = (
+        f"policy.model={models['smolvlm', 'float32']}", f"runner.logger.log_path={tmp_path}",
+        "runner.total_timesteps=256",
+    )  # fmt: skip
+    assert rlpipe.train(load_config(from_yaml(written), overrides), local=True).directory
 
 
 def test_an_inference_server_acts_as_a_copy_in_the_worker(models, tmp_path):
