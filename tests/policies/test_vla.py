@@ -246,7 +246,7 @@ def test_the_example_of_the_documentation_runs(models, tmp_path):
     written = re.search(r"```yaml\n(.+?)```", (DOCS / "vla.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     overrides = (
         f"policy.model={models['smolvlm', 'float32']}", f"runner.logger.log_path={tmp_path}",
-        "runner.total_timesteps=256",
+        "runner.total_timesteps=64", "rollout.horizon=8", "evaluation.episodes=2",
     )  # fmt: skip
     assert rlpipe.train(load_config(from_yaml(written), overrides), local=True).directory
 
