@@ -137,8 +137,10 @@ class VLAPolicy(BinnedActions, PartsPolicy):
         """[B, 1 + k * A, H] float32 last hidden states, from the last token before the placeholders on."""
         assert isinstance(observations, Tree)
         images = observations[self._camera]
+        if not len(images):  # a learner's share of a minibatch; the model takes no empty batch
+            return self._pass(images.new_zeros(1, *images.shape[1:]))[:0]
         rows = len(images) if torch.is_grad_enabled() else self._rows_per_pass
-        return torch.cat([self._pass(piece) for piece in images.split(max(1, rows))])
+        return torch.cat([self._pass(piece) for piece in images.split(rows)])
 
     def _pass(self, images: Tensor) -> Tensor:
         found: Tensor = self.trunk(**self.prompt(images), use_cache=False).last_hidden_state

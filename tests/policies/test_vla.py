@@ -145,6 +145,16 @@ def test_sampled_actions_have_the_probability_they_are_said_to_have(kind, chunk,
         assert policy.value(observations).shape == (5, chunk)
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_an_empty_share_of_a_minibatch_has_gradients_of_zero(chunk, models):
+    policy = made(models["smolvlm", "float32"], chunk)
+    parts, entropy = policy.evaluate_parts(observed(0), torch.zeros(0, 2 * chunk))
+    assert parts.shape == entropy.shape == (0, chunk, 2)
+    assert policy.value(observed(0)).shape == (0,)
+    optimizer = FlatAdam(policy.actor_parameters())
+    assert not optimizer.gradients(parts.sum() + entropy.sum()).any()
+
+
 # --- what trains
 
 
