@@ -103,33 +103,42 @@ def load_model(folder: Path, dtype: str) -> VisionLanguageModel:
     Raises:
         ConfigError: it is not an image-text-to-text model, or its weights are not those of its configuration.
     """
-    from transformers import AutoConfig, AutoModelForImageTextToText
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        if torch.get_default_device().type == "meta":
-            model, missing = AutoModelForImageTextToText.from_config(config), set()
-        else:
-            model, info = AutoModelForImageTextToText.from_pretrained(
-                folder, config=config, dtype=DTYPES[dtype], local_files_only=True, use_safetensors=True,
-                output_loading_info=True,
-            )  # fmt: skip
-            missing = {*info["missing_keys"], *info["mismatched_keys"]}
+        model, missing = _read_model(folder, dtype)
     except Exception as error:  # the library raises whatever its models raise
         raise ConfigError(
             f"policy.model is {folder}, which cannot be read as an image-text-to-text model: "
             f"{type(error).__name__}: {error}"
         ) from error
     if missing:
-        names = ", ".join(sorted(map(str, missing))[:5])
-        raise ConfigError(f"policy.model is {folder}, whose files lack {len(missing)} weights of the model: {names}.")
-    output, text = model.get_output_embeddings(), config.get_text_config()
-    if output is None:
-        raise ConfigError(f"policy.model is {folder}, a {type(model).__name__}, which has no layer of its vocabulary.")
-    trunk = model.base_model.eval()
-    return VisionLanguageModel(trunk, output, text.hidden_size, len(output.weight), text.initializer_range)
+        names = ", ".join(missing[:5])
+        raise ConfigError(
+            f"policy.model is {folder}, whose files lack weights of the model, {len(missing)} in all: {names}."
+        )
+    output, text = model.get_output_embeddings(), model.config.get_text_config()
+    if output is None or model.base_model is model:
+        raise ConfigError(
+            f"policy.model is {folder}, a {type(model).__name__}, which has no output layer apart from the rest: take "
+            "another image-text-to-text model."
+        )
+    spread = getattr(text, "initializer_range", 0.02)
+    return VisionLanguageModel(model.base_model.eval(), output, text.hidden_size, len(output.weight), spread)
+
+
+def _read_model(folder: Path, dtype: str) -> tuple[Any, list[str]]:
+    """Returns the stock model, and the names of the weights that the files lack."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if torch.get_default_device().type == "meta":
+        return AutoModelForImageTextToText.from_config(config), []
+    model, found = AutoModelForImageTextToText.from_pretrained(
+        folder, config=config, dtype=DTYPES[dtype], local_files_only=True, use_safetensors=True,
+        output_loading_info=True,
+    )  # fmt: skip
+    return model, sorted(found["missing_keys"])
 
 
 def add_adapters(trunk: Any, adapters: Adapters) -> None:

@@ -315,6 +315,19 @@ def test_missing_files_are_named(models, tmp_path):
     refused(tmp_path, "model-1.safetensors", folder)
 
 
+def test_weights_that_the_files_lack_are_named(models, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(models["smolvlm", "float32"], tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.text_model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ConfigError, match=r"whose files lack weights of the model, 1 in all: model.text_model.norm.weight"
+    ):
+        made(folder)
+
+
 def test_a_missing_extra_is_named(models, tmp_path, monkeypatch):
     stock = importlib.util.find_spec
     monkeypatch.setattr(plugins.importlib.util, "find_spec", lambda name: None if name == "peft" else stock(name))
