@@ -122,6 +122,7 @@ def test_no_test_imports_another_file_of_tests():
         ("rlpipe.distributed.worker_pool", ["ray"]),
         ("rlpipe.distributed.placement", ["ray", "torch"]),
         ("rlpipe.distributed.actors", ["torch", "gymnasium"]),  # an actor chooses its GPUs before torch looks
+        ("rlpipe.policies.vla", ["transformers", "peft", "ray"]),
         ("rlpipe.envs.maniskill", ["torch", "gymnasium", "mani_skill", "sapien"]),
     ],
 )

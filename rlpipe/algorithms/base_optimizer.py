@@ -12,15 +12,23 @@ from torch.optim.adam import adam
 from rlpipe.errors import ConfigError
 
 _NAMES = ("step", "exp_avg", "exp_avg_sq")
+_MASTER = "master"
 
 
 def flatten(parameters: Iterable[Tensor]) -> Tensor:
-    """Moves parameters into one new tensor, in their order, and makes each of them a view of its piece."""
+    """Copies parameters into one new float32 tensor, in their order; those of float32 become views of their pieces."""
     own = list(parameters)
-    whole = torch.cat([parameter.detach().reshape(-1) for parameter in own])
-    for parameter, piece in zip(own, torch.split(whole, [parameter.numel() for parameter in own]), strict=True):
-        parameter.data = piece.view(parameter.shape)
+    whole = torch.cat([parameter.detach().reshape(-1).float() for parameter in own])
+    for parameter, piece in zip(own, _pieces(whole, own), strict=True):
+        if parameter.dtype == torch.float32:
+            parameter.data = piece
     return whole
+
+
+def _pieces(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Views of the pieces of a [P] tensor, with the shapes of other tensors."""
+    split = torch.split(whole, [one.numel() for one in like])
+    return [piece.view(one.shape) for piece, one in zip(split, like, strict=True)]
 
 
 class FlatAdam:
@@ -29,8 +37,11 @@ class FlatAdam:
     For small networks, most of an optimiser's time goes into handling many tensors. Results are those of
     ``torch.optim.Adam`` up to the last bit, which follows from where a number lies in its tensor.
 
+    A parameter of another type than float32, such as bfloat16, has float32 master weights here. After each step it is
+    their rounding, so steps below its precision add up (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1).
+
     Attributes:
-        groups: [P_g] parameters of each group, side by side.
+        groups: [P_g] float32 parameters of each group, side by side.
     """
 
     def __init__(self, *groups: Iterable[Tensor], eps: float = 1e-8) -> None:
@@ -51,6 +62,12 @@ class FlatAdam:
         self._rates, self._eps = [0.0] * len(members), eps
         self._moments = [(torch.zeros_like(group), torch.zeros_like(group)) for group in self.groups]
         self._steps = [torch.zeros((), device=group.device) for group in self.groups]
+        masters = itertools.chain.from_iterable(map(_pieces, self.groups, members))
+        self._masters = {
+            number: master
+            for number, (parameter, master) in enumerate(zip(self._parameters, masters, strict=True))
+            if parameter.dtype != torch.float32
+        }
 
     def set_options(self, rates: Sequence[float], eps: float | None = None) -> None:
         """Sets the learning rate of each group, and, if given, Adam's epsilon.
@@ -69,7 +86,7 @@ class FlatAdam:
         pieces = []
         for parameter in self._parameters:
             gradient = next(found) if parameter.requires_grad else None
-            pieces.append((torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1))
+            pieces.append((torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1).float())
         return torch.cat(pieces)
 
     def split(self, gradients: Tensor) -> tuple[Tensor, ...]:
@@ -79,6 +96,7 @@ class FlatAdam:
     @torch.no_grad()
     def step(self, gradients: Tensor, finite: Tensor | None = None) -> None:
         """Takes one step along [P] gradients, unless ``finite`` is False, which only the device needs to know."""
+        self._follow_parameters()
         found_inf = None if finite is None else (~finite).float()
         for group, gradient, (mean, square), step, rate in zip(
             self.groups, self.split(gradients), self._moments, self._steps, self._rates, strict=True
@@ -87,6 +105,14 @@ class FlatAdam:
                 [group], [gradient], [mean], [square], [], [step], fused=True, found_inf=found_inf, amsgrad=False,
                 beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=self._eps, maximize=False,
             )  # fmt: skip
+        for number, master in self._masters.items():
+            self._parameters[number].copy_(master)
+
+    def _follow_parameters(self) -> None:
+        """Takes over parameters that were loaded since the last step: they are not the rounding of their masters."""
+        for number, master in self._masters.items():
+            present = self._parameters[number]
+            master.copy_(torch.where(master.to(present.dtype) == present, master, present.float()))
 
     def state(self) -> dict[str, Tensor]:
         """State by ``<number of the parameter>/<name>``, as of an optimiser with a tensor for each parameter."""
@@ -98,7 +124,7 @@ class FlatAdam:
             ):
                 values = [step, *(piece.view(like.shape) for piece in pieces)]
                 state |= {f"{number}/{name}": value for name, value in zip(_NAMES, values, strict=True)}
-        return state
+        return state | {f"{number}/{_MASTER}": master for number, master in self._masters.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restores copies of what ``state`` returned, on the devices of the parameters.
@@ -114,6 +140,8 @@ class FlatAdam:
             for moment, name in zip(moments, _NAMES[1:], strict=True):  # what was never learnt may have no state
                 kept = [state.get(f"{number}/{name}", torch.zeros_like(like)) for number, like in members]
                 moment.copy_(torch.cat([piece.reshape(-1).to(moment) for piece in kept]))
+        for number, master in self._masters.items():
+            master.copy_(state.get(f"{number}/{_MASTER}", self._parameters[number]))
 
     def _members(self) -> Iterator[list[tuple[int, Tensor]]]:
         """Yields the parameters of each group, with their numbers."""

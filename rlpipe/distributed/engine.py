@@ -37,6 +37,7 @@ from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import share_of_learner
 from rlpipe.metrics.row import Event, Status
+from rlpipe.plugins import resolve
 from rlpipe.policies.base import NoWeights, Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
@@ -152,7 +153,9 @@ class RayEngine:
         )
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
-        seeded = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
+        policy = resolve("policies", self._config.policy.name, "policy.name")
+        first = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
+        seeded = first and not policy.from_files
         self._make_learners(ready, state)
         if seeded and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
             return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner

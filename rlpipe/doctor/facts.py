@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-DECIDES_NUMBERS = ("numpy", "torch", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe")
+DECIDES_NUMBERS = ("numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe")
 """Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
 _DRIVER_SECONDS, _RENDERING_SECONDS = 15, 30
 

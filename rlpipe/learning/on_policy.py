@@ -29,6 +29,7 @@ from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.demonstrations import dataset
+from rlpipe.errors import ConfigError
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
@@ -113,8 +114,9 @@ class Learner(LearnerBase):
         super().__init__(stages, spec, 1 if rendezvous is None else rendezvous.size)
         self._learners = SINGLE_LEARNER if rendezvous is None else ProcessGroup(rendezvous, rank, self._device)
         with torch.no_grad():  # the same seed can give other bits on another kind of machine
-            for tensor in self._policy.state_dict().values():
+            for tensor in self._policy.trained_state().values():
                 tensor.copy_(self._learners.from_first(tensor))
+        self._compare_files()
         self._algorithm: OnPolicyAlgorithm[Any] = self._make_algorithm()
         self._learns_critic = self._algorithm.learns_critic
         trained = [self._policy.actor_parameters(), *([self._policy.critic_parameters()] * self._learns_critic)]
@@ -309,6 +311,20 @@ class Learner(LearnerBase):
         spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - synced
         return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
 
+    def _compare_files(self) -> None:
+        """Checks that this learner's policy was made from the same files as that of the first one.
+
+        Raises:
+            ConfigError: it was not.
+        """
+        if self._policy.files_digest:
+            own = torch.tensor(list(self._policy.files_digest), device=self._device)
+            if not torch.equal(own, self._learners.from_first(own)):
+                raise ConfigError(
+                    f"the files of the policy on {platform.node()}, where learner {self._learners.rank} runs, differ "
+                    "from those of learner 0: copy the same folder (policy.model) to every machine."
+                )
+
     def _compare_weights(self, iteration: int) -> None:
         """Checks that this learner has the weights of the first one, to the last bit, NaN included.
 
@@ -317,7 +333,7 @@ class Learner(LearnerBase):
         """
         if self._learners.size == 1:
             return
-        state = self._policy.state_dict()
+        state = self._policy.trained_state()
         sums = torch.stack([tensor.float().reshape(-1).view(torch.int32).sum() for tensor in state.values()])
         unlike = (sums != self._learners.from_first(sums)).tolist()
         if any(unlike):

@@ -6,6 +6,7 @@ actions, whichever process it runs in.
 
 from __future__ import annotations
 
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,12 @@ from rlpipe.policies.base_features import Features
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 Weights = dict[str, NDArray[Any]]
-"""Parameters and buffers by name, as NumPy arrays; sent to rollout workers and saved in checkpoints."""
+"""Parameters and buffers by name, as NumPy arrays; sent to rollout workers and saved in checkpoints.
+
+NumPy has no bfloat16: the bits of such numbers are uint16, which every NumPy can send, save and compare.
+"""
+_FILES = "files_sha256"
+"""Name among the weights of the digest of the files that a policy is made from."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,10 @@ class Policy(ABC, nn.Module):
     """True if sampled actions stay within the simulator's bounds and carry gradients."""
     in_tokens: ClassVar[bool] = False
     """True if each number of an action is a token, drawn from a categorical distribution."""
+    from_files: ClassVar[bool] = False
+    """True if the first weights come from files, so the seed alone does not tell that two processes have the same."""
+    files_digest: bytes = b""
+    """SHA-256 of these files; it travels with the weights, which a policy made from other files refuses."""
 
     def __init_subclass__(cls) -> None:
         """Accepts the old name of a hook."""
@@ -227,9 +237,15 @@ class Policy(ABC, nn.Module):
         if self.normalizer is not None:
             self.normalizer.update(observations, learners)
 
+    def trained_state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name that learning may change; without those that a policy reads from files."""
+        state: dict[str, Tensor] = self.state_dict()
+        return state
+
     def weights(self) -> Weights:
-        """All parameters and buffers, as copies."""
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+        """All parameters and buffers that learning may change, as copies."""
+        found = {name: to_array(tensor) for name, tensor in self.trained_state().items()}
+        return found | ({_FILES: np.frombuffer(self.files_digest, np.uint8)} if self.files_digest else {})
 
     def acting_weights(self) -> Weights:
         """Weights that ``act`` needs; a policy may leave out its critic."""
@@ -239,18 +255,44 @@ class Policy(ABC, nn.Module):
         """Replaces the named weights by copies; others keep their values.
 
         Raises:
-            ConfigError: the weights belong to a policy of another shape.
+            ConfigError: the weights belong to a policy of another shape, or to one that was made from other files.
         """
-        own = self.state_dict()
+        self._check_files(weights)
+        own = self.trained_state()
         with torch.no_grad():
             for name, array in weights.items():
+                if name == _FILES:
+                    continue
                 if name not in own or tuple(own[name].shape) != array.shape:
                     has = f"has shape {tuple(own[name].shape)}" if name in own else "has no weights of that name"
                     raise ConfigError(
                         f"weights {name} of shape {array.shape} do not fit the policy, which {has}: they were trained "
                         "with another policy or on another task."
                     )
-                own[name].copy_(torch.tensor(array))
+                own[name].copy_(to_tensor(array, own[name].dtype))
+
+    def _check_files(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Checks that weights belong to the files that this policy was made from."""
+        found = weights.get(_FILES)
+        if found is not None and found.tobytes() != self.files_digest:
+            raise ConfigError(
+                f"the weights belong to a model with the SHA-256 {found.tobytes().hex()[:16]}..., but the files on "
+                f"{platform.node()} have {self.files_digest.hex()[:16] or 'none'}...: copy the same folder to every "
+                "machine, and name it with policy.model."
+            )
+
+
+def to_array(tensor: Tensor) -> NDArray[Any]:
+    """Copies a tensor to the host; a bfloat16 becomes its bits, as uint16."""
+    host = tensor.detach().cpu()
+    found: NDArray[Any] = (host.view(torch.uint16) if host.dtype == torch.bfloat16 else host).numpy()
+    return found.copy()
+
+
+def to_tensor(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
+    """Copies an array of ``to_array``; for a tensor of fractions, a uint16 is the bits of a bfloat16."""
+    found = torch.tensor(array)
+    return found.view(torch.bfloat16) if found.dtype == torch.uint16 and dtype.is_floating_point else found
 
 
 def evaluation_arguments(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,9 @@ from torch.nn import functional
 from rlpipe.config.fields import check_not_empty, option
 from rlpipe.functional.perceptron import perceptron as perceptron_outputs
 from rlpipe.functional.perceptron import suits
-from rlpipe.policies.base import Policy, PolicyConfig, Weights
+from rlpipe.policies.base import PolicyConfig, Weights
 from rlpipe.policies.base_features import Features, make_normalizer
+from rlpipe.policies.base_parts import PartsPolicy
 from rlpipe.policies.encoders.base import check_encoders
 from rlpipe.trajectory import SpaceSpec, Tree
 
@@ -96,7 +96,7 @@ def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perce
     return Perceptron(layers, activation)
 
 
-class PerceptronPolicy(Policy):
+class PerceptronPolicy(PartsPolicy):
     """A policy whose actor and critic are perceptrons, with encoders of their own for an observation tree."""
 
     def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int, last_gain: float = 0.01) -> None:
@@ -129,34 +129,6 @@ class PerceptronPolicy(Policy):
         """[B, outputs] of the actor's last layer."""
         outputs: Tensor = self.actor(self.actor_features(self.normalized(observations)))
         return outputs
-
-    def by_action(self, entries: Tensor) -> Tensor:
-        """[B] sums of [B, entries] values of the parts of actions, or [B, k] of each action of a chunk."""
-        return entries.sum(-1) if self.chunk_size == 1 else entries.view(len(entries), self.chunk_size, -1).sum(-1)
-
-    def total(self, entries: Tensor, num_steps: Tensor | None) -> Tensor:
-        """[B] sums of [B, entries] values of the parts of actions, over those that were taken."""
-        sums = self.by_action(entries)
-        if sums.dim() == 1:
-            return sums
-        if num_steps is not None:
-            sums = sums * (torch.arange(self.chunk_size, device=sums.device) < num_steps.unsqueeze(-1))
-        return sums.sum(-1)
-
-    @abstractmethod
-    def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [B, entries] of the parts of given actions, and their entropies, in nats."""
-
-    def evaluate_actions(
-        self, observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        log_probs, entropies = self.evaluate_entries(observations, actions)
-        return self.total(log_probs, num_steps), self.total(entropies, num_steps)
-
-    def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs, entropies = self.evaluate_entries(observations, actions)
-        shape = (len(log_probs), self.chunk_size, -1)
-        return log_probs.view(shape), entropies.reshape(shape)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)

@@ -99,3 +99,44 @@ def test_a_gradient_beyond_the_limit_is_scaled_down_to_it():
     assert torch.allclose(gradient, torch.tensor([0.6, 0.8]))
     assert clip_norm(gradient, None).tolist() == pytest.approx(1.0)
     assert torch.allclose(gradient, torch.tensor([0.6, 0.8]))
+
+
+class TestBfloat16:
+    def test_steps_below_its_precision_add_up(self):
+        """Numbers below 1 are 2^-8 = 0.0039 apart, so a step of 0.001 alone would be rounded away."""
+        weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+        flat = FlatAdam([weight])
+        flat.set_options([0.001])
+        for _ in range(10):
+            flat.step(torch.ones(1))
+        assert weight.item() == 0.98828125  # 0.99, rounded
+        assert flat.groups[0].item() == pytest.approx(0.99, abs=1e-5)
+
+    def test_gradients_are_those_of_the_parameters_in_float32(self):
+        weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        other = torch.nn.Parameter(torch.ones(1))
+        gradient = FlatAdam([weight, other]).gradients((weight * 3).sum() + other.sum())
+        assert gradient.dtype == torch.float32
+        assert gradient.tolist() == [3, 3, 1]
+
+    def test_a_restored_optimiser_continues_to_the_last_bit(self):
+        ours, again = network().to(torch.bfloat16), network().to(torch.bfloat16)
+        flat, restored = FlatAdam(ours.parameters()), FlatAdam(again.parameters())
+        for adam in (flat, restored):
+            adam.set_options([0.001])
+        for _ in range(3):
+            flat.step(torch.ones_like(flat.groups[0]))
+        again.load_state_dict(ours.state_dict())
+        restored.load_state(flat.state())
+        assert torch.equal(flat.groups[0], restored.groups[0])
+        assert not torch.equal(flat.groups[0], flat.groups[0].bfloat16().float())  # the masters hold more than the bits
+
+    def test_weights_that_were_loaded_since_are_the_ones_that_move(self):
+        weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        flat = FlatAdam([weight])
+        flat.set_options([0.001])
+        flat.step(torch.ones(2))
+        with torch.no_grad():
+            weight[0] = 4.0
+        flat.step(torch.zeros(2), torch.tensor(False))
+        assert flat.groups[0].tolist() == [4.0, pytest.approx(0.999, abs=1e-5)]
