@@ -54,6 +54,11 @@ class AlgorithmConfig:
         return 0.0
 
     @property
+    def reward_level(self) -> str:
+        """Unit that has a reward and a value: a decision (``chunk``), or each of its actions (``action``)."""
+        return "chunk"
+
+    @property
     def cloning_coef(self) -> float | None:
         """Weight of an auxiliary cloning loss, 0 for none; None if the algorithm has no such loss."""
         return None
@@ -173,6 +178,7 @@ class Trajectories:
     environments: int
     lags: Tensor
     num_steps: Tensor | None = None
+    step_rewards: Tensor | None = None
 
     def positions(self) -> Tensor:
         """[T, N] int64 position of each decision among those of all learners, time first."""
@@ -205,7 +211,7 @@ class Samples:
         observations: [B, D] raw, or a tree.
         actions: [B, A] or [B].
         old_log_probs: [B] at collection, in nats.
-        advantages: [B].
+        advantages: [B], or [B, k] of each action of a chunk.
         trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
         position: [B] int64, ascending, from ``Trajectories.positions``.
         num_steps: [B] number of environment steps of each decision; None where each is one.
@@ -242,8 +248,8 @@ class ValueSamples(Samples):
     """Decisions of an algorithm that learns a value function.
 
     Attributes:
-        returns: [B] value targets.
-        old_values: [B] values at collection.
+        returns: [B] value targets, or [B, k] of each action of a chunk.
+        old_values: values at collection, likewise.
     """
 
     returns: Tensor

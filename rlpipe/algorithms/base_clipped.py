@@ -14,7 +14,7 @@ from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, 
 from rlpipe.config.fields import option
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
-from rlpipe.functional.levels import LEVELS, at_level
+from rlpipe.functional.levels import LEVELS, at_level, by_unit
 from rlpipe.functional.losses import PolicyLoss, behaviour_weights, ppo_policy_loss
 from rlpipe.functional.reference import reference_kl, reference_kl_k1
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
@@ -131,7 +131,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
             return PolicyTerms(log_probs, entropy, surrogate.loss, {"log_ratio": surrogate.log_ratio})
         units = at_level(parts, samples.num_steps, config.logprob_level)
-        advantages = samples.advantages.unsqueeze(-1).expand_as(units.values)
+        advantages = by_unit(samples.advantages, units.values.shape[1])
         surrogate = self._surrogate(units.values, samples.old_units, advantages)
         terms = {
             "log_ratio": surrogate.log_ratio.masked_fill(~units.taken, math.nan),
@@ -246,13 +246,13 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             terms: as in ``measure``.
             weights: [B] weights of the samples in the loss; None for 1.
         """
-        log_ratio, rows, counts = terms["log_ratio"], taken, None
+        log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
         if log_ratio.dim() > 1:
             kept = ~log_ratio.isnan()
-            counts = kept.sum(1)
+            counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
             log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
         unchanged = torch.zeros_like(log_ratio)
-        surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[rows])
+        surrogate = self._surrogate(log_ratio, unchanged, advantages)
         staleness = None if staleness is None else staleness[rows]
         policy_loss = self._weighted(surrogate.loss, staleness)
         policy_loss = policy_loss if weights is None else policy_loss * weights[rows]

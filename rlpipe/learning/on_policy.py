@@ -76,7 +76,7 @@ def join(
         whole = joined([getattr(batch, name) for batch in batches], axis=1)
         return tensors(whole[:, first:last]).to(device)
 
-    chunked = batches[0].num_steps is not None
+    chunked, by_step = batches[0].num_steps is not None, batches[0].step_rewards is not None
     return Trajectories(
         **{name: taken_of(name) for name in _BY_ENVIRONMENT},
         final_observations=tensors(joined(finals)).to(device),
@@ -87,6 +87,7 @@ def join(
             np.repeat([version - batch.policy_version for batch in batches], envs)[first:last], device=device
         ),
         num_steps=taken_of("num_steps") if chunked else None,
+        step_rewards=taken_of("step_rewards") if by_step else None,
     )
 
 
