@@ -81,7 +81,7 @@ class PPOSamples(ValueSamples):
     """Decisions of PPO.
 
     Attributes:
-        ref_log_probs: [B] of the same actions under the reference; None without one.
+        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
         staleness: None if the learner's weights took all decisions.
     """
 
@@ -114,8 +114,8 @@ class PPO(ClippedAlgorithm[PPOSamples]):
     def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[PPOSamples, Observed]:
         t, config = trajectories, self.config
         valid = t.valid
-        ref_log_probs = self._reference_log_probs(t)
-        present, units = self._evaluate_present(t, policy)
+        ref_log_probs, ref_units = self._evaluate_reference(t)
+        present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         observed |= self._describe_batch(t, present, ref_log_probs)
         penalties = None if ref_log_probs is None else self._penalties(t, ref_log_probs, observed)
@@ -124,8 +124,8 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         advantages = normalize(raw, taken, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
-            old_units=units,
+            t.positions()[valid], returns[valid], values[valid], ref_log_probs if ref_units is None else ref_units,
+            staleness, num_steps=t.valid_steps, old_units=units,
         )  # fmt: skip
         observed |= {
             m.ADVANTAGES: raw[taken],
