@@ -64,6 +64,11 @@ class AlgorithmConfig:
         return None
 
     @property
+    def clones_by_distance(self) -> bool:
+        """True if the loss follows the gradient of the policy's most likely action, which tokens do not have."""
+        return False
+
+    @property
     def target_kl(self) -> float | None:
         """Divergence in nats that ends an update early; None never ends it."""
         return None
@@ -112,7 +117,8 @@ class OnPolicyConfig(AlgorithmConfig):
     target_kl: float | None = option(None, above=0, unit="nats")
     """Mean approx_kl of a pass beyond which the update ends; None never ends it."""
     cloning_coef: float = option(0.0, least=0)
-    """Weight of the squared error to demonstrated actions in the first iteration; 0 for none, else needs demos."""
+    """Weight in the first iteration of the squared error to demonstrated actions, or for a policy of tokens of their
+    cross-entropy; 0 for none, else needs demos."""
     cloning_decay: float = option(0.99, least=0, most=1)
     """Share of that weight that remains after each iteration."""
     cloning_batch_size: int = option(256, least=1)

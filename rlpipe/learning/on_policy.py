@@ -26,6 +26,7 @@ from rlpipe.algorithms.base import (
     Trajectories,
 )
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
+from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.demonstrations import dataset
@@ -342,7 +343,8 @@ class Learner(LearnerBase):
         drawn = torch.randint(len(self._demonstrations), (count,), generator=self._generator)[
             self._learners.rank :: self._learners.size
         ]
-        return self._demonstrations[drawn.to(self._device)].loss(self._policy)
+        kind = LIKELIHOOD if self._policy.in_tokens else "squared"  # the most likely tokens have no gradient
+        return self._demonstrations[drawn.to(self._device)].loss(self._policy, kind)
 
     def _clip(self, gradients: Tensor) -> dict[Metric, Tensor]:
         """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""
