@@ -231,6 +231,16 @@ DIFFERENCES = (
         "additional decisions left the range against the objective, and their gradient leads back.",
     ),
     (
+        "Means over tokens",
+        "With `algorithm.logprob_level` and `entropy_level` at `token`, the ratios, clip fractions, divergences, the "
+        "entropy and the policy loss are sums over the tokens that were taken, divided by their number; at `action`, "
+        "the same with actions. TRL's GRPO weights by tokens in the same way, so its `entropy`, `kl` and `clip_ratio/` "
+        "are the same numbers. RLinf, at `token_level` and with a mask but no `loss_mask_sum`, adds up all tokens and "
+        "divides by the size of the mask, which has one entry for each decision or action (`preprocess_loss_inputs` in "
+        "`rlinf/algorithms/utils.py`, commit a3816b5). Its means are then k A or A times too large: with 8 actions of "
+        "7 tokens, a clip fraction of 0.219 is logged as 12.25, and the loss is 56 times as large.",
+    ),
+    (
         "clipped ratio",
         "`train/actor/clipped_ratio` is a mean of ratios near 1, not a share. TRL's `completions/clipped_ratio` is"
         " the share of truncated completions: `env/truncated_fraction`.",

@@ -54,9 +54,19 @@ class AlgorithmConfig:
         return 0.0
 
     @property
+    def reward_level(self) -> str:
+        """Unit that has a reward and a value: a decision (``chunk``), or each of its actions (``action``)."""
+        return "chunk"
+
+    @property
     def cloning_coef(self) -> float | None:
         """Weight of an auxiliary cloning loss, 0 for none; None if the algorithm has no such loss."""
         return None
+
+    @property
+    def clones_by_distance(self) -> bool:
+        """True if the loss follows the gradient of the policy's most likely action, which tokens do not have."""
+        return False
 
     @property
     def target_kl(self) -> float | None:
@@ -107,7 +117,8 @@ class OnPolicyConfig(AlgorithmConfig):
     target_kl: float | None = option(None, above=0, unit="nats")
     """Mean approx_kl of a pass beyond which the update ends; None never ends it."""
     cloning_coef: float = option(0.0, least=0)
-    """Weight of the squared error to demonstrated actions in the first iteration; 0 for none, else needs demos."""
+    """Weight in the first iteration of the squared error to demonstrated actions, or for a policy of tokens of their
+    cross-entropy; 0 for none, else needs demos."""
     cloning_decay: float = option(0.99, least=0, most=1)
     """Share of that weight that remains after each iteration."""
     cloning_batch_size: int = option(256, least=1)
@@ -173,6 +184,7 @@ class Trajectories:
     environments: int
     lags: Tensor
     num_steps: Tensor | None = None
+    step_rewards: Tensor | None = None
 
     def positions(self) -> Tensor:
         """[T, N] int64 position of each decision among those of all learners, time first."""
@@ -205,7 +217,7 @@ class Samples:
         observations: [B, D] raw, or a tree.
         actions: [B, A] or [B].
         old_log_probs: [B] at collection, in nats.
-        advantages: [B].
+        advantages: [B], or [B, k] of each action of a chunk.
         trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
         position: [B] int64, ascending, from ``Trajectories.positions``.
         num_steps: [B] number of environment steps of each decision; None where each is one.
@@ -242,8 +254,8 @@ class ValueSamples(Samples):
     """Decisions of an algorithm that learns a value function.
 
     Attributes:
-        returns: [B] value targets.
-        old_values: [B] values at collection.
+        returns: [B] value targets, or [B, k] of each action of a chunk.
+        old_values: values at collection, likewise.
     """
 
     returns: Tensor

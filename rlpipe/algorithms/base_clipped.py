@@ -14,7 +14,7 @@ from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, 
 from rlpipe.config.fields import option
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
-from rlpipe.functional.levels import LEVELS, at_level
+from rlpipe.functional.levels import LEVELS, Units, at_level, by_unit
 from rlpipe.functional.losses import PolicyLoss, behaviour_weights, ppo_policy_loss
 from rlpipe.functional.reference import reference_kl, reference_kl_k1
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
@@ -77,19 +77,27 @@ class Staleness:
 
 
 class PolicyTerms(NamedTuple):
-    """Log-probabilities, entropy and surrogate of a minibatch, with gradients but for ``terms``.
+    """Log-probabilities, entropy and surrogate of a minibatch, with gradients.
 
     Attributes:
         log_probs: [B] of the decisions, in nats.
+        units: log-probabilities of the units of each decision; None where a decision is one unit.
         entropy: [B] at its level, in nats.
         loss: [B] of the surrogate.
-        terms: by name, what ``measure`` needs.
+        terms: by name, values that ``measure`` needs.
     """
 
     log_probs: Tensor
+    units: Units | None
     entropy: Tensor
     loss: Tensor
     terms: dict[str, Tensor]
+
+    def distance_from(self, ref_log_probs: Tensor) -> Tensor:
+        """[B] ``reference_kl`` from the log-probabilities of the same decisions, or of the same units."""
+        if self.units is None:
+            return reference_kl(self.log_probs, ref_log_probs)
+        return self.units.of(reference_kl(self.units.values, ref_log_probs))
 
 
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
@@ -120,24 +128,23 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
     def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
         """Computes the surrogate and the entropy of a minibatch, at their levels."""
-        config = self.config
+        config, terms = self.config, {}
         if config.logprob_level == config.entropy_level == "chunk":
             log_probs, entropy = policy.evaluate_actions(*samples.decisions)
         else:
             parts, entropies = policy.evaluate_parts(samples.observations, samples.actions)
             log_probs = at_level(parts, samples.num_steps, "chunk").values.squeeze(-1)
             entropy = at_level(entropies, samples.num_steps, config.entropy_level).mean()
+            terms["entropies"] = entropies
         if samples.old_units is None:
             surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
-            return PolicyTerms(log_probs, entropy, surrogate.loss, {"log_ratio": surrogate.log_ratio})
+            terms["log_ratio"] = surrogate.log_ratio
+            return PolicyTerms(log_probs, None, entropy, surrogate.loss, terms)
         units = at_level(parts, samples.num_steps, config.logprob_level)
-        advantages = samples.advantages.unsqueeze(-1).expand_as(units.values)
+        advantages = by_unit(samples.advantages, units.values.shape[1])
         surrogate = self._surrogate(units.values, samples.old_units, advantages)
-        terms = {
-            "log_ratio": surrogate.log_ratio.masked_fill(~units.taken, math.nan),
-            "decision_log_ratio": (log_probs - samples.old_log_probs).detach(),
-        }
-        return PolicyTerms(log_probs, entropy, units.of(surrogate.loss), terms)
+        terms["log_ratio"] = surrogate.log_ratio.masked_fill(~units.taken, math.nan)
+        return PolicyTerms(log_probs, units, entropy, units.of(surrogate.loss), terms)
 
     @staticmethod
     def _weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
@@ -149,15 +156,8 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         """Terms of a minibatch that tell how far the update has moved the policy, where the ratio does not."""
         return {} if staleness is None else {"moved": log_probs - staleness.start_log_probs}
 
-    def _reference_log_probs(self, trajectories: Trajectories) -> Tensor | None:
-        """[B] log-probabilities of the valid decisions under the reference; None without one."""
-        t = trajectories
-        if self._reference is None:
-            return None
-        return self._reference.evaluate_actions(*t.decisions)[0]
-
-    def _evaluate_present(self, trajectories: Trajectories, policy: Policy) -> tuple[Tensor, Tensor | None]:
-        """Evaluates the valid decisions under the policy before the update.
+    def _evaluate(self, trajectories: Trajectories, policy: Policy) -> tuple[Tensor, Tensor | None]:
+        """Evaluates the valid decisions.
 
         Returns:
             [B] log-probabilities in nats, and those [B, G] of the units; None if each decision is one unit.
@@ -169,6 +169,10 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         whole = at_level(parts, t.valid_steps, "chunk").values.squeeze(-1)
         return whole, at_level(parts, t.valid_steps, level).values
 
+    def _evaluate_reference(self, trajectories: Trajectories) -> tuple[Tensor | None, Tensor | None]:
+        """Evaluates the valid decisions under the reference, as ``_evaluate``; None without one."""
+        return (None, None) if self._reference is None else self._evaluate(trajectories, self._reference)
+
     def _correct_staleness(
         self, trajectories: Trajectories, present: Tensor
     ) -> tuple[Tensor, Staleness | None, dict[Metric, Tensor | float]]:
@@ -176,7 +180,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_evaluate_present``.
+            present: [B] from ``_evaluate``, of the policy before the update.
         Returns:
             [B] log-probabilities that the ratio refers to; the staleness, None if the learner's weights took all
             decisions; metrics.
@@ -202,7 +206,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             trajectories: as in ``prepare``.
-            present: [B] from ``_evaluate_present``.
+            present: [B] from ``_evaluate``, of the policy before the update.
             ref_log_probs: [B] of the valid decisions under the reference; None without one.
         """
         t, config = trajectories, self.config
@@ -240,19 +244,19 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
         Args:
             samples: as in ``measure``.
-            ref_log_probs: [B] of the samples under the reference; None without one.
+            ref_log_probs: of the samples under the reference, [B] or [B, G] of their units; None without one.
             staleness: of the samples; None if the learner's weights took all.
             taken: as in ``measure``.
             terms: as in ``measure``.
             weights: [B] weights of the samples in the loss; None for 1.
         """
-        log_ratio, rows, counts = terms["log_ratio"], taken, None
+        log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
         if log_ratio.dim() > 1:
             kept = ~log_ratio.isnan()
-            counts = kept.sum(1)
+            counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
             log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
         unchanged = torch.zeros_like(log_ratio)
-        surrogate = self._surrogate(log_ratio, unchanged, samples.advantages[rows])
+        surrogate = self._surrogate(log_ratio, unchanged, advantages)
         staleness = None if staleness is None else staleness[rows]
         policy_loss = self._weighted(surrogate.loss, staleness)
         policy_loss = policy_loss if weights is None else policy_loss * weights[rows]
@@ -273,16 +277,36 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         if self.config.dual_clip is not None:
             of_units[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
             of_units[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
+        if ref_log_probs is not None:
+            start = samples.old_log_probs if samples.old_units is None else samples.old_units
+            divergence = reference_kl(start[taken] + terms["log_ratio"], ref_log_probs[taken])
+            of_units[m.KL_REF] = divergence if counts is None else divergence[kept]
         observed: dict[Metric, Tensor | OfUnits] = {m.LOSS: terms["loss"], m.ENTROPY: terms["entropy"]}
         observed |= {
             metric: values if counts is None else OfUnits(values, counts) for metric, values in of_units.items()
         }
+        if (entropies := terms.get("entropies")) is not None:
+            steps = None if samples.num_steps is None else samples.num_steps[taken]
+            observed |= self._describe_entropies(entropies, steps)
         if staleness is not None:
             observed |= self._describe_correction(surrogate, staleness)
-        if ref_log_probs is not None:
-            log_probs = samples.old_log_probs[taken] + terms.get("decision_log_ratio", terms["log_ratio"])
-            observed[m.KL_REF] = reference_kl(log_probs, ref_log_probs[taken])
         return observed
+
+    def _describe_entropies(self, entropies: Tensor, num_steps: Tensor | None) -> dict[Metric, OfUnits]:
+        """Measures the entropy of each unit and, if tokens are units, of each dimension of the actions.
+
+        Args:
+            entropies: [S, k, A] of the parts of the actions of each decision.
+            num_steps: [S] number of actions that were taken; None for all.
+        """
+        units = at_level(entropies, num_steps, self.config.entropy_level)
+        found = {m.ENTROPY: OfUnits(units.values[units.taken], units.taken.sum(1))}
+        if "token" in (self.config.logprob_level, self.config.entropy_level):
+            actions = at_level(entropies, num_steps, "action").taken
+            kept, counts = entropies[actions], actions.sum(1)
+            dimensions = range(entropies.shape[-1])
+            found |= {m.ENTROPY_DIMENSION.member(f"dim_{i}"): OfUnits(kept[:, i], counts) for i in dimensions}
+        return found
 
     @staticmethod
     def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:

@@ -35,6 +35,10 @@ class BehaviourCloningConfig(AlgorithmConfig):
     patience: int = option(20, least=1)
     """Passes without a smaller held-out loss after which learning ends; the weights of the best pass are kept."""
 
+    @property
+    def clones_by_distance(self) -> bool:
+        return self.loss in DISTANCES
+
 
 class BehaviourCloning(Algorithm):
     """Options and learner of cloning; the formula is ``functional.cloning.cloning_loss``."""

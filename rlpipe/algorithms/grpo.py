@@ -17,7 +17,6 @@ from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
 from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
-from rlpipe.functional.reference import reference_kl
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
@@ -62,7 +61,7 @@ class GRPOSamples(Samples):
 
     Attributes:
         weights: [B] weight of each decision in the loss; their mean is 1.
-        ref_log_probs: [B] of the same actions under the reference; None without one.
+        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
         staleness: None if the learner's weights took all decisions.
     """
 
@@ -95,16 +94,17 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         scores = torch.where(valid, t.rewards, 0.0).double().sum(0)
         equal = equal_groups(scores, groups)
         advantages = group_advantages(scores, groups).to(t.rewards.dtype).expand(valid.shape)
-        ref_log_probs = self._reference_log_probs(t)
+        ref_log_probs, ref_units = self._evaluate_reference(t)
+        reference = ref_log_probs if ref_units is None else ref_units
         learnt = valid & ~equal[groups] if config.filter_groups else valid
         trajectory = t.numbers()[learnt]
-        present, units = self._evaluate_present(t, policy)
+        present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         samples = GRPOSamples(
             t.observations[:-1][learnt], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
             trajectory, t.positions()[learnt],
             loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
-            None if ref_log_probs is None else ref_log_probs[learnt[valid]],
+            None if reference is None else reference[learnt[valid]],
             None if staleness is None else staleness[learnt[valid]],
             num_steps=None if t.num_steps is None else t.num_steps[learnt],
             old_units=None if units is None else units[learnt[valid]],
@@ -151,13 +151,12 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
         found = self._policy_terms(policy, samples)
-        log_probs = found.log_probs
         loss = self._weighted(found.loss, samples.staleness) - config.entropy_coef * found.entropy
         if samples.ref_log_probs is not None:
-            loss = loss + config.kl_beta * reference_kl(log_probs, samples.ref_log_probs).to(loss.dtype)
+            loss = loss + config.kl_beta * found.distance_from(samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
         terms = {"loss": loss, "entropy": found.entropy, **found.terms}
-        terms |= self._stale_terms(log_probs, samples.staleness)
+        terms |= self._stale_terms(found.log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:

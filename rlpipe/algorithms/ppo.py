@@ -12,8 +12,10 @@ from torch import Tensor
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
-from rlpipe.functional.advantages import gae, normalize
+from rlpipe.errors import ConfigError
+from rlpipe.functional.advantages import gae, gae_of_actions, normalize
 from rlpipe.functional.aggregation import trajectory_sums
+from rlpipe.functional.levels import Units, taken_actions
 from rlpipe.functional.losses import clipped_value_loss
 from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
@@ -39,6 +41,10 @@ class PPOConfig(ClippedConfig):
     """Weight of the value loss."""
     normalize_advantages: bool = option(True)
     """Shift and scale advantages over the whole batch."""
+    reward_level: str = option("chunk", choices=("chunk", "action"), fixed=True)
+    """Unit that has a reward, a value and an advantage: a decision with its summed rewards (``chunk``), or each action
+    of it (``action``; RLinf's ``reward_type``), which needs ``logprob_level`` ``action`` or ``token``. Without effect
+    if ``policy.chunk_size`` is 1."""
     kl_control: str | None = option(None, choices=("fixed", "adaptive"))
     """Penalty in the reward for leaving the policy that the run began with: ``fixed``, ``adaptive``, None for none."""
     kl_coef: float = option(0.05, above=0, unit="reward per nat")
@@ -47,6 +53,15 @@ class PPOConfig(ClippedConfig):
     """Divergence of a trajectory that ``adaptive`` aims at."""
     kl_horizon: float = option(10_000.0, above=0, unit="trajectories")
     """Speed of ``adaptive``: the fewer trajectories, the faster it follows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward_level == "action" and self.logprob_level == "chunk":
+            raise ConfigError(
+                "algorithm.reward_level is action, which gives each action an advantage, but algorithm.logprob_level "
+                "is chunk: the one probability ratio of a decision cannot be weighted by several advantages. Set "
+                "algorithm.logprob_level=action or token."
+            )
 
     def health_variables(self) -> dict[str, float | None]:
         penalised = self.kl_control is not None
@@ -66,7 +81,7 @@ class PPOSamples(ValueSamples):
     """Decisions of PPO.
 
     Attributes:
-        ref_log_probs: [B] of the same actions under the reference; None without one.
+        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
         staleness: None if the learner's weights took all decisions.
     """
 
@@ -99,47 +114,70 @@ class PPO(ClippedAlgorithm[PPOSamples]):
     def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[PPOSamples, Observed]:
         t, config = trajectories, self.config
         valid = t.valid
-        ref_log_probs = self._reference_log_probs(t)
-        present, units = self._evaluate_present(t, policy)
+        ref_log_probs, ref_units = self._evaluate_reference(t)
+        present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         observed |= self._describe_batch(t, present, ref_log_probs)
-        rewards = t.rewards
-        if ref_log_probs is not None:
-            rewards = rewards + self._penalties(t, ref_log_probs, observed)
-        steps, envs = valid.shape
-        seen = joined([t.observations.flatten(0, 1), t.final_observations])
-        seen_values = policy.value(seen)
-        boundary = (steps + 1) * envs
-        values, final_values = seen_values[:boundary].view(steps + 1, envs), seen_values[boundary:]
-        next_values = values[1:].clone()
-        next_values.view(-1)[t.final_index] = final_values  # after a reset, row t + 1 belongs to the next episode
-        values = values[:-1]
-        raw = gae(
-            rewards,
-            values,
-            next_values,
-            t.terminated,
-            t.truncated,
-            discount=config.discount if t.num_steps is None else config.discount**t.num_steps,
-            gae_lambda=config.gae_lambda,
-        )
+        penalties = None if ref_log_probs is None else self._penalties(t, ref_log_probs, observed)
+        raw, values, taken = self._advantages(t, policy, penalties)
         returns = raw + values
-        advantages = normalize(raw, valid, total=self.learners.sum) if config.normalize_advantages else raw
+        advantages = normalize(raw, taken, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
-            old_units=units,
+            t.positions()[valid], returns[valid], values[valid], ref_log_probs if ref_units is None else ref_units,
+            staleness, num_steps=t.valid_steps, old_units=units,
         )  # fmt: skip
         observed |= {
-            m.ADVANTAGES: raw[valid],
-            m.ADVANTAGES_NORM: samples.advantages,
-            m.RETURNS: samples.returns,
-            m.VALUES: samples.old_values,
-            m.VALUE_RESIDUALS: samples.returns - samples.old_values,
+            m.ADVANTAGES: raw[taken],
+            m.ADVANTAGES_NORM: advantages[taken],
+            m.RETURNS: returns[taken],
+            m.VALUES: values[taken],
+            m.VALUE_RESIDUALS: returns[taken] - values[taken],
         }
         if config.value_clip is not None:
             observed[m.CLIP_RANGE_VF] = config.value_clip
         return samples, observed
+
+    def _advantages(
+        self, trajectories: Trajectories, policy: Policy, penalties: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Estimates the advantage of each decision, or of each action with ``reward_level=action``.
+
+        Args:
+            trajectories: as in ``prepare``.
+            policy: the policy before the update.
+            penalties: [T, N] rewards of decisions beside the simulator's; None for none.
+        Returns:
+            [T, N] or [T, N, k] advantages and values, and bool, True where there is one.
+        """
+        t, config = trajectories, self.config
+        steps, envs = t.valid.shape
+        seen = policy.value(joined([t.observations.flatten(0, 1), t.final_observations]))
+        boundary = (steps + 1) * envs
+        first = seen if seen.dim() == 1 else seen[:, 0]
+        next_values = first[envs:boundary].view(steps, envs).clone()
+        next_values.view(-1)[t.final_index] = first[boundary:]  # after a reset, row t + 1 belongs to the next episode
+        values = seen[: steps * envs].view(steps, envs, *seen.shape[1:])
+        if t.step_rewards is None or t.num_steps is None:
+            raw = gae(
+                t.rewards if penalties is None else t.rewards + penalties,
+                values,
+                next_values,
+                t.terminated,
+                t.truncated,
+                discount=config.discount if t.num_steps is None else config.discount**t.num_steps,
+                gae_lambda=config.gae_lambda,
+            )
+            return raw, values, t.valid
+        rewards = t.step_rewards.clone()
+        if penalties is not None:
+            rewards[..., 0] += penalties  # the decision is made before its first action
+        taken = t.valid.unsqueeze(-1) & taken_actions(t.num_steps, rewards.shape[-1])
+        ends = (t.terminated, t.truncated)
+        raw = gae_of_actions(
+            rewards, values, next_values, *ends, taken, discount=config.discount, gae_lambda=config.gae_lambda
+        )
+        return raw, values, taken
 
     def _penalties(
         self, trajectories: Trajectories, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
@@ -181,8 +219,11 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         found = self._policy_terms(policy, samples)
         values = policy.value(samples.observations)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
+        value_loss = value.loss
+        if samples.num_steps is not None and values.dim() > 1:
+            value_loss = Units(value_loss, taken_actions(samples.num_steps, values.shape[1])).mean()
         policy_loss = self._weighted(found.loss, samples.staleness)
-        loss = policy_loss + config.value_coef * value.loss - config.entropy_coef * found.entropy
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * found.entropy
         terms = {"loss": loss, "entropy": found.entropy, "values": values, **found.terms}
         terms |= self._stale_terms(found.log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
@@ -192,8 +233,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         returns = samples.returns[taken]
         value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)
         residuals = returns - values
-        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
-        observed |= {
+        of_values = {
             m.VALUE_LOSS: value.loss,
             m.VALUE_ERROR: residuals.square(),
             m.VALUE_PRED: values,
@@ -201,6 +241,11 @@ class PPO(ClippedAlgorithm[PPOSamples]):
             m.VALUE_RESIDUALS_TRAINED: residuals,
         }
         if config.value_clip is not None:
-            observed[m.VALUE_CLIP_RATIO] = value.clipped
-            observed[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
-        return observed
+            of_values[m.VALUE_CLIP_RATIO] = value.clipped
+            of_values[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
+        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
+        if samples.num_steps is None or values.dim() == 1:
+            return observed | of_values
+        counts = samples.num_steps[taken]
+        kept = taken_actions(counts, values.shape[1])
+        return observed | {metric: OfUnits(each[kept], counts) for metric, each in of_values.items()}

@@ -24,10 +24,11 @@ from rlpipe.trajectory.tree import joined, tensors
 class _Fragment:
     """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
-    def __init__(self, steps: int, envs: int, spec: SpaceSpec, chunk_size: int) -> None:
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec, chunks: Chunks) -> None:
         self._observations = spec.observations(steps + 1, envs)
-        self._actions = spec.chunked(chunk_size).actions(steps, envs)
-        self._num_steps = np.zeros((steps, envs), dtype=np.int64) if chunk_size > 1 else None
+        self._actions = spec.chunked(chunks.size).actions(steps, envs)
+        self._num_steps = np.zeros((steps, envs), dtype=np.int64) if chunks.size > 1 else None
+        self._step_rewards = np.zeros((steps, envs, chunks.size), dtype=np.float32) if chunks.keep_rewards else None
         self._log_probs, self._rewards = (np.zeros((steps, envs), dtype=np.float32) for _ in range(2))
         self._terminated, self._truncated, self._valid = (np.zeros((steps, envs), dtype=bool) for _ in range(3))
         self._finals = [spec.observations(0)]
@@ -43,6 +44,8 @@ class _Fragment:
         self._log_probs[t] = log_probs
         if self._num_steps is not None and outcome.num_steps is not None:
             self._num_steps[t] = outcome.num_steps
+        if self._step_rewards is not None and outcome.step_rewards is not None:
+            self._step_rewards[t] = outcome.step_rewards
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         self._valid[t] = step.valid
         ended = np.flatnonzero(step.terminated | step.truncated)
@@ -62,7 +65,7 @@ class _Fragment:
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
-            num_steps=self._num_steps,
+            num_steps=self._num_steps, step_rewards=self._step_rewards,
         )  # fmt: skip
 
 
@@ -155,7 +158,7 @@ class Collector:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
-        fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks.size)
+        fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks)
         self._observed = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):

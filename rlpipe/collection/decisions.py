@@ -13,7 +13,7 @@ from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.plugins import resolve
-from rlpipe.trajectory import Bool
+from rlpipe.trajectory import Bool, Float32
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,22 @@ class Chunks:
         execute: how many of them are taken before the policy decides anew.
         discount: weight, in the reward of a decision, of a reward one step later.
         in_tokens: True if each number of an action is a token.
+        keep_rewards: True if the reward of each environment step is kept beside their sum.
     """
 
     size: int = 1
     execute: int = 1
     discount: float = 1.0
     in_tokens: bool = False
+    keep_rewards: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Chunks:
         """Returns the chunks of a configuration."""
-        policy = config.policy
+        policy, algorithm = config.policy, config.algorithm
         in_tokens: bool = resolve("policies", policy.name, "policy.name").in_tokens
-        return cls(policy.chunk_size, policy.steps_per_decision, config.algorithm.discount, in_tokens)
+        keep_rewards = policy.chunk_size > 1 and algorithm.reward_level == "action"
+        return cls(policy.chunk_size, policy.steps_per_decision, algorithm.discount, in_tokens, keep_rewards)
 
     def check(self, simulator: Simulator, key: str) -> None:
         """Checks that a simulator can take chunks, if there are any.
@@ -66,10 +69,12 @@ class Outcome(NamedTuple):
         step: from the observations before the decisions to those after them; rewards are summed with the discount. Of a
             chunk it holds no success, failure or terms of rewards: ``each`` has seen those of every environment step.
         num_steps: [N] int64, environment steps of each decision; None where each is one.
+        step_rewards: [N, k] float32, reward of each of these steps, 0 after the last one; None unless they are kept.
     """
 
     step: Step
     num_steps: NDArray[np.int64] | None
+    step_rewards: Float32 | None = None
 
 
 def take(
@@ -109,6 +114,9 @@ def take(
     observations, successors = step.observations.copy(), step.successors.copy()
     rewards, terminated, truncated = step.rewards.copy(), step.terminated.copy(), step.truncated.copy()
     num_steps = step.valid.astype(np.int64)
+    step_rewards = np.zeros((count, chunks.size), dtype=np.float32) if chunks.keep_rewards else None
+    if step_rewards is not None:
+        step_rewards[:, 0] = rewards
     for number in range(1, chunks.execute):
         active = step.valid & ~(step.terminated | step.truncated)
         if not active.any():
@@ -117,8 +125,10 @@ def take(
         valid = step.valid
         observations[valid], successors[valid] = step.observations[valid], step.successors[valid]
         rewards += np.where(valid, chunks.discount**number * step.rewards, 0.0)
+        if step_rewards is not None:
+            step_rewards[valid, number] = step.rewards[valid]
         terminated |= step.terminated
         truncated |= step.truncated
         num_steps += valid
     whole = Step(observations, successors, rewards, terminated, truncated, None, num_steps > 0, {})
-    return Outcome(whole, num_steps)
+    return Outcome(whole, num_steps, step_rewards)

@@ -121,6 +121,11 @@ def _check_algorithm(config: Config) -> None:
             f"algorithm.name is {config.algorithm.name}, which needs a policy with bounded actions, such as "
             "policy.name=squashed_gaussian."
         )
+    if policy.in_tokens and config.algorithm.clones_by_distance:
+        raise ConfigError(
+            f"policy.name is {config.policy.name}, whose most likely tokens have no gradient, but algorithm.loss is "
+            "a distance from the most likely action: set algorithm.loss=likelihood."
+        )
     if policy.bounded and config.algorithm.entropy_coef:
         raise ConfigError(
             f"algorithm.entropy_coef is {config.algorithm.entropy_coef}, but the entropy of policy.name="

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rlpipe.functional.aggregation import Total, alone
 
@@ -44,6 +47,47 @@ def gae(
         advantage = deltas[t] + carry[t] * advantage
         advantages[t] = advantage
     return advantages
+
+
+def gae_of_actions(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    taken: Tensor,
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> Tensor:
+    """As ``gae``, but over environment steps: each of the k actions of a decision has a reward and a value.
+
+    The value of an action is that of being about to take it, seen from where the decision was made. The last action
+    taken is followed by the first one of the next decision.
+
+    Args:
+        rewards: [T, N, k] reward of each action.
+        values: [T, N, k] V of each action.
+        next_values: [T, N] V of the first action of the next decision, at the true successor, before any reset.
+        terminated: [T, N] bool, the task ended with the last action taken.
+        truncated: [T, N] bool, a time limit cut the episode off there.
+        taken: [T, N, k] bool, a first part of the actions of each decision.
+        discount: weight of a reward one environment step later.
+        gae_lambda: between one-step (0) and whole-return (1) advantages.
+    Returns:
+        [T, N, k]; 0 for actions that were not taken.
+    """
+    last = taken & ~pad(taken[..., 1:], (0, 1))
+    following = pad(values[..., 1:], (0, 1))
+    following = torch.where(last, (next_values * ~terminated).unsqueeze(-1), following)
+    deltas = rewards + discount * following - values
+    carry = discount * gae_lambda * (~(last & (terminated | truncated).unsqueeze(-1))).to(rewards.dtype)
+    advantages = torch.zeros_like(rewards)
+    advantage = torch.zeros_like(next_values[0])
+    for t, j in itertools.product(reversed(range(rewards.shape[0])), reversed(range(rewards.shape[2]))):
+        advantage = torch.where(taken[t, :, j], deltas[t, :, j] + carry[t, :, j] * advantage, advantage)
+        advantages[t, :, j] = advantage
+    return advantages * taken
 
 
 def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: Total = alone) -> Tensor:

@@ -41,13 +41,25 @@ def at_level(parts: Tensor, num_steps: Tensor | None, level: str) -> Units:
         num_steps: [B] number of actions that were taken; None for all.
         level: one of ``LEVELS``.
     """
-    count, size, width = parts.shape
-    taken = torch.ones(count, size, dtype=torch.bool, device=parts.device)
+    _, size, width = parts.shape
+    taken = torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device)
     if num_steps is not None:
-        taken = torch.arange(size, device=parts.device) < num_steps.unsqueeze(-1)
+        taken = taken_actions(num_steps, size)
     kept = parts * taken.unsqueeze(-1)
     if level == "token":
         return Units(kept.flatten(1), taken.unsqueeze(-1).expand(-1, -1, width).flatten(1))
     if level == "action":
         return Units(kept.sum(-1), taken)
     return Units(kept.sum((-1, -2)).unsqueeze(-1), taken.any(-1, keepdim=True))
+
+
+def taken_actions(num_steps: Tensor, size: int) -> Tensor:
+    """[..., k] bool of [...] numbers of actions that were taken, of k = ``size``."""
+    return torch.arange(size, device=num_steps.device) < num_steps.unsqueeze(-1)
+
+
+def by_unit(values: Tensor, count: int) -> Tensor:
+    """[B, G] values of ``count`` = G units, each that of its decision [B], or of its action [B, k]."""
+    if values.dim() == 1:
+        return values.unsqueeze(-1).expand(-1, count)
+    return values.repeat_interleave(count // values.shape[1], 1)

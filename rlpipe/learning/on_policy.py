@@ -26,6 +26,7 @@ from rlpipe.algorithms.base import (
     Trajectories,
 )
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
+from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.demonstrations import dataset
@@ -77,7 +78,7 @@ def join(
         whole = joined([getattr(batch, name) for batch in batches], axis=1)
         return tensors(whole[:, first:last]).to(device)
 
-    chunked = batches[0].num_steps is not None
+    chunked, by_step = batches[0].num_steps is not None, batches[0].step_rewards is not None
     return Trajectories(
         **{name: taken_of(name) for name in _BY_ENVIRONMENT},
         final_observations=tensors(joined(finals)).to(device),
@@ -88,6 +89,7 @@ def join(
             np.repeat([version - batch.policy_version for batch in batches], envs)[first:last], device=device
         ),
         num_steps=taken_of("num_steps") if chunked else None,
+        step_rewards=taken_of("step_rewards") if by_step else None,
     )
 
 
@@ -357,7 +359,8 @@ class Learner(LearnerBase):
         drawn = torch.randint(len(self._demonstrations), (count,), generator=self._generator)[
             self._learners.rank :: self._learners.size
         ]
-        return self._demonstrations[drawn.to(self._device)].loss(self._policy)
+        kind = LIKELIHOOD if self._policy.in_tokens else "squared"  # the most likely tokens have no gradient
+        return self._demonstrations[drawn.to(self._device)].loss(self._policy, kind)
 
     def _clip(self, gradients: Tensor) -> dict[Metric, Tensor]:
         """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""

@@ -196,7 +196,21 @@ class Policy(ABC, nn.Module):
 
     @abstractmethod
     def value(self, observations: Tensor | Tree) -> Tensor:
-        """[B] values of observations, [B, D] or a tree, in the unit of the return, with gradients."""
+        """[B] values of observations, [B, D] or a tree, in the unit of the return, with gradients.
+
+        After ``value_each_action``, [B, k].
+        """
+
+    def value_each_action(self) -> None:
+        """Gives each action of a chunk a value of its own; called before the first weights are used.
+
+        Raises:
+            ConfigError: the policy has one value for a decision.
+        """
+        raise ConfigError(
+            f"algorithm.reward_level is action, but {type(self).__name__} has no value_each_action that gives each "
+            "action of a chunk a value: leave algorithm.reward_level out."
+        )
 
     @abstractmethod
     def actor_parameters(self) -> Iterator[nn.Parameter]:
@@ -322,4 +336,6 @@ def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     torch.manual_seed(config.runner.seed)
     spec = spec.chunked(config.policy.chunk_size)
     policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
+    if config.algorithm.reward_level == "action" and config.policy.chunk_size > 1:
+        policy.value_each_action()
     return policy

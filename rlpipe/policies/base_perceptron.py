@@ -113,17 +113,25 @@ class PerceptronPolicy(PartsPolicy):
         super().__init__()
         self.spec = spec
         self.chunk_size = config.chunk_size
-        self._encoders, self._critic_sees = config.encoders, config.critic_observations
+        self._config = config
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
         self.actor = perceptron(
             [self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
         )
         self.critic_features = self.make_critic_features(spec)
-        self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], config.activation, 1.0)
+        self.critic = self._make_critic(1)
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None
 
     def make_critic_features(self, spec: SpaceSpec) -> Features:
-        return Features(spec, self._encoders, self._critic_sees, "policy.critic_observations")
+        config = self._config
+        return Features(spec, config.encoders, config.critic_observations, "policy.critic_observations")
+
+    def _make_critic(self, outputs: int) -> Perceptron:
+        config = self._config
+        return perceptron([self.critic_features.width, *config.hidden_sizes, outputs], config.activation, 1.0)
+
+    def value_each_action(self) -> None:
+        self.critic = self._make_critic(self.chunk_size)
 
     def actor_outputs(self, observations: Tensor | Tree) -> Tensor:
         """[B, outputs] of the actor's last layer."""

@@ -36,6 +36,8 @@ class TrajectoryBatch:
         seconds: time that collection took.
         num_steps: [T, N] int64, environment steps that each decision took; None where each is one. Rewards of several
             steps are summed, with the discount of the algorithm.
+        step_rewards: [T, N, k] float32, raw reward of each environment step of a decision, 0 after the last one; None
+            unless the algorithm learns from them.
     """
 
     observations: Observations
@@ -50,6 +52,7 @@ class TrajectoryBatch:
     policy_version: int
     seconds: float = 0.0
     num_steps: NDArray[np.int64] | None = None
+    step_rewards: Float32 | None = None
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -201,6 +203,21 @@ def test_cloning_draws_the_policy_to_what_was_demonstrated_with_less_and_less_we
     rows = rows_of(cloning(tmp_path, "learner.lr=0.01", "algorithm.cloning_decay=0.5", "env.train.match_actions=false"))
     assert [row["train/actor/cloning_weight"] for row in rows] == [0.5, 0.25, 0.125, 0.0625]
     assert rows[-1]["train/actor/cloning_loss"] < 0.5 * rows[0]["train/actor/cloning_loss"]
+
+
+def test_a_policy_of_tokens_clones_by_their_cross_entropy(tmp_path):
+    policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4}
+    options = ("learner.lr=0.01", "env.train.match_actions=false")
+    rows = rows_of(cloning(tmp_path, *options, policy=policy))
+    assert rows[0]["train/actor/cloning_loss"] < math.log(4) + 0.01  # of four tokens that are alike
+    assert rows[-1]["train/actor/cloning_loss"] < 0.8 * rows[0]["train/actor/cloning_loss"]
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute"])
+def test_tokens_cannot_follow_the_gradient_of_the_most_likely_action(loss, tmp_path):
+    algorithm, policy = {"name": "behaviour_cloning", "loss": loss}, {"name": "tokens"}
+    with pytest.raises(ConfigError, match=r"policy.name is tokens, .* set algorithm.loss=likelihood"):
+        scripted(tmp_path, algorithm=algorithm, policy=policy)
 
 
 def test_cloning_without_demonstrations_is_refused(tmp_path):

@@ -57,6 +57,11 @@ class TestAFragmentOfChunks:
         assert batch.actions.shape == (3, 1, 4)
         assert batch.num_steps.tolist() == [[2], [2], [2]]
 
+    def test_the_reward_of_each_step_is_kept_where_the_algorithm_asks_for_it(self):
+        batch, _, _ = collected([[WON], [LOST]], 2, Chunks(2, 2, discount=0.5, keep_rewards=True))
+        assert batch.step_rewards.tolist() == [[[0, 0], [0, 0]], [[8, 0], [0, 0]]]
+        assert collected([[WON], [LOST]], 2, Chunks(2, 2))[0].step_rewards is None
+
 
 LEDGER = ("length", "return", "success_once", "success_at_end", "first_success", "terminated", "truncated", "seed")
 

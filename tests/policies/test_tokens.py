@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import rlpipe
+from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
+from rlpipe.learning.on_policy import Learner
 from rlpipe.policies.tokens import TokenConfig, TokenPolicy
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.runs import lines, scripted, without_timings
@@ -98,6 +101,19 @@ def test_in_the_first_minibatch_every_ratio_is_one_at_every_level(tmp_path):
         metrics = lines(rlpipe.train(config, local=True).directory, "metrics.jsonl")[0]["metrics"]
         assert metrics["train/actor/ratio_max"] == pytest.approx(1, abs=1e-5)
         assert metrics["train/actor/clip_fraction"] == 0
+
+
+@pytest.mark.parametrize("level", ["token", "action", "chunk"])
+def test_one_pass_evaluates_the_policy_before_the_update(level, tmp_path):
+    algorithm = {"name": "ppo", "update_epochs": 1, "num_minibatches": 1, "logprob_level": level}
+    plan = stages(scripted(tmp_path, algorithm=algorithm, policy={"name": "tokens", "hidden_sizes": [8], "bins": 4}))
+    worker = RolloutWorker(plan, 0, 1)
+    learner = Learner(plan, worker.ready().spec)
+    batch, _ = worker.collect(learner.snapshot(), 0)
+    evaluate, passes = learner._policy.evaluate_entries, []
+    learner._policy.evaluate_entries = lambda *given: passes.append(len(given[1])) or evaluate(*given)
+    learner.update(0, 1, batch)
+    assert passes == [64, 64]  # before the update, and in its only step
 
 
 def test_all_tokens_of_each_decision_are_counted(tmp_path):

@@ -81,7 +81,8 @@ ENTROPY_ESTIMATE = observed(
 )
 CLONING_LOSS = observed(
     "train/actor/cloning_loss", Mean, "action squared", needs=NEEDS_DEMOS,
-    meaning="Mean squared distance between the policy's most likely actions and the demonstrated ones.",
+    meaning="Mean squared distance between the policy's most likely actions and the demonstrated ones; with "
+            "algorithm.loss or a policy of tokens, the distance or negative log-probability that is minimised instead.",
     formula="mean over demonstrated steps and action components of (a_pi - a_demo)^2",
     rules=(Rule("finite", "critical", Finite(), quiet=20),),
 )

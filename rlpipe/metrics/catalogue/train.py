@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import CLIPPED, NEEDS_PROXIMAL, NEEDS_REFERENCE, VALUE_BASED, WITH_CRITIC
+from rlpipe.metrics.catalogue.conditions import (
+    CLIPPED,
+    NEEDS_PROXIMAL,
+    NEEDS_REFERENCE,
+    NEEDS_TOKEN_LEVEL,
+    VALUE_BASED,
+    WITH_CRITIC,
+)
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.catalogue.rollout import RETURNS
 from rlpipe.metrics.derivations import explained_variance, r_squared
@@ -60,6 +67,12 @@ ENTROPY_LAST_MINIBATCH = observed(
     over="last minibatch",
     meaning="Mean entropy on the last minibatch of the last epoch alone, as CleanRL logs it.",
     formula="as train/entropy_loss, over one minibatch",
+)
+ENTROPY_DIMENSION = observed(
+    "train/actor/entropy/{name}", Mean, "nats per token", tier="extension", algorithms=CLIPPED, needs=NEEDS_TOKEN_LEVEL,
+    meaning="Mean entropy of one dimension of the actions; dim_0 is the first.",
+    formula="mean over the actions taken of H of the token of this dimension, given those before it if tokens are "
+            "decoded in order",
 )
 NUM_UPDATES = observed(
     "train/n_updates", Sum, "optimiser steps", tier="core", lifetime=True,
@@ -375,8 +388,7 @@ KL_REF = observed(
     "train/actor/kl_ref", Mean, "nats per decision", algorithms=CLIPPED, needs=NEEDS_REFERENCE,
     meaning="How far the policy being trained is from a frozen reference policy, per decision.",
     formula="mean_i exp(x_i) - x_i - 1, with x_i = ln pi_ref(a_i) - ln pi_new(a_i)",
-    language="The KL divergence from the reference model, per action token; the divergence of a decision is the sum "
-             "over its tokens.",
+    language="The KL divergence from the reference model, per action token with logprob_level=token.",
     rules=(
         Rule("band", "ok", Band(0.01, 0.1)),
         Rule("high", "warn", Band(high=0.1), sustained=5),
