@@ -12,6 +12,8 @@ from torch import Tensor
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import gae, normalize
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.losses import clipped_value_loss
@@ -20,7 +22,6 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
-from rlpipe.trajectory.tree import joined
 
 __all__ = ["PPO"]
 
@@ -47,6 +48,16 @@ class PPOConfig(ClippedConfig):
     """Divergence of a trajectory that ``adaptive`` aims at."""
     kl_horizon: float = option(10_000.0, above=0, unit="trajectories")
     """Speed of ``adaptive``: the fewer trajectories, the faster it follows."""
+
+    def check_memory(self, config: Config) -> None:
+        super().check_memory(config)
+        if self.kl_control is not None:
+            raise ConfigError(
+                f"algorithm.kl_control is {self.kl_control}, but policy.name={config.policy.name} has a memory, and "
+                "nobody keeps the one that the reference would have of an episode from an earlier iteration: leave "
+                "algorithm.kl_control out, or take algorithm.name=grpo with algorithm.kl_beta, whose episodes are "
+                "whole."
+            )
 
     def health_variables(self) -> dict[str, float | None]:
         penalised = self.kl_control is not None
@@ -107,8 +118,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         if ref_log_probs is not None:
             rewards = rewards + self._penalties(t, ref_log_probs, observed)
         steps, envs = valid.shape
-        seen = joined([t.observations.flatten(0, 1), t.final_observations])
-        seen_values = policy.value(seen)
+        seen_values = policy.value(t.seen)
         boundary = (steps + 1) * envs
         values, final_values = seen_values[:boundary].view(steps + 1, envs), seen_values[boundary:]
         next_values = values[1:].clone()
@@ -126,7 +136,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         returns = raw + values
         advantages = normalize(raw, valid, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
-            t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
+            t.decided, t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
             t.positions()[valid], returns[valid], values[valid], ref_log_probs, staleness, num_steps=t.valid_steps,
             old_units=units,
         )  # fmt: skip

@@ -99,7 +99,14 @@ def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perce
 class PerceptronPolicy(Policy):
     """A policy whose actor and critic are perceptrons, with encoders of their own for an observation tree."""
 
-    def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int, last_gain: float = 0.01) -> None:
+    def __init__(
+        self,
+        config: PerceptronConfig,
+        spec: SpaceSpec,
+        outputs: int,
+        last_gain: float = 0.01,
+        inputs: int | None = None,
+    ) -> None:
         """Draws the first weights from torch's global generator.
 
         Args:
@@ -107,6 +114,7 @@ class PerceptronPolicy(Policy):
             spec: spaces of the simulator.
             outputs: width of the actor's last layer.
             last_gain: scale of that layer's first weights.
+            inputs: width of what a subclass puts between the features and the perceptrons; None for nothing.
         Raises:
             ConfigError: the options name leaves that there are not.
         """
@@ -116,10 +124,12 @@ class PerceptronPolicy(Policy):
         self._encoders, self._critic_sees = config.encoders, config.critic_observations
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
         self.actor = perceptron(
-            [self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
+            [inputs or self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
         )
         self.critic_features = self.make_critic_features(spec)
-        self.critic = perceptron([self.critic_features.width, *config.hidden_sizes, 1], config.activation, 1.0)
+        self.critic = perceptron(
+            [inputs or self.critic_features.width, *config.hidden_sizes, 1], config.activation, 1.0
+        )
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None
 
     def make_critic_features(self, spec: SpaceSpec) -> Features:
