@@ -70,8 +70,6 @@ class ServedPolicy:
         self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None, *, each: bool
     ) -> Decisions:
         drawn, before = (None if tensor is None else tensor.numpy() for tensor in (noise, memories))
-        actions, log_probs, after = self.server.act(
-            self.rank, self.version, arrays(observations), drawn, each, before
-        )
+        actions, log_probs, after = self.server.act(self.rank, self.version, arrays(observations), drawn, each, before)
         # copies, because arrays from Ray are read-only
         return Decisions(torch.tensor(actions), torch.tensor(log_probs), None if after is None else torch.tensor(after))

@@ -142,7 +142,7 @@ class PerceptronPolicy(Policy):
 
     def by_action(self, entries: Tensor) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, or [B, k] of each action of a chunk."""
-        return entries.sum(-1) if self.chunk_size == 1 else entries.view(len(entries), self.chunk_size, -1).sum(-1)
+        return entries.sum(-1) if self.chunk_size == 1 else entries.unflatten(-1, (self.chunk_size, -1)).sum(-1)
 
     def total(self, entries: Tensor, num_steps: Tensor | None) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, over those that were taken."""
@@ -165,8 +165,8 @@ class PerceptronPolicy(Policy):
 
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, entropies = self.evaluate_entries(observations, actions)
-        shape = (len(log_probs), self.chunk_size, -1)
-        return log_probs.view(shape), entropies.reshape(shape)
+        shape = (self.chunk_size, -1)
+        return log_probs.unflatten(-1, shape), entropies.unflatten(-1, shape)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)

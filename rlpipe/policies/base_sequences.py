@@ -43,13 +43,11 @@ def replay(gru: nn.GRU, features: Tensor, sequences: Sequences, memories: Tensor
     Args:
         gru: layer from W features to M numbers of memory.
         features: [B, W] of the observations, in their order.
-        sequences: the observations.
+        sequences: the observations, at least one.
         memories: [J, M] memory of this layer before each sequence.
     Returns:
         [B, M] memory after each observation, which is also the layer's output.
     """
-    if not len(sequences):
-        return features.new_zeros(0, gru.hidden_size, dtype=torch.float32)
     present, sequence = torch.unique(sequences.sequence, return_inverse=True)
     longest = torch.bincount(sequence).argsort(descending=True, stable=True)
     order = (sequences.step * len(present) + _inverse(longest)[sequence]).argsort()

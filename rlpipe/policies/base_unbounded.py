@@ -62,7 +62,7 @@ class UnboundedPolicy(PerceptronPolicy):
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         output = self.actor_outputs(observations)
         if self.log_std is None:
-            return self._discrete(output, actions.view(len(actions), -1))
+            return self._discrete(output, actions.view(len(actions), len(self._choices)))
         entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
         return gaussian_log_densities(output, self.log_std, actions), entropy.expand(len(output), -1)
 

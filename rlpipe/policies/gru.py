@@ -82,6 +82,8 @@ class GRUPolicy(UnboundedPolicy):
         return self._memories(seen, self.critic_features, self.critic_gru, seen.memories[:, self._size :])
 
     def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
+        if not len(seen):  # a learner that has no part in a minibatch
+            return before.new_zeros(0, self._size)
         return replay(gru, features(self.normalized(seen.observations)), seen, before)
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
