@@ -142,7 +142,7 @@ class PerceptronPolicy(Policy):
 
     def by_action(self, entries: Tensor) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, or [B, k] of each action of a chunk."""
-        return entries.sum(-1) if self.chunk_size == 1 else entries.unflatten(-1, (self.chunk_size, -1)).sum(-1)
+        return entries.sum(-1) if self.chunk_size == 1 else self._apart(entries).sum(-1)
 
     def total(self, entries: Tensor, num_steps: Tensor | None) -> Tensor:
         """[B] sums of [B, entries] values of the parts of actions, over those that were taken."""
@@ -165,8 +165,11 @@ class PerceptronPolicy(Policy):
 
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, entropies = self.evaluate_entries(observations, actions)
-        shape = (self.chunk_size, -1)
-        return log_probs.unflatten(-1, shape), entropies.unflatten(-1, shape)
+        return self._apart(log_probs), self._apart(entropies)
+
+    def _apart(self, entries: Tensor) -> Tensor:
+        """[B, k, entries / k] values of the parts of each action, of which there may be none at all."""
+        return entries.reshape(len(entries), self.chunk_size, entries.shape[-1] // self.chunk_size)
 
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpipe.collection.collector import Collector
-from rlpipe.collection.decisions import Chunks
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks
 from rlpipe.envs.gymnasium import GymnasiumConfig, GymnasiumVector
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
 from rlpipe.learning.on_policy import join
@@ -143,7 +143,7 @@ def test_the_weights_that_are_sent_to_workers_are_all_that_acting_needs():
     assert "critic.0.weight" not in policy.acting_weights()
 
 
-def fragments(simulator, policy, horizon, count, chunks=Chunks(), whole_episodes=False):
+def fragments(simulator, policy, horizon, count, chunks=SINGLE_ACTIONS, whole_episodes=False):
     """Fragments that one worker collects one after the other."""
     collector = Collector(
         simulator, policy, horizon, 0, 0, [1], memory_width=10, whole_episodes=whole_episodes

@@ -56,7 +56,8 @@ class TestPPO:
 
     def test_and_not_without_one(self, tmp_path):
         run = trained(tmp_path, *LEARNING, make=scripted)
-        assert lines(run, "metrics.jsonl")[-1]["metrics"]["eval/return"] < WITHOUT_A_MEMORY + 0.05
+        assert column(run, "env/return")[-1] < WITHOUT_A_MEMORY + 0.05
+        assert lines(run, "metrics.jsonl")[-1]["metrics"]["eval/return"] < 0.75  # which goals are drawn is chance, too
 
     def test_rlpipe_evaluate_runs_it_on_other_episodes(self, solved):
         process = rlpipe_command("evaluate", str(solved), "--local", "--json", "--episodes", "40")
@@ -94,18 +95,20 @@ class TestPPO:
         assert 0 < abs(last["train/actor/behav_approx_kl"]) < 0.1
 
 
+GRPO = {"name": "grpo", "group_size": 4, "num_minibatches": 2, "update_epochs": 4}
+
+
 class TestGRPO:
     OPTIONS = ("rollout.horizon=8", "env.train.total_num_envs=32", "learner.lr=0.01", "runner.total_timesteps=10240")
-    ALGORITHM = {"name": "grpo", "group_size": 4, "num_minibatches": 2, "update_epochs": 4}
 
     def test_whole_episodes_are_remembered_too(self, tmp_path):
-        run = trained(tmp_path, *self.OPTIONS, "policy.memory_size=32", algorithm=self.ALGORITHM)
+        run = trained(tmp_path, *self.OPTIONS, "policy.memory_size=32", algorithm=GRPO)
         assert column(run, "env/return")[-1] > 0.9
         check_exact_replay(run)
 
     def test_a_reference_has_a_memory_of_its_own(self, tmp_path):
         options = (*self.OPTIONS, "runner.total_timesteps=768", "algorithm.kl_beta=0.1")
-        run = trained(tmp_path, *options, algorithm=self.ALGORITHM)
+        run = trained(tmp_path, *options, algorithm=GRPO)
         assert column(run, "rollout/kl_ref_episode")[0] == pytest.approx(0, abs=1e-5)
         assert column(run, "rollout/kl_ref_episode")[-1] > 1e-3
 
@@ -160,7 +163,7 @@ class TestResume:
             gru,
             [],
             {"algorithm": {"name": "behaviour_cloning"}},
-            "policy.name is gru, which has a memory, but algorithm",
+            "policy.name is gru, which has a memory",
         ),
         (gru, ["policy.memory_size=0"], {}, "policy.memory_size is 0; it must be at least 1"),
     ],
