@@ -6,10 +6,13 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import dataclass
 
 import pytest
 
 import rlpipe
+from rlpipe.algorithms.base import OnPolicyConfig
+from rlpipe.algorithms.ppo import PPO
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
@@ -22,6 +25,17 @@ LEARNING = (
 )  # fmt: skip
 WITHOUT_A_MEMORY = 0.6
 """Return of a policy that sees the goal at the first of 5 or 6 steps, and guesses at the others; chance is 0.5."""
+
+
+@dataclass(frozen=True)
+class UnorderedConfig(OnPolicyConfig):
+    """Options of an algorithm that has not heard of memories."""
+
+
+class Unordered(PPO):
+    """An algorithm that has not heard of memories."""
+
+    Config = UnorderedConfig
 
 
 def trained(folder, *overrides, make=gru, local=True, **tree):
@@ -161,10 +175,11 @@ class TestResume:
         (sac, [], {"policy": {"name": "gru"}}, "algorithm.name is sac, which needs a policy with bounded actions"),
         (
             gru,
-            [],
+            ["policy.chunk_size=2"],
             {"algorithm": {"name": "behaviour_cloning"}},
-            "policy.name is gru, which has a memory",
+            "takes 2 actions of each decision",
         ),
+        (gru, [], {"algorithm": {"name": f"{__name__}:Unordered"}}, "which has a memory, but algorithm.name is tests"),
         (gru, ["policy.memory_size=0"], {}, "policy.memory_size is 0; it must be at least 1"),
     ],
 )
