@@ -34,7 +34,8 @@ class PolicyConfig:
     """Base of every policy's configuration."""
 
     name: str
-    """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` section: ``mlp``."""
+    """``mlp``, ``gru``, ``squashed_gaussian``, ``tokens``, or ``package.module:Class``. Without a ``policy`` section:
+    ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
     chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")

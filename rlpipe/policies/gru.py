@@ -52,9 +52,13 @@ class GRUPolicy(UnboundedPolicy):
         self.critic_gru = _recurrent_layer(self.critic_features.width, self._size)
 
     def decide(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
-        seen = self._in_sequences(observations, memories)
-        actor, critic = self._actor_memories(seen), self._critic_memories(seen)
-        return Decisions(*self.choose(self.actor(actor), noise), torch.cat([actor, critic], -1))
+        assert memories is not None
+        seen = self.normalized(observations)
+        before = memories.unsqueeze(0)
+        actor, _ = self.actor_gru(self.actor_features(seen).unsqueeze(0), before[..., : self._size].contiguous())
+        critic, _ = self.critic_gru(self.critic_features(seen).unsqueeze(0), before[..., self._size :].contiguous())
+        after = torch.cat([actor, critic], -1).squeeze(0)
+        return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
 
     def actor_outputs(self, observations: Tensor | Tree | Sequences) -> Tensor:
         outputs: Tensor = self.actor(self._actor_memories(self._in_sequences(observations)))
@@ -64,14 +68,14 @@ class GRUPolicy(UnboundedPolicy):
         values: Tensor = self.critic(self._critic_memories(self._in_sequences(observations))).squeeze(-1)
         return values
 
-    def _in_sequences(self, observations: Tensor | Tree | Sequences, memories: Tensor | None = None) -> Sequences:
+    def _in_sequences(self, observations: Tensor | Tree | Sequences) -> Sequences:
         """Returns bare observations as sequences of one step."""
         if isinstance(observations, Sequences):
             return observations
         device = next(self.actor_gru.parameters()).device
         numbers = torch.arange(len(observations), device=device)
-        before = torch.zeros(len(observations), 2 * self._size, device=device) if memories is None else memories
-        return Sequences(observations, numbers, torch.zeros_like(numbers), before)
+        empty = torch.zeros(len(observations), 2 * self._size, device=device)
+        return Sequences(observations, numbers, torch.zeros_like(numbers), empty)
 
     def _actor_memories(self, seen: Sequences) -> Tensor:
         """[B, M] memory of the actor after each observation."""
