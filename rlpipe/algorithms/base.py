@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
@@ -20,7 +21,9 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy, evaluation_arguments
-from rlpipe.trajectory import Tree
+from rlpipe.policies.base_sequences import Sequences
+from rlpipe.trajectory import Observations, Tree
+from rlpipe.trajectory.tree import joined
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,19 @@ class AlgorithmConfig:
             ConfigError: they cannot.
         """
 
+    def check_memory(self, config: Config) -> None:
+        """Checks that the algorithm can learn a policy that has a memory.
+
+        Args:
+            config: configuration of the run, whose policy has one.
+        Raises:
+            ConfigError: it cannot.
+        """
+        raise ConfigError(
+            f"policy.name is {config.policy.name}, which has a memory, but algorithm.name is {self.name}, which learns "
+            "from decisions out of their order: take algorithm.name=ppo or grpo, or a policy without a memory."
+        )
+
     def check_one_process(self) -> None:
         """Checks that the algorithm can learn where collection and learning take turns in one process.
 
@@ -126,7 +142,8 @@ class OnPolicyConfig(AlgorithmConfig):
 
     def check_split(self, config: Config) -> None:
         if self.group_size is None:
-            self._check_minibatches(config)
+            if not config.policy.memory_width:  # with a memory, trajectories are divided
+                self._check_minibatches(config)
         else:
             self._check_groups(config, self.group_size)  # the number of decisions is not known beforehand
 
@@ -185,6 +202,7 @@ class Trajectories:
     lags: Tensor
     num_steps: Tensor | None = None
     step_rewards: Tensor | None = None
+    memories: Tensor | None = None
 
     def positions(self) -> Tensor:
         """[T, N] int64 position of each decision among those of all learners, time first."""
@@ -197,16 +215,76 @@ class Trajectories:
         """[B] number of environment steps of each valid decision; None where each is one."""
         return None if self.num_steps is None else self.num_steps[self.valid]
 
+    @cached_property
+    def decided(self) -> Observations:
+        """[B, ...] observations of the valid decisions; in ``Sequences`` for a policy with a memory."""
+        observations = self.observations[:-1][self.valid]
+        if self.memories is None:
+            return observations
+        return self._in_sequences(observations, self.numbers()[self.valid], self._steps()[:-1][self.valid])
+
+    @property
+    def seen(self) -> Observations:
+        """[(T + 1) N + K, ...] all observations, time first, then the final ones; in ``Sequences`` for a memory.
+
+        A final observation is the last one of the trajectory that it ended.
+        """
+        observations = joined([self.observations.flatten(0, 1), self.final_observations])
+        if self.memories is None:
+            return observations
+        numbers, steps = self._numbers(), self._steps()
+        apart = -1 - torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
+        counted = torch.cat([self.valid, torch.ones_like(self.valid[:1])])
+        numbers, steps = torch.where(counted, numbers, apart).flatten(), torch.where(counted, steps, 0).flatten()
+        return self._in_sequences(
+            observations,
+            torch.cat([numbers, numbers[self.final_index]]),
+            torch.cat([steps, steps[self.final_index] + 1]),
+        )
+
     @property
     def decisions(self) -> tuple[Any, ...]:
         """Arguments of ``Policy.evaluate_actions`` for the valid decisions."""
-        return evaluation_arguments(self.observations[:-1][self.valid], self.actions[self.valid], self.valid_steps)
+        return evaluation_arguments(self.decided, self.actions[self.valid], self.valid_steps)
 
     def numbers(self) -> Tensor:
-        """[T, N] int64 number of each decision's trajectory; every environment begins one, and every end another."""
-        ended = (self.terminated | self.truncated).long()
-        steps, envs = ended.shape
-        return ended.cumsum(0) - ended + torch.arange(envs, device=ended.device) * (steps + 1)
+        """[T, N] int64 number of each decision's trajectory among those of all learners.
+
+        Every environment begins one, and every end another.
+        """
+        return self._numbers()[:-1]
+
+    def _ends(self) -> Tensor:
+        """[T + 1, N] bool, True where the step before ended an episode."""
+        ended = self.terminated | self.truncated
+        return torch.cat([torch.zeros_like(ended[:1]), ended])
+
+    def _numbers(self) -> Tensor:
+        """[T + 1, N] int64 as ``numbers``, and those of the last observations."""
+        steps, envs = self.valid.shape
+        columns = torch.arange(self.first, self.first + envs, device=self.valid.device)
+        return self._ends().cumsum(0) + columns * (steps + 1)
+
+    def _steps(self) -> Tensor:
+        """[T + 1, N] int64, valid decisions of the same trajectory before each observation."""
+        before = torch.cat([torch.zeros_like(self.valid[:1]), self.valid]).cumsum(0)
+        return before - torch.where(self._ends(), before, 0).cummax(0).values
+
+    def _in_sequences(self, observations: Tensor | Tree, numbers: Tensor, steps: Tensor) -> Sequences:
+        """Puts observations into sequences, each with its memory: the collected one where an episode continues.
+
+        Args:
+            observations: [B, ...].
+            numbers: [B] from ``_numbers``; any negative number stands for a sequence of its own.
+            steps: [B] from ``_steps``.
+        """
+        assert self.memories is not None
+        length = len(self.valid) + 1
+        found, sequence = torch.unique(numbers, return_inverse=True)
+        continued = (found >= 0) & (found % length == 0)  # the first trajectory of its environment
+        memories = self.memories.new_zeros(len(found), self.memories.shape[1])
+        memories[continued] = self.memories[found[continued] // length - self.first]
+        return Sequences(observations, sequence, steps, memories)
 
 
 @dataclass(frozen=True)
@@ -214,7 +292,7 @@ class Samples:
     """Valid decisions to learn from, flattened. Subclasses add what their algorithm needs.
 
     Attributes:
-        observations: [B, D] raw, or a tree.
+        observations: [B, D] raw, or a tree; in ``Sequences`` for a policy with a memory.
         actions: [B, A] or [B].
         old_log_probs: [B] at collection, in nats.
         advantages: [B], or [B, k] of each action of a chunk.
@@ -225,7 +303,7 @@ class Samples:
             ratio is that of a whole decision.
     """
 
-    observations: Tensor | Tree
+    observations: Observations
     actions: Tensor
     old_log_probs: Tensor
     advantages: Tensor
@@ -238,6 +316,17 @@ class Samples:
     def decisions(self) -> tuple[Any, ...]:
         """Arguments of ``Policy.evaluate_actions``."""
         return evaluation_arguments(self.observations, self.actions, self.num_steps)
+
+    @property
+    def has_memory(self) -> bool:
+        """True if the decisions of a trajectory must stay together, in their order."""
+        return isinstance(self.observations, Sequences)
+
+    @property
+    def raw_observations(self) -> Tensor | Tree:
+        """[B, D] or a tree, without an order."""
+        observations: Tensor | Tree = self.observations.observations if self.has_memory else self.observations
+        return observations
 
     def select(self, index: Tensor | slice) -> Self:
         """Returns the decisions at an index."""

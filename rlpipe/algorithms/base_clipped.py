@@ -12,6 +12,8 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms, Trajectories
 from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
 from rlpipe.functional.levels import LEVELS, Units, at_level, by_unit
@@ -49,6 +51,20 @@ class ClippedConfig(OnPolicyConfig):
     with ``runner.pipeline=sync``."""
     max_behaviour_weight: float = option(2.0, least=1)
     """Largest such weight; a decision beyond it is left out."""
+
+    def check_memory(self, config: Config) -> None:
+        environments = config.env.train.total_num_envs
+        if self.num_minibatches > environments:
+            raise ConfigError(
+                f"algorithm.num_minibatches is {self.num_minibatches}, but policy.name={config.policy.name} has a "
+                "memory, so minibatches are made of whole trajectories, of which an iteration may have no more than "
+                f"env.train.total_num_envs, which is {environments}: lower the former or raise the latter."
+            )
+        if self.cloning_coef:
+            raise ConfigError(
+                f"algorithm.cloning_coef is {self.cloning_coef}, which clones steps of demonstrations out of their "
+                f"order, but policy.name={config.policy.name} has a memory: set algorithm.cloning_coef=0."
+            )
 
     def health_variables(self) -> dict[str, float | None]:
         return super().health_variables() | {

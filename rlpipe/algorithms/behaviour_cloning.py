@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
 from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import DISTANCES
 from rlpipe.metrics import catalogue as m
 
@@ -38,6 +40,15 @@ class BehaviourCloningConfig(AlgorithmConfig):
     @property
     def clones_by_distance(self) -> bool:
         return self.loss in DISTANCES
+
+    def check_memory(self, config: Config) -> None:
+        steps = config.policy.steps_per_decision
+        if steps > 1:
+            raise ConfigError(
+                f"policy.name is {config.policy.name}, which has a memory, and takes {steps} actions of each decision, "
+                "while a demonstration is cloned from step to step: its memory would see more than when it acts. Set "
+                "policy.execute=1, or leave policy.chunk_size out."
+            )
 
 
 class BehaviourCloning(Algorithm):

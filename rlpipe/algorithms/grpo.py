@@ -101,7 +101,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         samples = GRPOSamples(
-            t.observations[:-1][learnt], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
+            t.decided[learnt[valid]], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
             trajectory, t.positions()[learnt],
             loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
             None if reference is None else reference[learnt[valid]],

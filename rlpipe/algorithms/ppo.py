@@ -12,6 +12,7 @@ from torch import Tensor
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import gae, gae_of_actions, normalize
 from rlpipe.functional.aggregation import trajectory_sums
@@ -22,7 +23,6 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
-from rlpipe.trajectory.tree import joined
 
 __all__ = ["PPO"]
 
@@ -61,6 +61,16 @@ class PPOConfig(ClippedConfig):
                 "algorithm.reward_level is action, which gives each action an advantage, but algorithm.logprob_level "
                 "is chunk: the one probability ratio of a decision cannot be weighted by several advantages. Set "
                 "algorithm.logprob_level=action or token."
+            )
+
+    def check_memory(self, config: Config) -> None:
+        super().check_memory(config)
+        if self.kl_control is not None:
+            raise ConfigError(
+                f"algorithm.kl_control is {self.kl_control}, but policy.name={config.policy.name} has a memory, and "
+                "nobody keeps the one that the reference would have of an episode from an earlier iteration: leave "
+                "algorithm.kl_control out, or take algorithm.name=grpo with algorithm.kl_beta, whose episodes are "
+                "whole."
             )
 
     def health_variables(self) -> dict[str, float | None]:
@@ -123,7 +133,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         returns = raw + values
         advantages = normalize(raw, taken, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
-            t.observations[:-1][valid], t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
+            t.decided, t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
             t.positions()[valid], returns[valid], values[valid], ref_log_probs if ref_units is None else ref_units,
             staleness, num_steps=t.valid_steps, old_units=units,
         )  # fmt: skip
@@ -152,7 +162,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         """
         t, config = trajectories, self.config
         steps, envs = t.valid.shape
-        seen = policy.value(joined([t.observations.flatten(0, 1), t.final_observations]))
+        seen = policy.value(t.seen)
         boundary = (steps + 1) * envs
         first = seen if seen.dim() == 1 else seen[:, 0]
         next_values = first[envs:boundary].view(steps, envs).clone()

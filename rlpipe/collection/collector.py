@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, take
 from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.collection.memories import Memories
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import SimulatorError
 from rlpipe.metrics import MetricWindow
@@ -24,7 +25,8 @@ from rlpipe.trajectory.tree import joined, tensors
 class _Fragment:
     """Arrays of a ``TrajectoryBatch`` while it is being collected."""
 
-    def __init__(self, steps: int, envs: int, spec: SpaceSpec, chunks: Chunks) -> None:
+    def __init__(self, steps: int, envs: int, spec: SpaceSpec, chunks: Chunks, memories: Float32 | None = None) -> None:
+        self._memories = memories
         self._observations = spec.observations(steps + 1, envs)
         self._actions = spec.chunked(chunks.size).actions(steps, envs)
         self._num_steps = np.zeros((steps, envs), dtype=np.int64) if chunks.size > 1 else None
@@ -65,7 +67,7 @@ class _Fragment:
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
-            num_steps=self._num_steps, step_rewards=self._step_rewards,
+            num_steps=self._num_steps, step_rewards=self._step_rewards, memories=self._memories,
         )  # fmt: skip
 
 
@@ -84,6 +86,7 @@ class Collector:
         incarnation: int = 0,
         first_step: int = 0,
         whole_episodes: bool = False,
+        memory_width: int = 0,
         acting_time: Metric = m.PREDICT_TIME,
     ) -> None:
         """Resets the simulator, unless every collection begins with a reset.
@@ -98,6 +101,7 @@ class Collector:
             incarnation: number of times the run was resumed
             first_step: steps each environment has taken since the last resume
             whole_episodes: begin new episodes in each collection; an environment is idle after its episode
+            memory_width: numbers that the policy remembers, H; 0 for a policy without a memory
             acting_time: metric that the time spent choosing actions counts as
         """
         self._simulator = simulator
@@ -110,6 +114,7 @@ class Collector:
         )
         self._reset_seconds = simulator.reset_seconds or 0.0  # reported so far
         self._whole_episodes = whole_episodes
+        self._memories = Memories(simulator.num_envs, memory_width)
         self._acting_time = acting_time
         self._ended: list[Episode] = []  # in the fragment that is being collected
         self._observed: list[tuple[Metric, NDArray[Any]]] = []  # by the simulator, likewise
@@ -122,6 +127,7 @@ class Collector:
         except Exception as error:
             raise SimulatorError.of(error, "resetting") from error
         self._tracker.begin(beginnings)
+        self._memories.clear()
 
     @property
     def unfinished(self) -> int:
@@ -158,17 +164,19 @@ class Collector:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
-        fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks)
+        fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks, self._memories.copy())
         self._observed = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
-            chosen, log_prob = policy.act(tensors(self._observations), noise[t])
-            actions, log_probs = chosen.numpy(), log_prob.numpy()
+            decided = policy.decide(tensors(self._observations), noise[t], self._memories.of())
+            actions, log_probs = decided.actions.numpy(), decided.log_probs.numpy()
+            self._memories.keep(decided.memories)
             fragment.decide(t, self._observations, actions)
             acted = time.perf_counter()
             outcome, log_probs = self._take(t, chunks, actions, log_probs, policy_version)
             ended = fragment.add(t, outcome, log_probs)
+            self._memories.begin_episodes(outcome.step)
             env_seconds += time.perf_counter() - acted
             acting_seconds += acted - began
             self._observations = outcome.step.observations

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.collection.memories import Memories
 from rlpipe.collection.seeds import episode_seeds
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
@@ -67,6 +68,7 @@ class Evaluator:
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
         self._generators: dict[int, np.random.Generator] = {}  # action noise of the running episodes, by slot
+        self._memories = Memories(len(share), config.policy.memory_width)
         self._simulator: Any = None
         if len(share):
             self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
@@ -96,7 +98,9 @@ class Evaluator:
         if not self._protocol.deterministic:
             drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
-        actions[running] = policy.act_each(tensors(observations[running]), noise)[0].numpy()
+        decided = policy.decide_each(tensors(observations[running]), noise, self._memories.of(running))
+        self._memories.keep(decided.memories, running)
+        actions[running] = decided.actions.numpy()
         return actions
 
     @torch.inference_mode()
@@ -120,12 +124,15 @@ class Evaluator:
             except Exception as error:
                 raise SimulatorError.of(error, "resetting") from error
             tracker.begin(beginnings)
+            self._memories.clear()
 
             def follow(step: Step, _number: int) -> None:
                 window.eval_episodes += tracker.step(step, policy_version)
 
             while len(window.eval_episodes) < episodes:
                 actions = self._actions(policy, observations)
-                observations = take(simulator, actions, self._chunks, follow).step.observations
+                step = take(simulator, actions, self._chunks, follow).step
+                self._memories.begin_episodes(step)
+                observations = step.observations
         m.EVAL.observe(window, window.eval_episodes)
         return window

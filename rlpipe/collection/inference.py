@@ -26,8 +26,8 @@ from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.trajectory import Float32, Observations, SpaceSpec
 from rlpipe.trajectory.tree import joined, tensors
 
-Answer = tuple[NDArray[Any], Float32]
-"""Actions and log-probabilities, one row for each row of the request."""
+Answer = tuple[NDArray[Any], Float32, Float32 | None]
+"""Actions, log-probabilities, and memories if the policy has one: a row of each for each row of the request."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class _Request:
     observations: Observations
     noise: Float32 | None
     each: bool
+    memories: Float32 | None
     arrived: float = field(default_factory=time.perf_counter)
     answer: Future[Answer] = field(default_factory=Future)
 
@@ -121,8 +122,16 @@ class InferenceServer:
             self._passes = _Passes(began, time.perf_counter())
         return Snapshot(snapshot.version, NoWeights.ON_SERVER)
 
-    def act(self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool) -> Answer:
-        """Returns actions and log-probabilities for the rows of one worker.
+    def act(
+        self,
+        rank: int,
+        version: int,
+        observations: Observations,
+        noise: Float32 | None,
+        each: bool,
+        memories: Float32 | None = None,
+    ) -> Answer:
+        """Returns actions, log-probabilities and memories for the rows of one worker.
 
         Args:
             rank: rank of the worker
@@ -130,10 +139,11 @@ class InferenceServer:
             observations: [N, ...] raw observations
             noise: [N, noise width] random numbers; None for deterministic actions
             each: compute every row by itself, without waiting for other workers
+            memories: [N, H] of each slot; None for a policy without a memory
         Raises:
             RuntimeError: the server holds other weights.
         """
-        request = _Request(rank, version, observations, noise, each)
+        request = _Request(rank, version, observations, noise, each, memories)
         with self._changed:
             self._waiting.append(request)
             self._changed.notify_all()
@@ -196,8 +206,7 @@ class InferenceServer:
         began = time.perf_counter()
         each = requests[0].each
         observations = self._joined([request.observations for request in requests])
-        drawn = [request.noise for request in requests if request.noise is not None]
-        noise = self._joined(drawn) if drawn else None
+        noise, memories = (self._joined([getattr(r, name) for r in requests]) for name in ("noise", "memories"))
         with self._acting, torch.inference_mode():
             for request in requests:
                 if request.version != self._version:
@@ -205,13 +214,18 @@ class InferenceServer:
                         f"rollout worker {request.rank} acts with version {request.version} of the policy, but the "
                         f"inference server holds version {self._version}."
                     )
-            act = self._policy.act_each if each else self._policy.act
-            actions, log_probs = (found.cpu().numpy() for found in act(observations, noise))
+            decide = self._policy.decide_each if each else self._policy.decide
+            decided = decide(observations, noise, memories)
+            actions, log_probs = decided.actions.cpu().numpy(), decided.log_probs.cpu().numpy()
+            after = None if decided.memories is None else decided.memories.cpu().numpy()
         if not each:
             with self._changed:
                 self._passes.add(requests, began, time.perf_counter())
         bounds = np.cumsum([len(request.observations) for request in requests])[:-1]
-        return list(zip(np.split(actions, bounds), np.split(log_probs, bounds), strict=True))
+        memories_of = [None] * len(requests) if after is None else np.split(after, bounds)
+        return list(zip(np.split(actions, bounds), np.split(log_probs, bounds), memories_of, strict=True))
 
     def _joined(self, parts: Sequence[Any]) -> Any:
-        return tensors(joined(parts)).to(self._device)
+        """Joins what some or all requests brought, on the device of the policy; None if none brought any."""
+        brought = [part for part in parts if part is not None]
+        return tensors(joined(brought)).to(self._device) if brought else None

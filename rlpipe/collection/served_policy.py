@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Decisions, Policy
 from rlpipe.trajectory import Float32, Observations, Tree
 from rlpipe.trajectory.tree import arrays
 
@@ -18,9 +18,15 @@ class PolicyServer(Protocol):
     """Server of a policy that several workers act with; see ``collection.inference.InferenceServer``."""
 
     def act(
-        self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool
-    ) -> tuple[NDArray[Any], Float32]:
-        """Returns actions and log-probabilities for the rows of one worker."""
+        self,
+        rank: int,
+        version: int,
+        observations: Observations,
+        noise: Float32 | None,
+        each: bool,
+        memories: Float32 | None = None,
+    ) -> tuple[NDArray[Any], Float32, Float32 | None]:
+        """Returns actions, log-probabilities and memories for the rows of one worker."""
 
     def release(self, rank: int) -> None:
         """Announces that a worker sends no more requests in this collection."""
@@ -52,15 +58,18 @@ class ServedPolicy:
         """As ``Policy.noise``."""
         return self._policy.noise(generator, steps)
 
-    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``Policy.act``."""
-        return self._ask(observations, noise, each=False)
+    def decide(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        """As ``Policy.decide``. The memories stay with the worker: the server may be another one the next time."""
+        return self._ask(observations, noise, memories, each=False)
 
-    def act_each(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As ``Policy.act_each``."""
-        return self._ask(observations, noise, each=True)
+    def decide_each(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        """As ``Policy.decide_each``."""
+        return self._ask(observations, noise, memories, each=True)
 
-    def _ask(self, observations: Tensor | Tree, noise: Tensor | None, *, each: bool) -> tuple[Tensor, Tensor]:
-        drawn = None if noise is None else noise.numpy()
-        actions, log_probs = self.server.act(self.rank, self.version, arrays(observations), drawn, each)
-        return torch.tensor(actions), torch.tensor(log_probs)  # copies, because arrays from Ray are read-only
+    def _ask(
+        self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None, *, each: bool
+    ) -> Decisions:
+        drawn, before = (None if tensor is None else tensor.numpy() for tensor in (noise, memories))
+        actions, log_probs, after = self.server.act(self.rank, self.version, arrays(observations), drawn, each, before)
+        # copies, because arrays from Ray are read-only
+        return Decisions(torch.tensor(actions), torch.tensor(log_probs), None if after is None else torch.tensor(after))

@@ -228,6 +228,7 @@ class RolloutWorker:
                 self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
                 [self._config.runner.seed, self._incarnation, self._stage, *self._lives],
                 incarnation=self._incarnation, whole_episodes=self._group_size is not None,
+                memory_width=self._config.policy.memory_width,
                 acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
             )  # fmt: skip
         collecting = time.perf_counter()

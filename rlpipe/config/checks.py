@@ -26,6 +26,7 @@ def check(config: Config) -> None:
     _check_chunks(config)
     _check_backends(config)
     _check_algorithm(config)
+    _check_memory(config)
     _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         resolve("envs", section.name, f"{key}.name").check(section, key)
@@ -84,6 +85,12 @@ def _check_chunks(config: Config) -> None:
                 f"policy.chunk_size is {size}, but an episode ends after {limit} steps ({key}.max_episode_steps): its "
                 "last actions would never be taken. Lower the chunk size."
             )
+
+
+def _check_memory(config: Config) -> None:
+    """Checks that the algorithm can learn a policy with a memory, if there is one."""
+    if config.policy.memory_width:
+        config.algorithm.check_memory(config)
 
 
 def _check_pipeline(config: Config) -> None:

@@ -30,9 +30,17 @@ class ServerHandle:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def act(self, rank: int, version: int, observations: Observations, noise: Float32 | None, each: bool) -> Any:
+    def act(
+        self,
+        rank: int,
+        version: int,
+        observations: Observations,
+        noise: Float32 | None,
+        each: bool,
+        memories: Float32 | None = None,
+    ) -> Any:
         method = InferenceServer.act.__name__
-        return ray.get(self._handle.call.remote(method, rank, version, observations, noise, each))
+        return ray.get(self._handle.call.remote(method, rank, version, observations, noise, each, memories))
 
     def release(self, rank: int) -> None:
         ray.get(self._handle.call.remote(InferenceServer.release.__name__, rank))

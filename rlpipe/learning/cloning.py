@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
+from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
@@ -50,11 +53,19 @@ class CloningLearner(LearnerBase):
             )
         chosen = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
         held_out = torch.from_numpy(np.isin(loaded.trajectory, chosen)).to(self._device)
-        decisions = chunked_decisions(loaded, config.policy.chunk_size, self._device)
+        width = config.policy.memory_width
+        decisions = chunked_decisions(loaded, config.policy.chunk_size, self._device, width)
         self._train, self._held_out = decisions[~held_out], decisions[held_out]
+        self._whole: Minibatches | None = None  # of whole demonstrations
+        if width:
+            steps, together = torch.arange(len(self._train)), torch.from_numpy(loaded.trajectory).to(self._device)
+            count = -(-len(steps) // self._options.batch_size)
+            self._whole = Minibatches(
+                steps.to(self._device), count, SINGLE_LEARNER, self._generator, together[~held_out]
+            )
         self._demonstrations = count
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
-        self._policy.update_normalizer(self._train.observations)
+        self._policy.update_normalizer(torch.from_numpy(loaded.observations).to(self._device)[~held_out])
         self._policy.fit_actions(torch.from_numpy(loaded.actions).to(self._device))
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
@@ -71,8 +82,8 @@ class CloningLearner(LearnerBase):
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.set_options(self._learning_rates(iteration, window)[:1])
         limit = self._config.learner.max_grad_norm
-        order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
-        for index in torch.split(order, self._options.batch_size):
+        minibatches = self._draw()
+        for index in minibatches:
             loss = self._train[index].loss(self._policy, kind)
             gradient = self._optimizer.gradients(loss.mean())
             norm = clip_norm(gradient, limit)
@@ -90,7 +101,7 @@ class CloningLearner(LearnerBase):
             self._policy.load_weights(self._best_weights)
         window.observe(m.CLONING_FINISHED, float(self._finished))
         window.observe(m.CLONING_BEST_EPOCH, self._best[1])
-        window.observe(m.NUM_UPDATES, -(-len(order) // self._options.batch_size))
+        window.observe(m.NUM_UPDATES, len(minibatches))
         window.observe(m.TOTAL_TIMESTEPS, 0)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
@@ -100,6 +111,14 @@ class CloningLearner(LearnerBase):
         window.observe(m.RUN_TRAINING_TIME, trained - began)
         window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window
+
+    def _draw(self) -> Sequence[Tensor]:
+        """Draws the steps of each minibatch of an epoch; whole demonstrations, in order, for a policy with a memory."""
+        if self._whole is not None:
+            order, sizes, _ = self._whole.draw()
+            return torch.split(order, sizes)
+        order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
+        return torch.split(order, self._options.batch_size)
 
     def state(self) -> Arrays:
         arrays = self._common_state()

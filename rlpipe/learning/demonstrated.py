@@ -12,6 +12,8 @@ from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.policies.base import Policy, evaluation_arguments
+from rlpipe.policies.base_sequences import Sequences
+from rlpipe.trajectory import Observations
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,12 @@ class Demonstrated:
     """Decisions on the learner's device.
 
     Attributes:
-        observations: [B, D].
+        observations: [B, D]; in ``Sequences`` for a policy with a memory.
         actions: [B, A], or [B, k, A].
         num_steps: [B] number of actions before the demonstration ends, at most k; None without chunks.
     """
 
-    observations: Tensor
+    observations: Observations
     actions: Tensor
     num_steps: Tensor | None = None
 
@@ -45,20 +47,29 @@ class Demonstrated:
         return cloning_loss(likely, self.actions, self.num_steps, kind=kind)
 
 
-def chunked_decisions(demonstrations: Demonstrations, size: int, device: torch.device) -> Demonstrated:
+def chunked_decisions(
+    demonstrations: Demonstrations, size: int, device: torch.device, memory_width: int = 0
+) -> Demonstrated:
     """Returns a decision for each step: its action, or the chunk of actions that begins with it.
 
     Args:
         demonstrations: successful trajectories.
         size: number of actions in a chunk.
         device: device of the result.
+        memory_width: numbers that the policy remembers, which a demonstration begins without; 0 without a memory.
     """
-    observations = torch.from_numpy(demonstrations.observations).to(device)
+    observations: Observations = torch.from_numpy(demonstrations.observations).to(device)
+    if memory_width:
+        numbers = demonstrations.trajectory
+        steps = np.arange(len(numbers)) - np.searchsorted(numbers, numbers)
+        empty = torch.zeros(demonstrations.num_trajectories, memory_width, device=device)
+        sequence, step = (torch.from_numpy(column).to(device) for column in (numbers, steps))
+        observations = Sequences(observations, sequence, step, empty)
     actions = torch.from_numpy(demonstrations.actions).to(device)
     if size == 1:
         return Demonstrated(observations, actions)
     following = np.arange(len(demonstrations))[:, None] + np.arange(size)
     counts = np.minimum(demonstrations.steps_left(), size)
-    places = np.where(np.arange(size) < counts[:, None], following, following[:, :1])
-    chunks = actions[torch.from_numpy(places).to(device)]
+    chosen = np.where(np.arange(size) < counts[:, None], following, following[:, :1])
+    chunks = actions[torch.from_numpy(chosen).to(device)]
     return Demonstrated(observations, chunks, torch.from_numpy(counts).to(device))

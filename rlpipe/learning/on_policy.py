@@ -90,7 +90,14 @@ def join(
         ),
         num_steps=taken_of("num_steps") if chunked else None,
         step_rewards=taken_of("step_rewards") if by_step else None,
+        memories=None if (own_memories := _memories(batches)) is None else own_memories[first:last].to(device),
     )
+
+
+def _memories(batches: Sequence[TrajectoryBatch]) -> Tensor | None:
+    """Returns the memories of all environments before the first step; None for a policy without a memory."""
+    found = [batch.memories for batch in batches if batch.memories is not None]
+    return torch.from_numpy(np.concatenate(found)) if found else None
 
 
 class Learner(LearnerBase):
@@ -194,7 +201,7 @@ class Learner(LearnerBase):
         spent = self._run_epochs(samples, iteration, measured, common)
         self._pace = (time.perf_counter() - began) / max(1, len(samples))
         with torch.no_grad():
-            self._policy.update_normalizer(samples.observations, self._learners)
+            self._policy.update_normalizer(samples.raw_observations, self._learners)
             if (deviation := self._policy.action_std()) is not None:
                 measured.add_common({m.ACTION_STD: deviation})
             measured.reduce(window)
@@ -247,7 +254,8 @@ class Learner(LearnerBase):
         config = self._config.algorithm
         spent: defaultdict[Metric, float] = defaultdict(float)
         cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
-        minibatches = Minibatches(samples.position, config.num_minibatches, self._learners, self._generator)
+        together = samples.trajectory if samples.has_memory else None
+        minibatches = Minibatches(samples.position, config.num_minibatches, self._learners, self._generator, together)
         terms: list[Terms] = []
         orders: list[Tensor] = []
         own_sizes: list[int] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -48,14 +50,23 @@ def share_of_learner(rank: int, size: int, workers: int, environments: int, grou
 class Minibatches:
     """Divides the decisions of all learners into minibatches, alike on every learner, which then takes its own.
 
-    A minibatch therefore holds the same decisions, however many learners there are.
+    A minibatch therefore holds the same decisions, however many learners there are. Decisions that belong together stay
+    together, in their order; minibatches are then as equal as that allows.
 
     Attributes:
         total: number of decisions of all learners
-        per_epoch: minibatches of an epoch; fewer than requested if there are fewer decisions
+        per_epoch: minibatches of an epoch; fewer than requested if there are fewer decisions, or trajectories that stay
+            together
     """
 
-    def __init__(self, position: Tensor, per_epoch: int, learners: LearnerGroup, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        position: Tensor,
+        per_epoch: int,
+        learners: LearnerGroup,
+        generator: torch.Generator,
+        together: Tensor | None = None,
+    ) -> None:
         """Numbers the decisions.
 
         Args:
@@ -63,15 +74,24 @@ class Minibatches:
             per_epoch: minibatches of an epoch
             learners: group of all learners
             generator: generator on the host, in the same state on every learner
+            together: [B] int64 number of the trajectory, among those of all learners, that each own decision stays
+                with; None if every decision is drawn by itself
         """
         self._own: Tensor | None = None
         self.total = len(position)
         if learners.size > 1:
-            everyone = torch.cat(learners.gather(position)).sort().values
+            everyone, by_position = torch.cat(learners.gather(position)).sort()
             self.total = len(everyone)
             self._own = torch.full_like(everyone, -1)
             self._own[torch.searchsorted(everyone, position)] = torch.arange(len(position), device=position.device)
-        self.per_epoch = min(per_epoch, self.total)
+            together = None if together is None else torch.cat(learners.gather(together))[by_position]
+        units = self.total
+        self._unit: Tensor | None = None
+        if together is not None:
+            _, self._unit, self._lengths = torch.unique(together, return_inverse=True, return_counts=True)
+            units = len(self._lengths)
+        self.per_epoch = min(per_epoch, units)
+        self._units = units
         self._generator = generator
         self._device = position.device
 
@@ -83,14 +103,35 @@ class Minibatches:
             learners.
         """
         # Drawn on the host, because another kind of device would draw another order.
-        order = torch.randperm(self.total, generator=self._generator).to(self._device)
-        ends = [self.total * index // self.per_epoch for index in range(1, self.per_epoch + 1)]
+        order = torch.randperm(self._units, generator=self._generator).to(self._device)
+        if self._unit is None:
+            ends = [self.total * index // self.per_epoch for index in range(1, self.per_epoch + 1)]
+        else:
+            ends = _even_ends(self._lengths[order].tolist(), self.per_epoch)
+            order = order.argsort()[self._unit].argsort(stable=True)  # the decisions of each trajectory in its place
         sizes = _differences(ends)
         if self._own is None:
             return order, sizes, sizes
         own = self._own[order]
         kept = own >= 0
         return own[kept], _differences(kept.cumsum(0)[[end - 1 for end in ends]].tolist()), sizes
+
+
+def _even_ends(lengths: list[int], count: int) -> list[int]:
+    """Returns where to cut trajectories of these lengths, one after the other, into so many parts of about equal size.
+
+    Each cut lies at the end of the trajectory that is nearest to an even division, and leaves every part at least one.
+    """
+    bounds = list(itertools.accumulate(lengths))
+    ends, last = [], -1
+    for index in range(1, count + 1):
+        wanted = bounds[-1] * index / count
+        first, most = last + 1, len(bounds) - 1 - (count - index)
+        last = bisect.bisect_left(bounds, wanted, first, most)
+        if last > first and wanted - bounds[last - 1] < bounds[last] - wanted:
+            last -= 1
+        ends.append(bounds[last])
+    return ends
 
 
 def _differences(ends: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -40,7 +40,8 @@ class PolicyConfig:
     """Base of every policy's configuration."""
 
     name: str
-    """``mlp``, ``squashed_gaussian``, or ``package.module:Class``. Without a ``policy`` section: ``mlp``."""
+    """``mlp``, ``gru``, ``squashed_gaussian``, ``tokens``, or ``package.module:Class``. Without a ``policy`` section:
+    ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
     chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")
@@ -60,6 +61,11 @@ class PolicyConfig:
     def steps_per_decision(self) -> int:
         """Largest number of environment steps that follow one decision."""
         return self.chunk_size if self.execute is None else self.execute
+
+    @property
+    def memory_width(self) -> int:
+        """Numbers that the policy remembers of the episode so far (H); 0 for a policy without a memory."""
+        return 0
 
 
 class NoWeights(StrEnum):
@@ -95,17 +101,31 @@ class Snapshot:
             raise ValueError(f"snapshot {self.version} cannot be loaded: {self.weights}.")
 
 
+class Decisions(NamedTuple):
+    """Decisions of N slots.
+
+    Attributes:
+        actions: [N, A] float32, or [N] or [N, M] int64.
+        log_probs: [N] in nats, or [N, k] of each action of a chunk.
+        memories: [N, H] memory after the decision; None without a memory.
+    """
+
+    actions: Tensor
+    log_probs: Tensor
+    memories: Tensor | None
+
+
 class Acting(Protocol):
-    """Chooses actions: a ``Policy``, or a client of one that runs in another process."""
+    """Takes decisions: a ``Policy``, or a client of one that runs in another process."""
 
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         """See ``Policy.noise``."""
 
-    def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """See ``Policy.act``."""
+    def decide(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        """See ``Policy.decide``."""
 
-    def act_each(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """See ``Policy.act_each``."""
+    def decide_each(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        """See ``Policy.decide_each``."""
 
 
 class Policy(ABC, nn.Module):
@@ -150,15 +170,36 @@ class Policy(ABC, nn.Module):
             action of a chunk.
         """
 
-    def act_each(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Chooses actions as ``act`` does, but computes each row alone.
+    def decide(
+        self,
+        observations: Tensor | Tree,
+        noise: Tensor | None,
+        memories: Tensor | None,  # noqa: ARG002 - for policies with a memory
+    ) -> Decisions:
+        """Chooses actions as ``act`` does, and remembers. A policy with a memory overrides it.
+
+        Args:
+            observations: as in ``act``.
+            noise: as in ``act``.
+            memories: [N, H] of each slot, zeros where an episode begins; None without a memory.
+        """
+        return Decisions(*self.act(observations, noise), None)
+
+    def decide_each(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        """Decides as ``decide`` does, but computes each row alone.
 
         The size of a matrix product can change the rounding of its rows; here it is always the same.
         """
-        rows = range(len(observations))
-        answers = [self.act(observations[n : n + 1], None if noise is None else noise[n : n + 1]) for n in rows]
-        actions, log_probs = zip(*answers, strict=True)
-        return torch.cat(actions), torch.cat(log_probs)
+        rows = [slice(n, n + 1) for n in range(len(observations))]
+        drawn = [None if noise is None else noise[row] for row in rows]
+        before = [None if memories is None else memories[row] for row in rows]
+        each = [self.decide(observations[r], n, m) for r, n, m in zip(rows, drawn, before, strict=True)]
+        after = [one.memories for one in each if one.memories is not None]
+        return Decisions(
+            torch.cat([one.actions for one in each]),
+            torch.cat([one.log_probs for one in each]),
+            torch.cat(after) if after else None,
+        )
 
     def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns what ``act`` does, and the [N, A] deterministic actions; a policy may compute both at once."""

@@ -99,7 +99,14 @@ def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perce
 class PerceptronPolicy(PartsPolicy):
     """A policy whose actor and critic are perceptrons, with encoders of their own for an observation tree."""
 
-    def __init__(self, config: PerceptronConfig, spec: SpaceSpec, outputs: int, last_gain: float = 0.01) -> None:
+    def __init__(
+        self,
+        config: PerceptronConfig,
+        spec: SpaceSpec,
+        outputs: int,
+        last_gain: float = 0.01,
+        inputs: int | None = None,
+    ) -> None:
         """Draws the first weights from torch's global generator.
 
         Args:
@@ -107,6 +114,7 @@ class PerceptronPolicy(PartsPolicy):
             spec: spaces of the simulator.
             outputs: width of the actor's last layer.
             last_gain: scale of that layer's first weights.
+            inputs: width of what a subclass puts between the features and the perceptrons; None for nothing.
         Raises:
             ConfigError: the options name leaves that there are not.
         """
@@ -116,9 +124,10 @@ class PerceptronPolicy(PartsPolicy):
         self._config = config
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
         self.actor = perceptron(
-            [self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
+            [inputs or self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
         )
         self.critic_features = self.make_critic_features(spec)
+        self._critic_inputs = inputs or self.critic_features.width
         self.critic = self._make_critic(1)
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None
 
@@ -128,7 +137,7 @@ class PerceptronPolicy(PartsPolicy):
 
     def _make_critic(self, outputs: int) -> Perceptron:
         config = self._config
-        return perceptron([self.critic_features.width, *config.hidden_sizes, outputs], config.activation, 1.0)
+        return perceptron([self._critic_inputs, *config.hidden_sizes, outputs], config.activation, 1.0)
 
     def value_each_action(self) -> None:
         self.critic = self._make_critic(self.chunk_size)

@@ -1,7 +1,7 @@
 """A fragment of experience: shapes, dtypes and units of all arrays that travel from collection to learning.
 
 Letters used throughout the package: T steps (time first), N environments, D observation width, A action width,
-K ended episodes in the batch, B decisions after flattening.
+K ended episodes in the batch, B decisions after flattening, H numbers that a policy remembers.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class TrajectoryBatch:
             steps are summed, with the discount of the algorithm.
         step_rewards: [T, N, k] float32, raw reward of each environment step of a decision, 0 after the last one; None
             unless the algorithm learns from them.
+        memories: [N, H] float32, memory of each environment before the first step; zeros where an episode begins. None
+            for a policy without a memory.
     """
 
     observations: Observations
@@ -53,6 +55,7 @@ class TrajectoryBatch:
     seconds: float = 0.0
     num_steps: NDArray[np.int64] | None = None
     step_rewards: Float32 | None = None
+    memories: Float32 | None = None
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""

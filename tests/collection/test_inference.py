@@ -23,7 +23,7 @@ from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
 from tests.helpers.faulty import faulty
-from tests.helpers.runs import lines, sac, scripted, without_timings
+from tests.helpers.runs import gru, lines, sac, scripted, without_timings
 
 WAIT_FOR_ALL = "rollout.inference_wait=null"
 SERVED = "rollout.inference=server"
@@ -82,11 +82,12 @@ def test_one_pass_answers_all_workers_each_with_its_own_rows(tmp_path, threads):
     config = scripted(tmp_path, WAIT_FOR_ALL)
     server = server_for(config, 3)
     answers = [one.result(60) for one in ask(server, threads, 2, 0, 1)]
-    for rank, (actions, log_probs) in zip((2, 0, 1), answers, strict=True):
+    for rank, (actions, log_probs, memories) in zip((2, 0, 1), answers, strict=True):
         with torch.no_grad():
             own = policy_of(config).act(*map(torch.from_numpy, rows(rank)))
         np.testing.assert_allclose(actions, own[0], atol=1e-6)
         np.testing.assert_allclose(log_probs, own[1], atol=1e-6)
+        assert memories is None
     for rank in range(3):
         server.release(rank)
     found = read(server.window(Snapshot(0, NoWeights.FROM_SEED)))
@@ -133,13 +134,13 @@ def test_the_order_in_which_workers_ask_changes_no_bit(tmp_path, threads):
     server = server_for(scripted(tmp_path, WAIT_FOR_ALL), 3)
     first, second = ([one.result(60) for one in ask(server, threads, *ranks)] for ranks in ((0, 1, 2), (2, 1, 0)))
     for one, other in zip(first, reversed(second), strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(one[:2], other[:2], strict=True))
 
 
 def test_evaluation_waits_for_nobody_and_computes_each_row_by_itself(tmp_path, threads):
     config = scripted(tmp_path, WAIT_FOR_ALL)
     server = server_for(config, 2)
-    actions, log_probs = ask(server, threads, 0, count=3, each=True)[0].result(60)
+    actions, log_probs, _ = ask(server, threads, 0, count=3, each=True)[0].result(60)
     observations, noise = map(torch.from_numpy, rows(0, 3))
     with torch.no_grad():
         alone = [policy_of(config).act(observations[n : n + 1], noise[n : n + 1]) for n in range(3)]
@@ -169,7 +170,7 @@ def test_everybody_hears_of_a_policy_that_raises_and_the_server_goes_on(tmp_path
 # --- the same as in a worker
 
 
-@pytest.mark.parametrize("configured", [scripted, sac], ids=["mlp", "squashed_gaussian"])
+@pytest.mark.parametrize("configured", [scripted, sac, gru], ids=["mlp", "squashed_gaussian", "gru"])
 def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, threads, configured):
     config = configured(tmp_path, WAIT_FOR_ALL)
     plan, server = stages(config), server_for(config, 2)
@@ -191,17 +192,22 @@ def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, 
     assert read_there["time/rollout/predict"] <= read_there["time/env/recv_wait"]
 
 
-def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp_path):
-    config = scripted(tmp_path)
+@pytest.mark.parametrize("configured", [scripted, gru], ids=["mlp", "gru"])
+def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp_path, configured):
+    config = configured(tmp_path)
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
-    here, there = (worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0] for worker in (own, asking))
-    assert np.array_equal(here.actions, there.actions)
-    assert np.array_equal(here.log_probs, there.log_probs)
+    for _ in range(2):
+        here, there = (worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0] for worker in (own, asking))
+        assert np.array_equal(here.actions, there.actions)
+        assert np.array_equal(here.log_probs, there.log_probs)
+    if configured is gru:
+        assert np.array_equal(here.memories, there.memories)
+        assert here.memories.any(axis=1).all()  # in the midst of an episode
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_path, deterministic):
-    config = scripted(tmp_path, f"evaluation.deterministic={deterministic}")
+@pytest.mark.parametrize(("configured", "deterministic"), [(scripted, True), (scripted, False), (gru, False)])
+def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_path, configured, deterministic):
+    config = configured(tmp_path, f"evaluation.deterministic={deterministic}")
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
     assert (
         own.evaluate(Snapshot(0, NoWeights.FROM_SEED)).eval_episodes
@@ -276,7 +282,12 @@ class TestOnRay:
     """Servers in processes of their own."""
 
     @pytest.mark.parametrize(
-        "configured", [pytest.param(scripted, id="ppo"), pytest.param(sac, id="sac", marks=pytest.mark.soak)]
+        "configured",
+        [
+            pytest.param(scripted, id="ppo"),
+            pytest.param(sac, id="sac", marks=pytest.mark.soak),
+            pytest.param(gru, id="gru", marks=pytest.mark.soak),
+        ],
     )
     def test_a_run_with_a_server_gives_the_same_metrics_as_one_process(self, tmp_path, configured):
         options = ("rollout.num_workers=2", "runner.val_check_interval=2", *SMALL, WAIT_FOR_ALL)

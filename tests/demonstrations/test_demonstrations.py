@@ -143,6 +143,24 @@ def test_cloning_learns_what_is_shown_and_keeps_the_best_pass(tmp_path):
     assert {name for row in rows for name in row if name.startswith(("env/", "rollout/"))} == set()
 
 
+@pytest.mark.parametrize(("policy", "remembers"), [("gru", True), ("mlp", False)])
+def test_only_a_memory_clones_what_the_present_observation_does_not_say(tmp_path, policy, remembers):
+    """The sign to repeat stands in the first observation of each demonstration, and in no other."""
+    generator = np.random.default_rng(0)
+    demonstrated = []
+    for _ in range(40):
+        sign, count = generator.choice([-1.0, 1.0]), int(generator.integers(4, 9))
+        observations = np.zeros((count + 1, 4))
+        observations[0, 3] = sign
+        demonstrated.append((observations, np.full((count, 1), 0.8 * sign), [False] * (count - 1) + [True]))
+    config = scripted(tmp_path, policy={"name": policy, "hidden_sizes": [16]})
+    (tmp_path / "task.yaml").write_text(to_yaml(config))
+    options = ("learner.lr=1e-2", "algorithm.batch_size=32", "algorithm.epochs=15")
+    config = load_pretraining(tmp_path / "task.yaml", (*options, f"demos={write(tmp_path, demonstrated)}"))
+    result = rlpipe.train(config, local=True)
+    assert (result.metrics["train/actor/cloning_loss_held_out"] < 0.02) == remembers
+
+
 def test_cloning_ends_when_held_out_demonstrations_get_no_better(tmp_path):
     result = rlpipe.train(pretraining(tmp_path, "algorithm.patience=2", "learner.lr=0"), local=True)
     rows = [row["metrics"] for row in read_jsonl(result.directory / "metrics.jsonl")]

@@ -109,6 +109,32 @@ class Reach(Timed):
         return self.observation(), -distance, success, self.taken == STEPS, {"is_success": success}
 
 
+class Recall(gymnasium.Env):
+    """Shows the goal, a sign, before the first action only; the share of actions with that sign is the return.
+
+    Every other episode or so is a step longer, so that episodes end at different places of a fragment.
+    """
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, discrete=True, steps=5):
+        self.action_space = Discrete(2) if discrete else Box(-1.0, 1.0, (1,), np.float32)
+        self.discrete, self.steps = discrete, steps
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken, self.goal = 0, int(self.np_random.integers(2))
+        self.length = self.steps + int(self.np_random.integers(2))
+        return np.array([1.0, 2.0 * self.goal - 1.0], dtype=np.float32), {"is_success": False}
+
+    def step(self, action):
+        self.taken += 1
+        chosen = action if self.discrete else int(action[0] > 0)
+        right = chosen == self.goal
+        observation = np.array([1.0 - self.taken / 10, 0.0], dtype=np.float32)
+        return observation, right / self.length, False, self.taken == self.length, {"is_success": right}
+
+
 class Words(Timed):
     """Observes a text, which no policy can use."""
 
@@ -116,5 +142,5 @@ class Words(Timed):
     action_space = Box(-1.0, 1.0, (1,))
 
 
-for task in (Signs, Sides, Copy, Reach, Words):
+for task in (Signs, Sides, Copy, Reach, Recall, Words):
     gymnasium.register(f"{task.__name__}-v0", task)

@@ -54,6 +54,11 @@ def sac(tmp_path, *overrides, **tree):
     return scripted(tmp_path, *overrides, **(base | tree))
 
 
+def gru(tmp_path, *overrides, **tree):
+    """The scripted run with a policy that has a memory."""
+    return scripted(tmp_path, *overrides, **({"policy": {"name": "gru", "memory_size": 6, "hidden_sizes": [8]}} | tree))
+
+
 def to_mapping(config) -> dict:
     return from_yaml(to_yaml(config))
 

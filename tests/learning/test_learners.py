@@ -71,14 +71,15 @@ class Drifts(MLPPolicy):
 
 
 class Pretended(LearnerGroup):
-    """One of several learners, in this process; the sums of all are known beforehand."""
+    """One of several learners, in this process; what all gather is known beforehand."""
 
-    def __init__(self, rank: int, size: int, gathered: list[torch.Tensor]) -> None:
-        self.rank, self.size, self._gathered = rank, size, gathered
+    def __init__(self, rank: int, size: int, *gathered: list[torch.Tensor]) -> None:
+        self.rank, self.size, self._gathered = rank, size, list(gathered)
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        assert torch.equal(values, self._gathered[self.rank])
-        return self._gathered
+        found = self._gathered.pop(0)
+        assert torch.equal(values, found[self.rank])
+        return found
 
 
 def run_config(tmp_path, algorithm, policy=NORMALIZING, **more):
@@ -174,6 +175,21 @@ def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one
         assert told(several) == pytest.approx(told(one), rel=1e-4, abs=1e-5)
         exact = ("train/num_samples", "train/n_updates", "train/epochs_run", "train/nonfinite_steps")
         assert [told(several)[name] for name in exact] == [told(one)[name] for name in exact]
+
+
+@pytest.mark.parametrize("algorithm", [PPO, GRPO], ids=["ppo", "grpo"])
+def test_learners_that_share_sequences_end_with_the_weights_and_the_numbers_of_one(tmp_path, algorithm, together):
+    memory = {"name": "gru", "memory_size": 6, "hidden_sizes": [8], "normalize_observations": True}
+    plan, spec, iterations = collected(run_config(tmp_path, algorithm, memory), 3)
+    alone, windows = learn(0, None, plan, spec, iterations)
+    states, shared = together(2, plan, spec, iterations)
+    for state in states:
+        for name, array in alone.items():
+            np.testing.assert_allclose(state[name], array, rtol=0, atol=1e-5, err_msg=name)
+            np.testing.assert_array_equal(state[name], states[0][name], err_msg=name)
+    for one, several in zip(windows, shared, strict=True):
+        assert told(several) == pytest.approx(told(one), rel=1e-3, abs=1e-4)
+        assert told(several)["train/num_samples"] == told(one)["train/num_samples"]
 
 
 def test_a_gradient_that_is_not_finite_on_one_learner_is_skipped_by_all(tmp_path, together):
@@ -338,6 +354,46 @@ class TestMinibatches:
         order, own, sizes = Minibatches(torch.arange(10), 4, SINGLE_LEARNER, torch.Generator().manual_seed(0)).draw()
         assert sorted(order.tolist()) == list(range(10))
         assert own == sizes == [2, 3, 2, 3]
+
+    def test_trajectories_stay_together_in_their_order_in_minibatches_as_equal_as_that_allows(self):
+        lengths = torch.tensor([5, 1, 1, 4, 1, 4])
+        together = torch.arange(6).repeat_interleave(lengths)[torch.randperm(16)]
+        minibatches = Minibatches(torch.arange(16), 2, SINGLE_LEARNER, torch.Generator().manual_seed(0), together)
+        for _ in range(20):
+            order, own, sizes = minibatches.draw()
+            assert sorted(order.tolist()) == list(range(16))
+            assert own == sizes
+            assert abs(sizes[0] - 8) <= 2  # half of the longest trajectory
+            parts = [together[part].unique_consecutive().tolist() for part in order.split(sizes)]
+            assert sorted(parts[0] + parts[1]) == list(range(6))
+            for number in range(6):
+                assert (order[together[order] == number].diff() > 0).all()
+
+    @pytest.mark.parametrize("lengths", [[1, 1, 9], [9, 1, 1], [1, 9, 1], [3, 3, 3]])
+    def test_every_minibatch_gets_a_trajectory(self, lengths):
+        together = torch.arange(3).repeat_interleave(torch.tensor(lengths))
+        minibatches = Minibatches(
+            torch.arange(len(together)), 8, SINGLE_LEARNER, torch.Generator().manual_seed(0), together
+        )
+        assert sorted(minibatches.draw()[2]) == sorted(lengths)
+
+    def test_learners_draw_the_trajectories_that_one_would(self):
+        positions, trajectories = [torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])], [
+            torch.tensor([0, 0, 1]), torch.tensor([8, 8, 8])
+        ]  # fmt: skip
+        whole = torch.tensor([0, 8, 0, 8, 1, 8])
+        order, _, sizes = Minibatches(
+            torch.arange(6), 2, SINGLE_LEARNER, torch.Generator().manual_seed(7), whole
+        ).draw()
+        wanted = [part.tolist() for part in order.split(sizes)]
+        for rank, own_positions in enumerate(positions):
+            group = Pretended(rank, 2, positions, trajectories)
+            own_order, own, every = Minibatches(
+                own_positions, 2, group, torch.Generator().manual_seed(7), trajectories[rank]
+            ).draw()
+            assert every == sizes
+            found = [part.tolist() for part in own_positions[own_order].split(own)]
+            assert found == [[one for one in part if one in own_positions] for part in wanted]
 
     def test_fewer_decisions_than_parts_make_fewer_parts(self):
         assert Minibatches(torch.arange(3), 8, SINGLE_LEARNER, torch.Generator().manual_seed(0)).draw()[2] == [1, 1, 1]

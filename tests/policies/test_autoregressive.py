@@ -50,7 +50,7 @@ def test_acting_token_by_token_has_the_probabilities_of_teacher_forcing(chunk, c
         actions, log_probs = policy.act(observations, noise)
         given, _ = policy.evaluate_entries(observations, actions)
         assert torch.allclose(policy.by_action(given), log_probs, atol=1e-5)
-        alone, log_probs_alone = policy.act_each(observations, noise)
+        alone, log_probs_alone, _ = policy.decide_each(observations, noise, None)
         assert torch.equal(alone, actions)
         assert torch.allclose(log_probs_alone, log_probs, atol=1e-5)
 

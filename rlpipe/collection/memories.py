@@ -1,0 +1,50 @@
+"""Memories of the slots of one simulator, for a policy that has a memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.envs.base import Step
+from rlpipe.trajectory import Float32
+
+
+class Memories:
+    """Memory of each slot, empty where an episode begins; nothing at all for a policy without a memory."""
+
+    def __init__(self, slots: int, width: int) -> None:
+        """Begins empty.
+
+        Args:
+            slots: number of slots, N
+            width: numbers that the policy remembers, H; 0 for a policy without a memory
+        """
+        self._all = torch.zeros(slots, width) if width else None
+
+    def clear(self) -> None:
+        """Empties all: an episode begins in every slot."""
+        if self._all is not None:
+            self._all = torch.zeros_like(self._all)
+
+    def of(self, slots: slice | list[int] = slice(None)) -> Tensor | None:
+        """Returns the memories of some slots before their next decision; None without a memory."""
+        return None if self._all is None else self._all[slots]
+
+    def copy(self) -> Float32 | None:
+        """Returns a copy of all as an array; None without a memory."""
+        return None if self._all is None else self._all.numpy().copy()
+
+    def keep(self, memories: Tensor | None, slots: slice | list[int] = slice(None)) -> None:
+        """Takes the memories of some slots after a decision."""
+        if self._all is not None and memories is not None:
+            kept = self._all.clone()
+            kept[slots] = memories
+            self._all = kept
+
+    def begin_episodes(self, step: Step) -> None:
+        """Empties the slots whose next decision is the first of an episode: those that ended one, or only reset."""
+        if self._all is not None:
+            begins: NDArray[np.bool_] = step.terminated | step.truncated | ~step.valid
+            self._all = self._all.masked_fill(torch.from_numpy(begins).unsqueeze(1), 0.0)

@@ -1,0 +1,112 @@
+"""Gated recurrent units (Cho et al. 2014, arXiv:1406.1078) that remember the episode so far, before perceptrons.
+
+Actor and critic have a layer each, as they share no weights anywhere else: the learner has a learning rate, a gradient
+norm and an optimiser state for each of the two. The memory of a slot holds the states of both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from rlpipe.config.fields import option
+from rlpipe.policies.base import Decisions, Weights
+from rlpipe.policies.base_features import Features
+from rlpipe.policies.base_sequences import Sequences, replay
+from rlpipe.policies.base_unbounded import UnboundedConfig, UnboundedPolicy
+from rlpipe.trajectory import SpaceSpec, Tree
+
+__all__ = ["GRUPolicy"]
+
+
+@dataclass(frozen=True)
+class GRUConfig(UnboundedConfig):
+    """Options of the memory and of the perceptrons behind it."""
+
+    hidden_sizes: list[int] = field(default_factory=lambda: [128])
+    memory_size: int = option(128, least=1, below=2**16, unit="units")
+    """Numbers that the actor remembers of the episode so far; the critic remembers as many."""
+
+    @property
+    def memory_width(self) -> int:
+        return 2 * self.memory_size
+
+
+class GRUPolicy(UnboundedPolicy):
+    """Features, a recurrent layer and a perceptron, for actor and critic apart.
+
+    What it learns from are ``Sequences``. A bare observation is taken for the first one of an episode.
+    """
+
+    Config = GRUConfig
+
+    def __init__(self, config: GRUConfig, spec: SpaceSpec) -> None:
+        """Draws the first weights from torch's global generator."""
+        super().__init__(config, spec, config.memory_size)
+        self._size = config.memory_size
+        self.actor_gru = _recurrent_layer(self.actor_features.width, self._size)
+        self.critic_gru = _recurrent_layer(self.critic_features.width, self._size)
+
+    def decide(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
+        assert memories is not None
+        seen = self.normalized(observations)
+        before = memories.unsqueeze(0)
+        actor, _ = self.actor_gru(self.actor_features(seen).unsqueeze(0), before[..., : self._size].contiguous())
+        critic, _ = self.critic_gru(self.critic_features(seen).unsqueeze(0), before[..., self._size :].contiguous())
+        after = torch.cat([actor, critic], -1).squeeze(0)
+        return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
+
+    def actor_outputs(self, observations: Tensor | Tree | Sequences) -> Tensor:
+        outputs: Tensor = self.actor(self._actor_memories(self._in_sequences(observations)))
+        return outputs
+
+    def value(self, observations: Tensor | Tree | Sequences) -> Tensor:
+        values: Tensor = self.critic(self._critic_memories(self._in_sequences(observations))).squeeze(-1)
+        return values
+
+    def _in_sequences(self, observations: Tensor | Tree | Sequences) -> Sequences:
+        """Returns bare observations as sequences of one step."""
+        if isinstance(observations, Sequences):
+            return observations
+        device = next(self.actor_gru.parameters()).device
+        numbers = torch.arange(len(observations), device=device)
+        empty = torch.zeros(len(observations), 2 * self._size, device=device)
+        return Sequences(observations, numbers, torch.zeros_like(numbers), empty)
+
+    def _actor_memories(self, seen: Sequences) -> Tensor:
+        """[B, M] memory of the actor after each observation."""
+        return self._memories(seen, self.actor_features, self.actor_gru, seen.memories[:, : self._size])
+
+    def _critic_memories(self, seen: Sequences) -> Tensor:
+        """[B, M] memory of the critic after each observation."""
+        return self._memories(seen, self.critic_features, self.critic_gru, seen.memories[:, self._size :])
+
+    def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
+        if not len(seen):  # a learner that has no part in a minibatch
+            return before.new_zeros(0, self._size)
+        return replay(gru, features(self.normalized(seen.observations)), seen, before)
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(super().actor_parameters(), self.actor_gru.parameters())
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(super().critic_parameters(), self.critic_gru.parameters())
+
+    def acting_weights(self) -> Weights:
+        """All but the critic's perceptron: whoever acts keeps the critic's memory as well."""
+        return {name: array for name, array in self.weights().items() if not name.startswith("critic.")}
+
+
+def _recurrent_layer(features: int, size: int) -> nn.GRU:
+    """One layer with orthogonal weights, as the perceptrons have."""
+    layer = nn.GRU(features, size)
+    for name, parameter in layer.named_parameters():
+        if "weight" in name:
+            nn.init.orthogonal_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+    return layer

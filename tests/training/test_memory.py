@@ -1,0 +1,189 @@
+"""Whole runs of a policy with a memory, on a task that shows its goal before the first action only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+import rlpipe
+from rlpipe.algorithms.base import OnPolicyConfig
+from rlpipe.algorithms.ppo import PPO
+from rlpipe.config.loading import load_config
+from rlpipe.config.tree import to_yaml
+from rlpipe.errors import ConfigError
+from tests.helpers.runs import gru, lines, rlpipe_command, sac, scripted, wait_for_rows, without_timings
+
+RECALL = {"name": "gymnasium", "id": "tests.helpers.gym_trees:Recall-v0", "success_key": "is_success"}
+LEARNING = (
+    "env.train.total_num_envs=16", "rollout.horizon=32", "learner.lr=0.005", "algorithm.update_epochs=8",
+    "runner.total_timesteps=6144", "policy.hidden_sizes=[32]", "evaluation.episodes=100",
+)  # fmt: skip
+WITHOUT_A_MEMORY = 0.6
+"""Return of a policy that sees the goal at the first of 5 or 6 steps, and guesses at the others; chance is 0.5."""
+
+
+@dataclass(frozen=True)
+class UnorderedConfig(OnPolicyConfig):
+    """Options of an algorithm that has not heard of memories."""
+
+
+class Unordered(PPO):
+    """An algorithm that has not heard of memories."""
+
+    Config = UnorderedConfig
+
+
+def trained(folder, *overrides, make=gru, local=True, **tree):
+    env = {"train": {**RECALL, "total_num_envs": 4}}
+    return rlpipe.train(make(folder, *overrides, **({"env": env} | tree)), local=local).directory
+
+
+def column(run, name):
+    return [row["metrics"][name] for row in lines(run, "metrics.jsonl")]
+
+
+def of_env(run):
+    return [{k: v for k, v in row.items() if k.startswith("env/")} for row in without_timings(run)]
+
+
+def check_exact_replay(run):
+    """Before each update, the replay gave the log-probabilities of the collection."""
+    assert max(column(run, "train/actor/logp_diff_max")) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("solved"), *LEARNING, "policy.memory_size=32", "runner.save_interval=4")
+
+
+class TestPPO:
+    def test_a_task_that_hides_its_goal_is_solved_with_a_memory(self, solved):
+        assert column(solved, "env/return")[0] < WITHOUT_A_MEMORY
+        assert column(solved, "env/return")[-1] > 0.95
+        assert lines(solved, "metrics.jsonl")[-1]["metrics"]["eval/return"] > 0.95
+        check_exact_replay(solved)
+
+    def test_and_not_without_one(self, tmp_path):
+        run = trained(tmp_path, *LEARNING, make=scripted)
+        assert column(run, "env/return")[-1] < WITHOUT_A_MEMORY + 0.05
+        assert lines(run, "metrics.jsonl")[-1]["metrics"]["eval/return"] < 0.75  # which goals are drawn is chance, too
+
+    def test_rlpipe_evaluate_runs_it_on_other_episodes(self, solved):
+        process = rlpipe_command("evaluate", str(solved), "--local", "--json", "--episodes", "40")
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        assert json.loads(stdout)["metrics"]["eval/return"] > 0.95
+
+    def test_an_evaluation_does_not_depend_on_how_many_episodes_run_side_by_side(self, solved):
+        side_by_side = {
+            slots: rlpipe.evaluate(
+                solved, overrides=[f"env.eval.total_num_envs={slots}"], episodes=12, local=True
+            ).metrics
+            for slots in (1, 5)
+        }
+        assert side_by_side[1]["eval/return"] == side_by_side[5]["eval/return"]
+
+    def test_continuous_actions_in_chunks(self, tmp_path):
+        options = ("policy.chunk_size=2", "algorithm.logprob_level=action", "env.train.kwargs.discrete=false")
+        check_exact_replay(trained(tmp_path, *options))
+
+    def test_an_observation_tree(self, tmp_path):
+        env = {"train": {**RECALL, "id": "tests.helpers.gym_trees:Signs-v0", "total_num_envs": 4}}
+        run = trained(tmp_path, "policy.normalize_observations=true", "runner.total_timesteps=128", env=env)
+        check_exact_replay(run)
+
+    def test_a_stage_with_another_simulator_begins_with_empty_memories(self, tmp_path):
+        shorter = {"env": {"train": {"kwargs": {"steps": 3}}}}
+        stages = [{"name": "long", "timesteps": 128}, {"name": "short", "timesteps": 128, "overrides": shorter}]
+        check_exact_replay(trained(tmp_path, stages=stages))
+
+    def test_decisions_of_older_weights_are_corrected(self, tmp_path):
+        run = trained(tmp_path, "runner.pipeline=ahead", "learner.lr=0.01")
+        assert column(run, "rollout/policy_lag_mean") == [0, 1, 1, 1]
+        last = lines(run, "metrics.jsonl")[-1]["metrics"]
+        assert 0 < abs(last["train/actor/behav_approx_kl"]) < 0.1
+
+
+GRPO = {"name": "grpo", "group_size": 4, "num_minibatches": 2, "update_epochs": 4}
+
+
+class TestGRPO:
+    OPTIONS = ("rollout.horizon=8", "env.train.total_num_envs=32", "learner.lr=0.01", "runner.total_timesteps=10240")
+
+    def test_whole_episodes_are_remembered_too(self, tmp_path):
+        run = trained(tmp_path, *self.OPTIONS, "policy.memory_size=32", algorithm=GRPO)
+        assert column(run, "env/return")[-1] > 0.9
+        check_exact_replay(run)
+
+    def test_a_reference_has_a_memory_of_its_own(self, tmp_path):
+        options = (*self.OPTIONS, "runner.total_timesteps=768", "algorithm.kl_beta=0.1")
+        run = trained(tmp_path, *options, algorithm=GRPO)
+        assert column(run, "rollout/kl_ref_episode")[0] == pytest.approx(0, abs=1e-5)
+        assert column(run, "rollout/kl_ref_episode")[-1] > 1e-3
+
+
+class TestTheSameNumbers:
+    def test_of_two_workers_as_of_one(self, tmp_path):
+        one, two = (trained(tmp_path / str(n), f"rollout.num_workers={n}") for n in (1, 2))
+        assert of_env(one) == of_env(two)
+
+    def test_on_ray_as_in_one_process(self, tmp_path, ray_cluster):
+        options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.total_timesteps=128")
+        here, on_ray = (trained(tmp_path, *options, local=local) for local in (True, False))
+        assert without_timings(here) == without_timings(on_ray)
+        assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
+
+
+class TestResume:
+    def test_a_resumed_run_begins_new_episodes_with_empty_memories(self, solved, tmp_path):
+        cut = shutil.copytree(solved, tmp_path / "cut")
+        newest = sorted((cut / "checkpoints").glob("iteration-*.npz"))
+        newest[-1].unlink()
+        rlpipe.train(load_config(cut / "config.yaml"), resume=cut, local=True)
+        rows = lines(cut, "metrics.jsonl")
+        assert [row["iteration"] for row in rows] == list(range(1, 13))
+        assert rows[-1]["metrics"]["env/return"] > 0.95
+        check_exact_replay(cut)
+
+    def test_a_killed_run_continues(self, tmp_path):
+        file = tmp_path / "config.yaml"
+        options = ("runner.total_timesteps=1000000", "runner.save_interval=1")
+        env = {"train": {**RECALL, "total_num_envs": 4}}
+        file.write_text(to_yaml(gru(tmp_path / "runs", *options, env=env)))
+        process = rlpipe_command("train", str(file), "--local")
+        run = wait_for_rows(tmp_path / "runs", 3)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        reported = len(lines(run, "metrics.jsonl"))
+        config = load_config(run / "config.yaml", [f"runner.total_timesteps={64 * (reported + 3)}"])
+        rlpipe.train(config, resume=run, local=True)
+        assert [row["iteration"] for row in lines(run, "metrics.jsonl")] == list(range(1, reported + 4))
+        check_exact_replay(run)
+
+
+@pytest.mark.parametrize(
+    ("make", "overrides", "tree", "words"),
+    [
+        (gru, ["algorithm.num_minibatches=5"], {}, "algorithm.num_minibatches is 5, but policy.name=gru has a memory"),
+        (gru, ["algorithm.kl_control=fixed"], {}, "algorithm.kl_control is fixed, but policy.name=gru has a memory"),
+        (gru, ["algorithm.cloning_coef=0.1"], {}, "algorithm.cloning_coef is 0.1, which clones steps"),
+        (sac, [], {"policy": {"name": "gru"}}, "algorithm.name is sac, which needs a policy with bounded actions"),
+        (
+            gru,
+            ["policy.chunk_size=2"],
+            {"algorithm": {"name": "behaviour_cloning"}},
+            "takes 2 actions of each decision",
+        ),
+        (gru, [], {"algorithm": {"name": f"{__name__}:Unordered"}}, "which has a memory, but algorithm.name is tests"),
+        (gru, ["policy.memory_size=0"], {}, "policy.memory_size is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_is_an_error_before_anything_starts(tmp_path, make, overrides, tree, words):
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path, *overrides, make=make, **tree)
+    assert not any(tmp_path.iterdir())
