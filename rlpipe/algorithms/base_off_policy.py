@@ -81,6 +81,10 @@ class OffPolicyConfig(AlgorithmConfig):
     """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
     for the other; how many those are depends on the machine."""
 
+    random_shift: int = option(0, least=0, below=2**10, unit="pixels")
+    """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
+    ([cameras.md](cameras.md))."""
+
     def check_one_process(self) -> None:
         if self.update_to_data is None:
             raise ConfigError(

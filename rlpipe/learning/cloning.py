@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,16 @@ from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
+from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
-from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
 
 
 class CloningLearner(LearnerBase):
@@ -53,6 +55,7 @@ class CloningLearner(LearnerBase):
         decisions = chunked_decisions(loaded, config.policy.chunk_size, self._device)
         self._train, self._held_out = decisions[~held_out], decisions[held_out]
         self._demonstrations = count
+        self._shift = RandomShift(self._options.random_shift, spec, self._generator)
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
         self._policy.update_normalizer(self._train.observations)
         self._policy.fit_actions(torch.from_numpy(loaded.actions).to(self._device))
@@ -73,13 +76,14 @@ class CloningLearner(LearnerBase):
         limit = self._config.learner.max_grad_norm
         order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
         for index in torch.split(order, self._options.batch_size):
-            loss = self._train[index].loss(self._policy, kind)
+            sample = self._train[index]
+            loss = replace(sample, observations=self._shift(sample.observations)).loss(self._policy, kind)
             gradient = self._optimizer.gradients(loss.mean())
             norm = clip_norm(gradient, limit)
             self._optimizer.step(gradient)
             measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
         with torch.no_grad():
-            left = self._held_out.loss(self._policy, kind)
+            left = torch.cat([part.loss(self._policy, kind) for part in self._parts(self._held_out)])
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
             measured.reduce(window)
         self._version += 1
@@ -100,6 +104,13 @@ class CloningLearner(LearnerBase):
         window.observe(m.RUN_TRAINING_TIME, trained - began)
         window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window
+
+    def _parts(self, decisions: Demonstrated) -> list[Demonstrated]:
+        """Splits decisions so that what encoders make of images fits into memory; vectors stay together."""
+        if not isinstance(decisions.observations, Tree):
+            return [decisions]
+        size = self._options.batch_size
+        return [decisions[first : first + size] for first in range(0, len(decisions), size)]
 
     def state(self) -> Arrays:
         arrays = self._common_state()

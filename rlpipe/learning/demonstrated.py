@@ -12,6 +12,8 @@ from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.policies.base import Policy, evaluation_arguments
+from rlpipe.trajectory import Tree
+from rlpipe.trajectory.tree import tensors
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,12 @@ class Demonstrated:
     """Decisions on the learner's device.
 
     Attributes:
-        observations: [B, D].
+        observations: [B, D], or a tree.
         actions: [B, A], or [B, k, A].
         num_steps: [B] number of actions before the demonstration ends, at most k; None without chunks.
     """
 
-    observations: Tensor
+    observations: Tensor | Tree
     actions: Tensor
     num_steps: Tensor | None = None
 
@@ -53,7 +55,7 @@ def chunked_decisions(demonstrations: Demonstrations, size: int, device: torch.d
         size: number of actions in a chunk.
         device: device of the result.
     """
-    observations = torch.from_numpy(demonstrations.observations).to(device)
+    observations = tensors(demonstrations.observations).to(device)
     actions = torch.from_numpy(demonstrations.actions).to(device)
     if size == 1:
         return Demonstrated(observations, actions)
