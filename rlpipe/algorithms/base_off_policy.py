@@ -35,6 +35,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
 from rlpipe.policies.base_features import Features
+from rlpipe.policies.base_perceptron import PerceptronPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
 
 
@@ -231,6 +232,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
             ).to(device)
             for _ in range(2)
         )  # fmt: skip
+        if isinstance(policy, PerceptronPolicy) and policy.shares_encoder:
+            self._critics.features = policy.lend_encoder()
         self._targets.load_state_dict(self._critics.state_dict())
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy

@@ -37,6 +37,7 @@ class RecordedOptions(TypedDict):
     camera_size: NotRequired[int | None]
     mesh_triangles: NotRequired[int | None]
     show_goals: NotRequired[bool | None]
+    frame_stack: NotRequired[int | None]
 
 
 @whole_file
@@ -93,7 +94,7 @@ class Demonstrations:
         return ends[self.trajectory] + 1 - np.arange(len(self))
 
 
-SEEN = ("obs_mode", "camera_size", "mesh_triangles", "show_goals")
+SEEN = ("obs_mode", "camera_size", "mesh_triangles", "show_goals", "frame_stack")
 """Options that decide what is observed; demonstrations of cameras were recorded with the same."""
 
 

@@ -82,6 +82,7 @@ def _simplified_mesh(mesh: Any, most: int) -> Any:
             joined.vertices.astype(np.float32), joined.faces.astype(np.int32), target_count=most
         )
         joined = trimesh.Trimesh(points, faces, process=False)
+        joined.update_faces(joined.nondegenerate_faces())  # which would have no normal
     smooth = trimesh.graph.smooth_shade(joined, angle=SHARP_ANGLE, facet_minarea=None)
     painted: Any = trimesh.visual.TextureVisuals
     smooth.visual = painted(material=mesh.visual.material)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
 from rlpipe.envs.base_meshes import simplified_meshes
@@ -66,6 +67,8 @@ class ManiSkillConfig(SimulatorConfig):
     ``<camera>_rgb``, ``<camera>_depth``, and either ``state`` or what the robot itself senses."""
     camera_size: int | None = option(64, least=8, most=4096, unit="pixels")
     """Height and width of every camera's pictures; None keeps the task's own, 128 as a rule."""
+    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    """Pictures of the last steps in each image, one behind the other, the oldest first."""
     mesh_triangles: int | None = option(2000, least=100, unit="triangles")
     """Draw each mesh file (GLB) with about so many triangles at most, which is several times as fast; None draws them
     as shipped. Physics stays the same."""
@@ -76,6 +79,10 @@ class ManiSkillConfig(SimulatorConfig):
 
     def __post_init__(self) -> None:
         """Checks options that depend on each other."""
+        if self.frame_stack > 1 and not self.has_cameras:
+            raise ConfigError(
+                f"frame_stack is {self.frame_stack}, but obs_mode is state, which has no pictures: set obs_mode=rgb."
+            )
         if self.has_cameras and self.batched is True:
             raise ConfigError(
                 f"batched is true, but obs_mode is {self.obs_mode}: environments with cameras are stepped in turn. Set "
@@ -408,7 +415,7 @@ class ManiSkill(OneByOne):
                     f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
                     f"{error}. No number changes, but steps take longer.",
                 )
-        simulator = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
+        simulator = cls(stacked(envs, config.frame_stack), next_seed, ignore_terminations=config.ignore_terminations)
         simulator.notes = notes
         return simulator
 

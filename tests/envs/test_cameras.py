@@ -13,10 +13,13 @@ import torch
 import trimesh
 
 from rlpipe.envs import base_meshes, maniskill
+from rlpipe.envs.base import SingleEnv, SingleStep
+from rlpipe.envs.base_frames import StackedFrames
 from rlpipe.envs.base_maniskill_cameras import camera_tree, tree_spec
 from rlpipe.envs.base_meshes import simplified
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
 from rlpipe.errors import ConfigError
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.cameras import vulkan
 
 __all__ = ["vulkan"]
@@ -189,3 +192,50 @@ def test_a_goal_is_seen_only_where_that_is_asked_for(vulkan):
     assert max(green()) == 0
     assert min(green(show_goals=True)[:2]) > 0
     assert max(green(show_goals=True)[-2:]) > 0  # in the next episode too
+
+
+# --- several pictures in one image
+
+
+class Counting(SingleEnv):
+    """Its picture and its state count the steps."""
+
+    has_success = False
+
+    def __init__(self, **leaves):
+        self.spec = SpaceSpec.of_tree({"camera": LeafSpec((2, 2, 3), "uint8"), "state": LeafSpec((1,))} | leaves, 1)
+
+    def reset(self, seed):
+        self.step_number = seed
+        return self.observed(), None
+
+    def observed(self):
+        image = np.full((2, 2, 3), self.step_number, dtype=np.uint8)
+        return Tree({"camera": image, "state": np.full(1, self.step_number, dtype=np.float32)})
+
+    def step(self, action):
+        self.step_number += 1
+        return SingleStep(self.observed(), 0.0, terminated=False, truncated=False, success=None)
+
+    def close(self):
+        pass
+
+
+def test_an_image_holds_the_last_pictures_and_an_episode_begins_with_its_first_one():
+    env = StackedFrames(Counting(), 3)
+    assert env.spec.leaves["camera"].shape == (2, 2, 9)
+    assert env.spec.observation_dim == 36 + 1
+    seen = [env.reset(7)[0], *(env.step(None).observation for _ in range(3)), env.reset(1)[0]]
+    assert [one["camera"][0, 0, ::3].tolist() for one in seen] == [
+        [7, 7, 7], [7, 7, 8], [7, 8, 9], [8, 9, 10], [1, 1, 1],
+    ]  # fmt: skip
+    assert [one["state"].tolist() for one in seen] == [[7], [8], [9], [10], [1]]
+
+
+def test_frames_without_images_cannot_be_stacked():
+    env = Counting()
+    env.spec = SpaceSpec(4, 1)
+    with pytest.raises(ConfigError, match="frame_stack is 2, but no observation is an image"):
+        StackedFrames(env, 2)
+    with pytest.raises(ConfigError, match="frame_stack is 2, but obs_mode is state"):
+        config(frame_stack=2)
