@@ -23,4 +23,4 @@ def too_small(leaf: LeafSpec, least: int) -> str | None:
     """
     if leaf.is_image and min(leaf.shape[:2]) >= least:
         return None
-    return f"an image of bytes or of depth [height, width, channels] of at least {least} x {least} pixels"
+    return f"a uint8 image [height, width, channels], or int16 depth, of at least {least} x {least} pixels"
