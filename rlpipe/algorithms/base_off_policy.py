@@ -35,6 +35,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
 from rlpipe.policies.base_features import Features
+from rlpipe.policies.base_perceptron import PerceptronPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
 
 
@@ -80,6 +81,10 @@ class OffPolicyConfig(AlgorithmConfig):
     update_to_data: float | None = option(None, above=0)
     """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
     for the other; how many those are depends on the machine."""
+
+    random_shift: int = option(0, least=0, below=2**10, unit="pixels")
+    """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
+    ([cameras.md](cameras.md))."""
 
     def check_one_process(self) -> None:
         if self.update_to_data is None:
@@ -227,6 +232,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
             ).to(device)
             for _ in range(2)
         )  # fmt: skip
+        if isinstance(policy, PerceptronPolicy) and policy.shares_encoder:
+            self._critics.features = policy.lend_encoder()
         self._targets.load_state_dict(self._critics.state_dict())
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy

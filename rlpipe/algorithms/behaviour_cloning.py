@@ -32,6 +32,9 @@ class BehaviourCloningConfig(AlgorithmConfig):
     """Loss to minimise: the distance of the most likely action from the demonstrated one, ``squared`` as for a Gaussian
     of fixed deviation, or ``absolute``, which clones chunks of actions better; or ``likelihood``, the negative
     log-probability of the demonstrated action, which for a policy of tokens is the cross-entropy."""
+    random_shift: int = option(0, least=0, below=2**10, unit="pixels")
+    """Largest shift, in each direction, of the images that are learnt from, drawn anew for each use
+    ([cameras.md](cameras.md)); 0 for none."""
     held_out: float = option(0.1, above=0, below=1)
     """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
     patience: int = option(20, least=1)

@@ -135,7 +135,7 @@ class Console(Backend):
     def _line(self, row: Row) -> str:
         """One plain line for an iteration."""
         metrics = row.metrics
-        episodes = int(metrics[m.ENV.num_trajectories.name])
+        episodes = int(metrics.get(m.ENV.num_trajectories.name, 0))
         success = metrics.get(m.ENV.success_once.name)
         fields = [
             f"{row.iteration:>{len(str(self._run.total_iterations))}}/{self._run.total_iterations}",

@@ -1,4 +1,4 @@
-"""``rlpipe demos TASK -n 200``"""
+"""``rlpipe demos TASK -n 200``, and ``rlpipe demos CONFIG --replay FILE.h5``"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.errors import ConfigError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,7 +21,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demos(
-    task: Annotated[str, typer.Argument(help="ManiSkill task, such as PickCube-v1.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="ManiSkill task, or with --replay a configuration.", metavar="TASK|CONFIG"),
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="With --replay, changes of the configuration.", metavar="[key=value]...")
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Replay these demonstrations, and record the observations of CONFIG.", metavar="FILE.h5"),
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--count", help="Number of successful demonstrations.")] = 200,
     control_mode: Annotated[str, typer.Option(help="Control mode of the recorded actions.")] = "pd_ee_delta_pos",
     out: Annotated[Path, typer.Option(help="Folder for TASK.h5 and TASK.json.")] = Path("demonstrations"),
@@ -30,10 +41,17 @@ def demos(
         typer.Option(help="Python interpreter with the planner installed.", show_default="this one", metavar="PATH"),
     ] = None,
 ) -> None:
-    """Generate demonstrations with ManiSkill's motion planner.
+    """Generate demonstrations with ManiSkill's motion planner, or record given ones with other observations.
 
-    The planner runs in a process of its own and needs numpy below 2; --python names another environment for it.
+    The planner runs in a process of its own and needs numpy below 2; --python names another environment for it. With
+    --replay FILE.h5, its episodes are run again, and what CONFIG observes, such as pictures, goes to the file that its
+    key demos names.
     """
+    if replay is not None:
+        _replay(task, overrides or [], replay)
+        return
+    if overrides:
+        raise ConfigError(f"{overrides[0]}: only a configuration, with --replay FILE.h5, takes changes.")
     from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, make_demonstrations
     from rlpipe.demonstrations.planner_process import PlannerError
 
@@ -61,5 +79,39 @@ def demos(
         "seeds": f"{made.seeds[0]} to {made.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
         "size": f"{made.file.stat().st_size / 1e3:,.0f} kB",
         "use": f"rlpipe train CONFIG demos={made.file}",
+    }.items():
+        console.print(f"  [dim]{label:<14}[/]{escape(text)}")
+
+
+def _replay(name: str, overrides: list[str], source: Path) -> None:
+    """Replays demonstrations under a configuration."""
+    from rlpipe.config.loading import load_config
+    from rlpipe.demonstrations.replay import replay_demonstrations
+
+    config = load_config(name, overrides)
+    if config.demos is None or Path(config.demos) == source:
+        raise ConfigError(
+            f"demos is {config.demos}: name the file to write, such as demos=demonstrations/{source.name}"
+        )
+    stderr = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True) as progress:
+        bar = progress.add_task("replaying", total=None)
+        made = replay_demonstrations(
+            str(source),
+            config,
+            Path(config.demos),
+            lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{made.trajectories} demonstrations[/] of {config.env.train.id} in {escape(str(made.file))}")
+    leaves = made.spec.leaves or {}
+    shapes = (f"{leaf} {spec.dtype} {list(spec.shape)}" for leaf, spec in leaves.items())
+    for label, text in {
+        "replayed": f"{made.trajectories + made.failed}, of which {made.failed} no longer succeeded and were left out",
+        "steps": f"{made.steps:,}",
+        "observations": ", ".join(shapes) or f"one vector of {made.spec.observation_dim}",
+        "size": f"{made.file.stat().st_size / 1e6:,.1f} MB",
+        "use": " ".join(["rlpipe pretrain", name, *overrides]),
     }.items():
         console.print(f"  [dim]{label:<14}[/]{escape(text)}")

@@ -1,11 +1,13 @@
 """Reads demonstrations from ManiSkill's trajectory files (HDF5 with a JSON beside it), and checks that they fit a task.
 
 The format is that of ``mani_skill.trajectory``: one group per trajectory with ``obs`` [L + 1, D], ``actions`` [L, A],
-``success`` [L] and perhaps ``rewards`` [L]. The JSON names the task and how its simulator was made.
+``success`` [L] and perhaps ``rewards`` [L]. Where observations are a tree, ``obs`` is a group with an array
+[L + 1, ...] for each leaf. The JSON names the task and how its simulator was made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired
@@ -18,7 +20,8 @@ from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
 from rlpipe.plugins import require
-from rlpipe.trajectory import Bool, Float32, SpaceSpec
+from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, Tree
+from rlpipe.trajectory.tree import joined, leaves_of
 
 ACTION_TOLERANCE = 1e-4
 """Distance by which rounding may put a recorded action outside its bounds, in the simulator's unit."""
@@ -30,6 +33,11 @@ class RecordedOptions(TypedDict):
 
     control_mode: NotRequired[str | None]
     reward_mode: NotRequired[str | None]
+    obs_mode: NotRequired[str | None]
+    camera_size: NotRequired[int | None]
+    mesh_triangles: NotRequired[int | None]
+    show_goals: NotRequired[bool | None]
+    frame_stack: NotRequired[int | None]
 
 
 @whole_file
@@ -53,22 +61,22 @@ class Demonstrations:
     """Transitions of successful trajectories, one trajectory after the other.
 
     Attributes:
-        observations: [B, D] float32.
+        observations: [B, D] float32, or a tree.
         actions: [B, A] float32.
         rewards: [B] float32.
         terminated: [B] bool. Each trajectory ends with this or with ``truncated``.
         truncated: [B] bool.
-        next_observations: [B, D] float32.
+        next_observations: [B, D] float32, or a tree.
         trajectory: [B] int64, number of the transition's trajectory, from 0.
         left_out: trajectories of the file that never succeed.
     """
 
-    observations: Float32
+    observations: Observations
     actions: Float32
     rewards: Float32
     terminated: Bool
     truncated: Bool
-    next_observations: Float32
+    next_observations: Observations
     trajectory: NDArray[np.int64]
     left_out: int = 0
 
@@ -86,6 +94,10 @@ class Demonstrations:
         return ends[self.trajectory] + 1 - np.arange(len(self))
 
 
+SEEN = ("obs_mode", "camera_size", "mesh_triangles", "show_goals", "frame_stack")
+"""Options that decide what is observed; demonstrations of cameras were recorded with the same."""
+
+
 def check(path: str, task: Any) -> None:
     """Checks, without reading the trajectories, that a file of demonstrations is for a task.
 
@@ -93,13 +105,38 @@ def check(path: str, task: Any) -> None:
         path: of the HDF5 file.
         task: configuration of the simulator.
     Raises:
-        ConfigError: the file does not exist, or is for another task or control mode.
+        ConfigError: the file does not exist, or is for another task, control mode or observation mode.
+    """
+    check_actions(path, task)
+    options: Mapping[str, Any] = _recording(path)["env_info"]["env_kwargs"]
+    for key in SEEN:
+        wanted = getattr(task, key, None)
+        if key in options and wanted != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
+            raise ConfigError(
+                f"demos: {path} was recorded with {key} {options[key]}, but env.train.{key} is {wanted}. {remedy(path)}"
+            )
+
+
+def remedy(path: str) -> str:
+    """Returns how to make demonstrations whose observations are those of a configuration."""
+    return (
+        f"Make demonstrations with these observations: rlpipe demos CONFIG --replay {path} demos=NEW.h5, and then "
+        "demos=NEW.h5."
+    )
+
+
+def check_actions(path: str, task: Any) -> None:
+    """Checks that a file of demonstrations exists, and that its actions mean what those of a task do.
+
+    Raises:
+        ConfigError: there is no such file, or it is for another task or control mode.
     """
     require("h5py", "maniskill", "demos")
     file = Path(path)
     if (kind := files.kind_of(file)) != "file":
         found = "that is a directory" if kind else "there is no such file"
-        raise ConfigError(f"demos is {path}, but {found}: name one of ManiSkill's HDF5 files.")
+        cameras = " Make it: rlpipe demos CONFIG --replay FILE.h5." if getattr(task, "has_cameras", False) else ""
+        raise ConfigError(f"demos is {path}, but {found}: name one of ManiSkill's HDF5 files.{cameras}")
     sidecar = file.with_suffix(".json")
     if files.kind_of(sidecar) != "file":
         raise ConfigError(f"demos is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
@@ -137,11 +174,6 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
         ConfigError: the file is damaged, is not for this task, or holds no success.
     """
     check(path, task)
-    if spec.leaves is not None:
-        raise ConfigError(
-            f"demos: {path} holds observations of one vector, but the simulator's have the leaves "
-            f"{', '.join(spec.leaves)}. Take a task with state observations, or leave demos out."
-        )
     import h5py
 
     recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")
@@ -151,11 +183,11 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
             f"Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
         )
-    trajectories: list[tuple[NDArray[Any], ...]] = []
+    trajectories: list[tuple[Any, ...]] = []
     left_out = 0
     try:
         with h5py.File(path) as file:
-            for name in sorted(file, key=lambda key: int(key.rpartition("_")[2])):
+            for name in in_order(file):
                 trajectory = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
                 left_out += trajectory is None
                 trajectories += [] if trajectory is None else [trajectory]
@@ -166,29 +198,61 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
         raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
     if not trajectories:
         raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
-    columns = [np.concatenate(column) for column in zip(*trajectories, strict=True)]
+    columns = [joined(column) for column in zip(*trajectories, strict=True)]
     numbers = np.repeat(np.arange(len(trajectories)), [len(trajectory[0]) for trajectory in trajectories])
-    return Demonstrations(*columns, numbers, left_out)  # type: ignore[call-arg, arg-type]
+    return Demonstrations(*columns, numbers, left_out)  # type: ignore[call-arg]
+
+
+def in_order(file: Any) -> list[str]:
+    """Returns the names of the trajectories in an open file."""
+    return sorted(file, key=lambda key: int(key.rpartition("_")[2]))
+
+
+def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
+    """Reads the observations of one trajectory, [L + 1, D] or a tree, after a check that they are those of a task.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    held = group.get("obs")
+    names = list(held) if held is not None and not hasattr(held, "shape") else None
+    file = where.partition(": ")[0]
+    if spec.leaves is None:
+        if held is None or names is not None:
+            raise ConfigError(
+                f"demos: {where} holds no state observations. Add them with: python -m "
+                "mani_skill.trajectory.replay_trajectory --traj-path FILE --use-env-states -o state --save-traj"
+            )
+        return held[:].astype(np.float32)
+    if names is None or set(names) != set(spec.leaves):
+        found = "one vector" if names is None else f"the leaves {', '.join(sorted(names))}"
+        raise ConfigError(
+            f"demos: {where} holds observations of {found}, but the simulator's have the leaves "
+            f"{', '.join(spec.leaves)}. {remedy(file)}"
+        )
+    for name, leaf in spec.leaves.items():
+        if held[name].shape[1:] != leaf.shape or held[name].dtype != leaf.dtype:
+            raise ConfigError(
+                f"demos: {where} holds {name} as {held[name].dtype} {list(held[name].shape[1:])}, but the simulator's "
+                f"is {leaf.dtype} {list(leaf.shape)}. {remedy(file)}"
+            )
+    return Tree({name: held[name][:] for name in spec.leaves})
 
 
 def _trajectory(
     group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
-) -> tuple[NDArray[Any], ...] | None:
+) -> tuple[Any, ...] | None:
     """Reads one trajectory up to its end; None if it never succeeds."""
-    if "obs" not in group or not hasattr(group["obs"], "shape"):
-        raise ConfigError(
-            f"demos: {where} holds no state observations. Add them with: python -m "
-            "mani_skill.trajectory.replay_trajectory --traj-path FILE --use-env-states -o state --save-traj"
-        )
-    observations, actions = group["obs"][:].astype(np.float32), group["actions"][:].astype(np.float32)
+    observations, actions = _observations(group, where, spec), group["actions"][:].astype(np.float32)
     success = group["success"][:].astype(bool)
     if success.shape != (len(actions),):
         raise ConfigError(f"demos: {where} has {len(actions)} actions, but success of shape {success.shape}.")
-    if observations.ndim != 2 or observations.shape != (len(actions) + 1, spec.observation_dim):
-        raise ConfigError(
-            f"demos: {where} has observations of shape {observations.shape}, but {len(actions)} actions and the "
-            f"simulator's observations require ({len(actions) + 1}, {spec.observation_dim})."
-        )
+    for leaf, wanted in zip(leaves_of(observations), leaves_of(spec.observations(len(actions) + 1)), strict=True):
+        if leaf.shape != wanted.shape:
+            raise ConfigError(
+                f"demos: {where} has observations of shape {leaf.shape}, but {len(actions)} actions and the "
+                f"simulator's observations require {wanted.shape}."
+            )
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
             f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
@@ -199,7 +263,8 @@ def _trajectory(
             )
         )
     outside = float(np.maximum(actions - spec.action_high, spec.action_low - actions).max(initial=0.0))
-    if not np.isfinite(observations).all() or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
+    finite = all(np.isfinite(leaf).all() for leaf in leaves_of(observations))
+    if not finite or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
         raise ConfigError(
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
             "Was it recorded with another control mode, or without clipping its actions?"

@@ -124,7 +124,8 @@ def program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "from __future__ import annotations",
-            "import json\nfrom importlib import metadata\nfrom pathlib import Path\nfrom typing import Any",
+            "import json\nimport os\nimport sys",
+            "from importlib import metadata\nfrom pathlib import Path\nfrom typing import Any",
             f"MARK = {MARK!r}",
             *(inspect.getsource(definition) for definition in sent),
             f"{function.__name__}(**json.loads({json.dumps(arguments)!r}))",

@@ -184,9 +184,10 @@ def _examine(
     own = facts.look(needed, deep=False)
     near = own_node_id() if short else ""  # a task would take longer than everything else
     looking = {node.name: run_task(node, facts.look, needed, deep=not short) for node in nodes if node.node_id != near}
-    trying = {}
+    trying, cameras = {}, False
     if config is not None and not short:
         configured = simulators.simulators(config)
+        cameras = any(getattr(options, "has_cameras", False) for options in configured.values())
         trying = {node.name: run_task(node, _try_simulators, configured) for node in nodes if node.load.workers}
     known, results = _answers(_NODE, looking, ends)
     known |= {node.name: own for node in nodes if node.node_id == near}
@@ -197,7 +198,7 @@ def _examine(
         judged = [simulators.check_trial(trial) for trial in tried]
         if node.name in known:
             peak = max([machine.WORKER_BYTES, *(trial.peak for trial in tried)])
-            judged = machine.check_machine(known[node.name], node.load, device, peak) + judged
+            judged = machine.check_machine(known[node.name], node.load, device, peak, cameras=cameras) + judged
         results += [replace(result, node=node.name) for result in judged]
     return results + silent
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from rlpipe.envs.base_rendering import can_render
+
 DECIDES_NUMBERS = ("numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe")
 """Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
-_DRIVER_SECONDS, _RENDERING_SECONDS = 15, 30
+_DRIVER_SECONDS = 15
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
         full=1 - disk.free / disk.total,
         cuda=cuda,
         devices=devices,
-        rendering=_rendering() if deep else None,
+        rendering=can_render() if deep else None,
     )
 
 
@@ -171,15 +171,3 @@ def _torch() -> tuple[str | None, int | None]:
     except Exception:  # the check of the packages reports it
         return None, None
     return torch.version.cuda or "", torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _rendering() -> bool | None:
-    """True if SAPIEN can render, tried in a process of its own because a bad driver may crash it."""
-    if importlib.util.find_spec("sapien") is None:
-        return None
-    code = "import sapien.render; sapien.render.RenderMaterial()"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=_RENDERING_SECONDS, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False

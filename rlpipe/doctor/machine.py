@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlpipe.doctor.facts import Facts
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
+from rlpipe.envs.base_rendering import INSTALL_VULKAN
 
 WORKER_BYTES = 300e6
 """Memory of a rollout worker with torch and a small simulator; measured."""
@@ -38,7 +39,7 @@ class NodeLoad:
 
 
 def check_machine(
-    facts: Facts, load: NodeLoad, device: str = "auto", per_worker: float = WORKER_BYTES
+    facts: Facts, load: NodeLoad, device: str = "auto", per_worker: float = WORKER_BYTES, *, cameras: bool = False
 ) -> list[CheckResult]:
     """Checks everything about one node except its versions and simulators.
 
@@ -47,6 +48,7 @@ def check_machine(
         load: load of the run on the node.
         device: ``learner.device``.
         per_worker: bytes of memory of a rollout worker.
+        cameras: True if the simulators of the run render.
     """
     found = [
         _check_cpus(facts, load),
@@ -56,7 +58,7 @@ def check_machine(
         _check_processes(facts, load),
         _check_scratch(facts),
         _check_gpus(facts, load, device),
-        _check_vulkan(facts),
+        _check_vulkan(facts, load, cameras=cameras),
     ]
     return [result for result in found if result is not None]
 
@@ -152,13 +154,17 @@ def _unusable_gpus(facts: Facts, load: NodeLoad, shown: str) -> tuple[str, str]:
     return found, "update the driver, or install torch for an older CUDA; look at CUDA_VISIBLE_DEVICES."
 
 
-def _check_vulkan(facts: Facts) -> CheckResult | None:
+def _check_vulkan(facts: Facts, load: NodeLoad, *, cameras: bool) -> CheckResult | None:
     if facts.rendering is None:
         return None
     if facts.rendering:
         return ok("Vulkan", "a device was found; ManiSkill can render")
-    found = "no device: state observations need none, videos do (Mesa's lavapipe 24.3 or newer is enough)"
-    return ok("Vulkan", found)
+    if cameras and load.workers:
+        return fail(
+            "Vulkan", "no device, but env.train.obs_mode or env.eval.obs_mode asks for cameras.", INSTALL_VULKAN
+        )
+    found = "no device: state observations need none, cameras (env.train.obs_mode) and videos do"
+    return ok("Vulkan", f"{found} (Mesa's lavapipe 24.3 or newer is enough)")
 
 
 def _gb(size: float) -> str:

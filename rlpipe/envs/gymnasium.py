@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base_frames import stacked
+from rlpipe.envs.base_pixels import choose_opengl, make_with_pixels
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
@@ -40,8 +42,25 @@ class GymnasiumConfig(SimulatorConfig):
     vectorized: bool = option(False)
     """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot; such
     episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
+    pixels: int | None = option(None, least=8, most=4096, unit="pixels")
+    """Observe the rendered picture, so high and wide, instead of the environment's own observation
+    ([cameras.md](cameras.md)). None: do not render."""
+    pixels_with_state: bool = option(False)
+    """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation, ``state``."""
+    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    """Pictures of the last steps in each image, one behind the other, the oldest first."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``."""
+
+    def __post_init__(self) -> None:
+        """Checks options that depend on each other."""
+        if self.vectorized and (self.pixels is not None or self.frame_stack > 1):
+            raise ConfigError(
+                f"vectorized is true, but pixels is {self.pixels} and frame_stack is {self.frame_stack}: pictures need "
+                "vectorized=false."
+            )
+        if self.pixels_with_state and self.pixels is None:
+            raise ConfigError("pixels_with_state is true, but pixels is null: set pixels, such as pixels=64.")
 
 
 def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
@@ -56,6 +75,20 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
         for name, value in info.items()
         if name.startswith("reward_") and isinstance(value, int | float | np.number) and not isinstance(value, bool)
     } or None
+
+
+def make_env(config: GymnasiumConfig) -> Any:
+    """Makes the ``gymnasium.Env`` of a configuration.
+
+    Raises:
+        ConfigError: it has to render, and cannot.
+    """
+    import gymnasium
+
+    if config.pixels is None:
+        return gymnasium.make(config.id, **make_kwargs(config))
+    choose_opengl()
+    return make_with_pixels(config.id, make_kwargs(config), config.pixels, state=config.pixels_with_state)
 
 
 class GymnasiumEnv(SingleEnv):
@@ -367,14 +400,12 @@ class Gymnasium(OneByOne):
 
     @classmethod
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
-        import gymnasium
-
         if config.vectorized:
             return GymnasiumVector.make(config, num_envs, next_seed)
         kwargs = make_kwargs(config)
         with config_errors(config.id, kwargs):
-            made = [gymnasium.make(config.id, **kwargs) for _ in range(num_envs)]
-        envs: list[SingleEnv] = [GymnasiumEnv(env, config.success_key) for env in made]
+            made = [make_env(config) for _ in range(num_envs)]
+        envs = stacked([GymnasiumEnv(env, config.success_key) for env in made], config.frame_stack)
         return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
 
     @classmethod
@@ -399,16 +430,17 @@ class Gymnasium(OneByOne):
 
     @classmethod
     def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
-        import gymnasium
-
         if config.vectorized:
             return None
         with warnings.catch_warnings(action="ignore"):  # the workers repeat them
             try:
-                env = gymnasium.make(config.id, **make_kwargs(config))
+                env = make_env(config)
+            except ConfigError:
+                raise
             except Exception:  # an environment may raise anything; the workers report it with their machine
                 return None
-            spec = Spaces(env.observation_space, env.action_space, str(env)).spec
+            (single,) = stacked([GymnasiumEnv(env)], config.frame_stack)
+            spec = single.spec
             with contextlib.suppress(Exception):
                 env.close()
         return spec

@@ -1,4 +1,4 @@
-"""ManiSkill tasks on CPU physics, with state observations. One process holds many environments; none needs Vulkan.
+"""ManiSkill tasks on CPU physics, observed by state or by cameras. Only cameras need Vulkan.
 
 Importing this file imports no simulator.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -18,10 +19,14 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
+from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
+from rlpipe.envs.base_meshes import simplified_meshes
+from rlpipe.envs.base_rendering import INSTALL_VULKAN, can_render
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec
+from rlpipe.trajectory import Bool, Observations, SpaceSpec
 
 __all__ = ["ManiSkill"]
 
@@ -29,6 +34,11 @@ NO_RENDERING = (
     "ManiSkill: rendering is off, because no Vulkan device was found. State observations do not need it; videos do "
     "(Mesa's lavapipe 24.3 or newer is enough)."
 )
+
+
+def no_vulkan(key: str, obs_mode: str) -> str:
+    """Error of a configuration with cameras on a machine that cannot render."""
+    return f"{key}.obs_mode is {obs_mode}, but this machine has no Vulkan device to render with. {INSTALL_VULKAN}"
 
 
 def _check_batched(key: str, value: Any) -> None:
@@ -50,9 +60,39 @@ class ManiSkillConfig(SimulatorConfig):
     """Time limit; None keeps the registered one."""
     batched: bool | str = option("auto", checks=(_check_batched,))
     """Step all environments of a worker as one, with the same numbers in less time: ``auto`` where a check at the start
-    finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md))."""
+    finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md)). Cameras
+    are always drawn in turn."""
+    obs_mode: str = option("state", choices=tuple(MODES))
+    """``state``: one vector. The others give a tree with the pictures of the task's cameras ([cameras.md](cameras.md)):
+    ``<camera>_rgb``, ``<camera>_depth``, and either ``state`` or what the robot itself senses."""
+    camera_size: int | None = option(64, least=8, most=4096, unit="pixels")
+    """Height and width of every camera's pictures; None keeps the task's own, 128 as a rule."""
+    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    """Pictures of the last steps in each image, one behind the other, the oldest first."""
+    mesh_triangles: int | None = option(2000, least=100, unit="triangles")
+    """Draw each mesh file (GLB) with about so many triangles at most, which is several times as fast; None draws them
+    as shipped. Physics stays the same."""
+    show_goals: bool = option(False)
+    """Let cameras see what a task hides from them, such as the goal of PickCube-v1."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
+
+    def __post_init__(self) -> None:
+        """Checks options that depend on each other."""
+        if self.frame_stack > 1 and not self.has_cameras:
+            raise ConfigError(
+                f"frame_stack is {self.frame_stack}, but obs_mode is state, which has no pictures: set obs_mode=rgb."
+            )
+        if self.has_cameras and self.batched is True:
+            raise ConfigError(
+                f"batched is true, but obs_mode is {self.obs_mode}: environments with cameras are stepped in turn. Set "
+                "batched=auto."
+            )
+
+    @property
+    def has_cameras(self) -> bool:
+        """True if observations hold pictures."""
+        return self.obs_mode != "state"
 
     @property
     def what_is_checked(self) -> str:
@@ -92,6 +132,7 @@ def load_maniskill() -> bool:
     import warnings
 
     loaded = "mani_skill.envs" in sys.modules
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # lavapipe draws in this thread: workers fill the cores already
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*libvulkan.*")
         import sapien.pysapien.render
@@ -211,6 +252,14 @@ def _missing_assets(task: str) -> list[str]:
     return missing
 
 
+def camera_options(config: ManiSkillConfig) -> dict[str, Any]:
+    """Further keyword arguments of ``gymnasium.make``, with the size of the pictures unless they hold their own."""
+    if not config.has_cameras or config.camera_size is None:
+        return config.kwargs
+    size = {"width": config.camera_size, "height": config.camera_size}
+    return {**config.kwargs, "sensor_configs": {**size, **config.kwargs.get("sensor_configs", {})}}
+
+
 class ManiSkillEnv(SingleEnv):
     """One task instance, without Gymnasium's wrappers: they would only count steps, which happens here.
 
@@ -227,16 +276,19 @@ class ManiSkillEnv(SingleEnv):
         """
         import gymnasium
 
-        made = gymnasium.make(
-            config.id,
-            num_envs=1,
-            obs_mode="state",
-            control_mode=config.control_mode,
-            reward_mode=config.reward_mode,
-            sim_backend="physx_cpu",
-            render_backend="none",
-            **config.kwargs,
-        )
+        self._config = config
+        self._most_triangles = config.mesh_triangles if config.has_cameras else None
+        with simplified_meshes(self._most_triangles):
+            made = gymnasium.make(
+                config.id,
+                num_envs=1,
+                obs_mode=MODES[config.obs_mode],
+                control_mode=config.control_mode,
+                reward_mode=config.reward_mode,
+                sim_backend="physx_cpu",
+                render_backend="cpu" if config.has_cameras else "none",
+                **camera_options(config),
+            )
         limit = (
             gymnasium.spec(config.id).max_episode_steps
             if config.max_episode_steps is None
@@ -247,22 +299,31 @@ class ManiSkillEnv(SingleEnv):
         self.limit = limit
         self._steps = 0
         self.task: Any = made.unwrapped
-        space = self.task.single_action_space
-        self.spec = SpaceSpec(
-            int(np.prod(self.task.single_observation_space.shape)),
-            space.shape[0],
-            None,
-            space.low.astype(np.float32),
-            space.high.astype(np.float32),
-        )
+        self.spec = self._spec()
         self.has_success = True
 
-    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+    def _spec(self) -> SpaceSpec:
+        space = self.task.single_action_space
+        actions = (space.shape[0], None, space.low.astype(np.float32), space.high.astype(np.float32))
+        if self._config.has_cameras:
+            return tree_spec(camera_tree(self.task._init_raw_obs), *actions)  # taken when the task was made
+        return SpaceSpec(int(np.prod(self.task.single_observation_space.shape)), *actions)
+
+    def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         self._steps = 0
-        self.task.reset(seed=seed)
+        with simplified_meshes(self._most_triangles):  # some tasks build their scene anew
+            self.task.reset(seed=seed)
+        if self._config.show_goals:
+            for hidden in self.task._hidden_objects:
+                hidden.show_visual()
+            self.task._hidden_objects.clear()
         observation, info = self._first_observation()
         solved = info.get("success")
-        return observation.numpy()[0], None if solved is None else solved.item()
+        return self._observed(observation), None if solved is None else solved.item()
+
+    def _observed(self, observation: Any) -> Observations:
+        """Turns ManiSkill's observation into ours: [D] float32, or a tree."""
+        return camera_tree(observation) if self._config.has_cameras else observation.numpy()[0]
 
     def _first_observation(self) -> tuple[Any, dict[str, Any]]:
         """Observation and info after a reset, free of the previous episode.
@@ -282,7 +343,7 @@ class ManiSkillEnv(SingleEnv):
         observation, reward, terminated, _, info = self.task.step(action)
         success, failure, terms = info.get("success"), info.get("fail"), info.get("reward_terms")
         return SingleStep(
-            observation.numpy()[0],
+            self._observed(observation),
             reward.item(),
             terminated.item(),
             self._steps >= self.limit,
@@ -308,6 +369,8 @@ class ManiSkill(OneByOne):
     @classmethod
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         rendering = load_maniskill()
+        if config.has_cameras and not rendering:
+            raise ConfigError(no_vulkan("env.train", config.obs_mode))
         quicken_poses()
         quicken_quaternions()
         quicken_seeding()
@@ -336,7 +399,8 @@ class ManiSkill(OneByOne):
             ConfigError: it has to step them as one, and cannot.
         """
         notes: tuple[str, ...] = ()
-        if config.batched is not False and len(envs) > 1:
+        # Cameras are drawn one by one, which takes nearly all of a step, so there is nothing to gain by batching.
+        if config.batched is not False and len(envs) > 1 and not config.has_cameras:
             from rlpipe.envs.base_maniskill_batched import BatchedManiSkill, NotBatchableError, checked_rows
 
             try:
@@ -351,7 +415,7 @@ class ManiSkill(OneByOne):
                     f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
                     f"{error}. No number changes, but steps take longer.",
                 )
-        simulator = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
+        simulator = cls(stacked(envs, config.frame_stack), next_seed, ignore_terminations=config.ignore_terminations)
         simulator.notes = notes
         return simulator
 
@@ -375,6 +439,11 @@ class ManiSkill(OneByOne):
     @classmethod
     def check(cls, config: ManiSkillConfig, key: str) -> None:
         require("mani_skill", "maniskill", key)
+        if config.has_cameras:
+            if config.mesh_triangles is not None:
+                require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
+            if not can_render():
+                raise ConfigError(no_vulkan(key, config.obs_mode))
         if config.id in _known_tasks():
             return
         load_maniskill()  # slow, so only if the user's own module may have registered the id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER
+from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
-from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -25,7 +27,8 @@ from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory.tree import tensors
 
 
 class CloningLearner(LearnerBase):
@@ -64,8 +67,9 @@ class CloningLearner(LearnerBase):
                 steps.to(self._device), count, SINGLE_LEARNER, self._generator, together[~held_out]
             )
         self._demonstrations = count
+        self._shift = RandomShift(self._options.random_shift, spec, self._generator)
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
-        self._policy.update_normalizer(torch.from_numpy(loaded.observations).to(self._device)[~held_out])
+        self._policy.update_normalizer(tensors(loaded.observations).to(self._device)[~held_out])
         self._policy.fit_actions(torch.from_numpy(loaded.actions).to(self._device))
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
@@ -84,13 +88,14 @@ class CloningLearner(LearnerBase):
         limit = self._config.learner.max_grad_norm
         minibatches = self._draw()
         for index in minibatches:
-            loss = self._train[index].loss(self._policy, kind)
+            sample = self._train[index]
+            loss = replace(sample, observations=self._shift(sample.observations)).loss(self._policy, kind)
             gradient = self._optimizer.gradients(loss.mean())
             norm = clip_norm(gradient, limit)
             self._optimizer.step(gradient)
             measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
         with torch.no_grad():
-            left = self._held_out.loss(self._policy, kind)
+            left = torch.cat([part.loss(self._policy, kind) for part in self._parts(self._held_out)])
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
             measured.reduce(window)
         self._version += 1
@@ -119,6 +124,13 @@ class CloningLearner(LearnerBase):
             return torch.split(order, sizes)
         order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
         return torch.split(order, self._options.batch_size)
+
+    def _parts(self, decisions: Demonstrated) -> list[Demonstrated]:
+        """Splits decisions so that what encoders make of images fits into memory; vectors stay together."""
+        if not isinstance(decisions.observations, Tree):
+            return [decisions]
+        size = self._options.batch_size
+        return [decisions[first : first + size] for first in range(0, len(decisions), size)]
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -14,6 +14,7 @@ from rlpipe.functional.cloning import cloning_loss
 from rlpipe.policies.base import Policy, evaluation_arguments
 from rlpipe.policies.base_sequences import Sequences
 from rlpipe.trajectory import Observations
+from rlpipe.trajectory.tree import tensors
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Demonstrated:
     """Decisions on the learner's device.
 
     Attributes:
-        observations: [B, D]; in ``Sequences`` for a policy with a memory.
+        observations: [B, D], or a tree; in ``Sequences`` for a policy with a memory.
         actions: [B, A], or [B, k, A].
         num_steps: [B] number of actions before the demonstration ends, at most k; None without chunks.
     """
@@ -58,7 +59,7 @@ def chunked_decisions(
         device: device of the result.
         memory_width: numbers that the policy remembers, which a demonstration begins without; 0 without a memory.
     """
-    observations: Observations = torch.from_numpy(demonstrations.observations).to(device)
+    observations: Observations = tensors(demonstrations.observations).to(device)
     if memory_width:
         numbers = demonstrations.trajectory
         steps = np.arange(len(numbers)) - np.searchsorted(numbers, numbers)

@@ -18,6 +18,7 @@ from torch import Tensor
 from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
 from rlpipe.config.schema import Stage
 from rlpipe.demonstrations import dataset
+from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.metrics import MetricWindow
@@ -26,7 +27,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
 from rlpipe.trajectory.tree import tensors
 
 LEAST_STEPS = 1
@@ -55,13 +56,17 @@ class OffPolicyLearner(LearnerBase):
         self._replay = ReplayBuffer(self._options.replay_capacity, decided, self._device, *horizon)
         self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
-        self._unseen: Tensor | None = None  # by the policy's normaliser: first weights must follow from the seed alone
+        self._unseen: Tensor | Tree | None = (
+            None  # by the policy's normaliser: first weights must follow from the seed alone
+        )
         if config.demos:
             loaded = dataset.load(config.demos, config.env.train, spec)
-            self._demo_buffer = ReplayBuffer(len(loaded), decided, self._device, *horizon)
+            capacity = len(loaded) + loaded.num_trajectories  # observations: those of the steps, and the last ones
+            self._demo_buffer = ReplayBuffer(capacity, decided, self._device, *horizon)
             self._demo_buffer.add_demonstrations(loaded, config.policy.chunk_size)
             self._demonstrations = loaded.num_trajectories
-            self._unseen = torch.from_numpy(loaded.observations).to(self._device)
+            self._unseen = tensors(loaded.observations).to(self._device)
+        self._shift = RandomShift(self._options.random_shift, spec, self._generator)
         self._debt = 0.0
         self._pace: float | None = None
 
@@ -161,6 +166,9 @@ class OffPolicyLearner(LearnerBase):
         if self._demo_buffer is not None and demonstrated:
             rows = rows + self._demo_buffer.draw(demonstrated, self._generator)
             batch = self._replay.transitions(rows, demonstrated)
+        batch = batch._replace(
+            observations=self._shift(batch.observations), next_observations=self._shift(batch.next_observations)
+        )
         observed = dict(self._algorithm.step(batch))
         observed[m.STALENESS] = staleness
         observed[m.REPLAY_REWARD] = experience.rewards

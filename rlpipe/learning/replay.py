@@ -114,7 +114,7 @@ class ReplayBuffer:
         return first + np.stack([rows[:-1], successors[ahead.last, np.arange(envs)]], axis=-1)
 
     def add_demonstrations(self, demonstrations: Demonstrations, chunk_size: int = 1) -> None:
-        """Stores demonstrations, whose observations are vectors.
+        """Stores demonstrations.
 
         Args:
             demonstrations: successful trajectories.
@@ -132,10 +132,20 @@ class ReplayBuffer:
         ended, valid = (d.terminated | d.truncated)[:, None], np.ones((len(d), 1), dtype=bool)
         ahead = n_step(d.rewards[:, None], ended, valid, discount=self._discount, steps=steps)
         last = ahead.last[:, 0]
-        self._add([
-            d.observations, d.next_observations[last], actions, ahead.returns[:, 0], ahead.discounts[:, 0],
+        columns = [
+            actions, ahead.returns[:, 0], ahead.discounts[:, 0],
             d.terminated[last], d.truncated[last], np.zeros(len(d)),
-        ])  # fmt: skip
+        ]  # fmt: skip
+        if self._frames is None:
+            self._add([d.observations, d.next_observations[last], *columns])
+        else:
+            finals = ended[:, 0].nonzero()[0]
+            frames = joined([tensors(d.observations), tensors(d.next_observations[finals])])
+            after = np.arange(1, len(d) + 1)
+            after[finals] = len(d) + np.arange(len(finals))
+            first = self._frames.add(frames, len(d))
+            empty = np.empty((len(d), 0), dtype=np.float32)
+            self._add([empty, empty, *columns], first + np.stack([np.arange(len(d)), after[last]], axis=-1))
 
     @staticmethod
     def _columns(batch: TrajectoryBatch, ahead: NStep, version: int) -> list[NDArray[Any]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlpipe.config.fields import check_not_empty, option
+from rlpipe.errors import ConfigError
 from rlpipe.functional.perceptron import perceptron as perceptron_outputs
 from rlpipe.functional.perceptron import suits
 from rlpipe.policies.base import PolicyConfig, Weights
@@ -44,6 +45,17 @@ class PerceptronConfig(PolicyConfig):
     """Leaves of the observation tree that the actor sees; None for all."""
     critic_observations: list[str] | None = option(None, checks=(check_not_empty,))
     """Leaves that critics see, who need not act: the state of the simulator, for example; None for all."""
+    shared_encoder: bool = option(False)
+    """Give actor and critic the same encoders of an observation tree. SAC and RLPD train them by the critics' loss
+    alone, as in DrQ-v2 ([cameras.md](cameras.md)); other algorithms by all losses."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shared_encoder and self.actor_observations != self.critic_observations:
+            raise ConfigError(
+                "policy.shared_encoder is true, but policy.actor_observations and policy.critic_observations differ: "
+                "give both the same leaves, or leave shared_encoder out."
+            )
 
 
 class Head(nn.Linear):
@@ -126,10 +138,22 @@ class PerceptronPolicy(PartsPolicy):
         self.actor = perceptron(
             [inputs or self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
         )
-        self.critic_features = self.make_critic_features(spec)
-        self._critic_inputs = inputs or self.critic_features.width
+        self.shares_encoder = config.shared_encoder
+        self._encoder_is_trained_elsewhere = False
+        if not self.shares_encoder:
+            self.critic_features = self.make_critic_features(spec)
+        self._critic_inputs = inputs or self._features_of_critic.width
         self.critic = self._make_critic(1)
         self.normalizer = make_normalizer(spec) if config.normalize_observations else None
+
+    @property
+    def _features_of_critic(self) -> Features:
+        return self.actor_features if self.shares_encoder else self.critic_features
+
+    def lend_encoder(self) -> Features:
+        """Hands the shared encoder to a critic outside, whose loss alone trains it from now on."""
+        self._encoder_is_trained_elsewhere = True
+        return self.actor_features
 
     def make_critic_features(self, spec: SpaceSpec) -> Features:
         config = self._config
@@ -144,18 +168,21 @@ class PerceptronPolicy(PartsPolicy):
 
     def actor_outputs(self, observations: Tensor | Tree) -> Tensor:
         """[B, outputs] of the actor's last layer."""
-        outputs: Tensor = self.actor(self.actor_features(self.normalized(observations)))
+        features = self.actor_features(self.normalized(observations))
+        outputs: Tensor = self.actor(features.detach() if self._encoder_is_trained_elsewhere else features)
         return outputs
 
     def value(self, observations: Tensor | Tree) -> Tensor:
-        values: Tensor = self.critic(self.critic_features(self.normalized(observations))).squeeze(-1)
+        values: Tensor = self.critic(self._features_of_critic(self.normalized(observations))).squeeze(-1)
         return values
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
-        return itertools.chain(self.actor_features.parameters(), self.actor.parameters())
+        lent = self._encoder_is_trained_elsewhere
+        return itertools.chain(() if lent else self.actor_features.parameters(), self.actor.parameters())
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        return itertools.chain(self.critic_features.parameters(), self.critic.parameters())
+        own = () if self.shares_encoder else self.critic_features.parameters()
+        return itertools.chain(own, self.critic.parameters())
 
     def acting_weights(self) -> Weights:
         of_critic = ("critic.", "critic_features.")

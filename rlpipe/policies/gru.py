@@ -49,14 +49,14 @@ class GRUPolicy(UnboundedPolicy):
         super().__init__(config, spec, config.memory_size)
         self._size = config.memory_size
         self.actor_gru = _recurrent_layer(self.actor_features.width, self._size)
-        self.critic_gru = _recurrent_layer(self.critic_features.width, self._size)
+        self.critic_gru = _recurrent_layer(self._features_of_critic.width, self._size)
 
     def decide(self, observations: Tensor | Tree, noise: Tensor | None, memories: Tensor | None) -> Decisions:
         assert memories is not None
         seen = self.normalized(observations)
         before = memories.unsqueeze(0)
         actor, _ = self.actor_gru(self.actor_features(seen).unsqueeze(0), before[..., : self._size].contiguous())
-        critic, _ = self.critic_gru(self.critic_features(seen).unsqueeze(0), before[..., self._size :].contiguous())
+        critic, _ = self.critic_gru(self._features_of_critic(seen).unsqueeze(0), before[..., self._size :].contiguous())
         after = torch.cat([actor, critic], -1).squeeze(0)
         return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
 
@@ -83,7 +83,7 @@ class GRUPolicy(UnboundedPolicy):
 
     def _critic_memories(self, seen: Sequences) -> Tensor:
         """[B, M] memory of the critic after each observation."""
-        return self._memories(seen, self.critic_features, self.critic_gru, seen.memories[:, self._size :])
+        return self._memories(seen, self._features_of_critic, self.critic_gru, seen.memories[:, self._size :])
 
     def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
         if not len(seen):  # a learner that has no part in a minibatch

@@ -40,8 +40,8 @@ class LeafSpec:
 
     @property
     def is_image(self) -> bool:
-        """True for [height, width, channels] bytes."""
-        return len(self.shape) == 3 and self.dtype == "uint8" and self.choices is None
+        """True for [height, width, channels] bytes, and for depth in whole millimetres, as cameras give it."""
+        return len(self.shape) == 3 and self.dtype in ("uint8", "int16") and self.choices is None
 
 
 @dataclass(frozen=True)

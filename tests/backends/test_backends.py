@@ -91,6 +91,10 @@ def test_the_line_style_shows_five_numbers():
     assert text == "Iteration 7/20 | Episodes: 10 | Mean Reward: 196.5 | KL: 0.0027 | clip%: 6.0%\n"
 
 
+def test_a_run_that_collects_nothing_has_lines_too():
+    assert "  0 episodes" in printed(None, "table", row(7, {"train/actor/cloning_loss": 0.5}))
+
+
 def test_the_line_style_shows_what_is_absent_as_a_dash():
     text = printed(None, "line", row(7, {"time/iterations": 7.0, "env/num_trajectories": 0.0}))
     assert text == "Iteration 7/20 | Episodes: 0 | Mean Reward: - | KL: - | clip%: -\n"

@@ -160,6 +160,14 @@ def test_without_vulkan_it_is_said_what_that_means():
     assert all(found.name != "Vulkan" for found in check_machine(replace(HEALTHY, rendering=None), LOAD))
 
 
+@pytest.mark.parametrize(("workers", "rendering", "status"), [(8, False, "fail"), (0, False, "ok"), (8, True, "ok")])
+def test_cameras_need_vulkan_where_a_worker_goes(workers, rendering, status):
+    found = check_machine(replace(HEALTHY, rendering=rendering), replace(LOAD, workers=workers), cameras=True)
+    (vulkan,) = (one for one in found if one.name == "Vulkan")
+    assert vulkan.status == status
+    assert ("env.train.obs_mode" in vulkan.found and "mesa-vulkan-drivers" in vulkan.remedy) == (status == "fail")
+
+
 # --- versions
 
 

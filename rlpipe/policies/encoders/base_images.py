@@ -9,8 +9,9 @@ from rlpipe.trajectory import LeafSpec
 
 
 def scaled(images: Tensor) -> Tensor:
-    """[B, channels, height, width] between -0.5 and 0.5 of [B, height, width, channels] bytes."""
-    return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format) / 255.0 - 0.5
+    """[B, channels, height, width] between -0.5 and 0.5 of [B, height, width, channels] bytes; of depth, metres."""
+    planes = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    return planes / 255.0 - 0.5 if images.dtype == torch.uint8 else planes / 1000.0
 
 
 def too_small(leaf: LeafSpec, least: int) -> str | None:
@@ -22,4 +23,4 @@ def too_small(leaf: LeafSpec, least: int) -> str | None:
     """
     if leaf.is_image and min(leaf.shape[:2]) >= least:
         return None
-    return f"a uint8 image [height, width, channels] of at least {least} x {least} pixels"
+    return f"a uint8 image [height, width, channels], or int16 depth, of at least {least} x {least} pixels"

@@ -1,0 +1,179 @@
+"""Replays demonstrations, seed and actions, and records what a configuration's simulator observes meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpipe.config.schema import Config
+from rlpipe.demonstrations import dataset
+from rlpipe.envs.base import Simulator
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import resolve
+from rlpipe.trajectory import Observations, SpaceSpec, Tree
+from rlpipe.trajectory.tree import joined
+
+FRAMES_IN_A_BLOCK = 16
+"""Consecutive observations that are compressed together: most of a picture is that of the step before."""
+
+
+@dataclass(frozen=True)
+class ReplayedDemonstrations:
+    """File of demonstrations that were replayed.
+
+    Attributes:
+        file: HDF5; its JSON is beside it.
+        trajectories: number of trajectories that succeeded again.
+        failed: number of those that did not, and were left out.
+        steps: number of steps.
+        spec: spaces of the simulator.
+    """
+
+    file: Path
+    trajectories: int
+    failed: int
+    steps: int
+    spec: SpaceSpec
+
+
+def replay_demonstrations(
+    source: str, config: Config, file: Path, progress: Callable[[int, int], None]
+) -> ReplayedDemonstrations:
+    """Writes ``file`` and its JSON, both or neither.
+
+    Args:
+        source: demonstrations of the same task and control mode, whatever was observed then.
+        config: its ``env.train`` says what is observed now.
+        file: HDF5 file to write.
+        progress: called with the trajectories replayed so far, and their number.
+    Raises:
+        ConfigError: the demonstrations do not fit, the file exists, or no trajectory succeeds again.
+    """
+    import h5py
+
+    task = config.env.train
+    dataset.check_actions(source, task)
+    if file.exists():
+        raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
+    information = json.loads(Path(source).with_suffix(".json").read_text(encoding="utf-8"))
+    plugin = resolve("envs", task.name, "env.train.name")
+    plugin.check(task, "env.train")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        work = tempfile.TemporaryDirectory(dir=file.parent, prefix=".demos-")
+    except OSError as error:
+        raise ConfigError(f"demos: cannot write to {file.parent}: {error}.") from error
+    with work, h5py.File(source) as given:
+        partial = Path(work.name, file.name)
+        recorder = _Recorder(plugin, task, given)
+        names = dataset.in_order(given)
+        seeds = _seeds(information, source, len(names))
+        episodes: list[dict[str, Any]] = []
+        steps = 0
+        with h5py.File(partial, "w", libver="latest") as out:
+            for number, (name, seed) in enumerate(zip(names, seeds, strict=True)):
+                if trajectory := recorder.replay(name, seed):
+                    trajectory.write(out.create_group(f"traj_{len(episodes)}"))
+                    episodes.append({"episode_id": len(episodes), "episode_seed": seed, "success": True})
+                    steps += len(trajectory.actions)
+                progress(number + 1, len(names))
+        spec = recorder.simulator.spec
+        recorder.simulator.close()
+        if not episodes:
+            raise ConfigError(f"demos: none of the {len(names)} trajectories in {source} succeeds when it is replayed.")
+        _write_sidecar(partial, task, episodes, f"replayed from {Path(source).name}")
+        for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
+            os.replace(partial.with_suffix(ending), file.with_suffix(ending))
+    return ReplayedDemonstrations(file, len(episodes), len(names) - len(episodes), steps, spec)
+
+
+def _seeds(information: Any, source: str, count: int) -> list[int]:
+    """Returns the seed of each trajectory.
+
+    Raises:
+        ConfigError: the file does not say them.
+    """
+    seeds = [episode.get("episode_seed") for episode in information.get("episodes", [])]
+    if len(seeds) != count or not all(isinstance(seed, int) for seed in seeds):
+        raise ConfigError(
+            f"demos: {source} holds {count} trajectories, but the JSON beside it does not give a seed for each, so "
+            "they cannot be replayed."
+        )
+    return seeds
+
+
+@dataclass(frozen=True)
+class _Trajectory:
+    observations: Observations
+    actions: Any
+    success: Any
+    rewards: Any
+
+    def write(self, group: Any) -> None:
+        """Writes the trajectory to a group of an HDF5 file."""
+        leaves = self.observations.leaves if isinstance(self.observations, Tree) else {}
+        for name, leaf in leaves.items():
+            _compress(group, f"obs/{name}", leaf)
+        if not leaves:
+            _compress(group, "obs", self.observations)
+        _compress(group, "actions", self.actions)
+        group["success"], group["rewards"] = self.success, self.rewards
+
+
+def _compress(group: Any, name: str, values: Any) -> None:
+    block = (min(len(values), FRAMES_IN_A_BLOCK), *values.shape[1:])
+    group.create_dataset(name, data=values, compression="gzip", compression_opts=4, chunks=block)
+
+
+class _Recorder:
+    """One environment, whose episodes are begun by hand."""
+
+    def __init__(self, plugin: type[Simulator], task: Any, given: Any) -> None:
+        """Makes the environment, with time for the longest trajectory of an open file."""
+        longest = max(len(given[name]["actions"]) for name in given)
+        patient = replace(task, total_num_envs=1, max_episode_steps=longest + 1, ignore_terminations=True)
+        self.simulator = plugin.make(patient, 1, lambda _: self._seed)
+        self._seed = 0
+        self._given = given
+        self._to_the_end = task.ignore_terminations
+
+    def replay(self, name: str, seed: int) -> _Trajectory | None:
+        """Replays one trajectory, up to its success if that ends the task; None if it does not succeed."""
+        actions = self._actions(self._given[name])
+        self._seed = seed
+        observations, _ = self.simulator.reset()
+        seen, success, rewards = [observations], [], []
+        for action in actions:
+            step = self.simulator.step(action[None])
+            seen.append(step.successors)
+            success.append(step.success is not None and bool(step.success[0]))
+            rewards.append(step.rewards[0])
+            if success[-1] and not self._to_the_end:
+                break
+        if not any(success):
+            return None
+        return _Trajectory(
+            joined(seen), actions[: len(success)], np.array(success), np.array(rewards, dtype=np.float32)
+        )
+
+    def _actions(self, group: Any) -> Any:
+        actions = group["actions"][:].astype(np.float32)
+        if "terminated" in group:
+            failure = group["fail"][:] if "fail" in group else None
+            actions = actions[dataset.last_attempt(group["success"][:], group["terminated"][:], failure) :]
+        return self.simulator.spec.clip(actions)
+
+
+def _write_sidecar(file: Path, task: Any, episodes: list[dict[str, Any]], description: str) -> None:
+    recorded = ("control_mode", "reward_mode", *dataset.SEEN)
+    options = {key: getattr(task, key) for key in recorded if hasattr(task, key)}
+    made = {"env_id": task.id, "env_kwargs": options}
+    text = json.dumps({"episodes": episodes, "env_info": made, "source_desc": description}, separators=(",", ":"))
+    file.with_suffix(".json").write_text(text, encoding="utf-8")

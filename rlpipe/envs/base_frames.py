@@ -1,0 +1,73 @@
+"""The last pictures of each camera, one behind the other, so that a policy without memory can see motion.
+
+Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518:529-533.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlpipe.envs.base import SingleEnv, SingleStep
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import Observations, Tree
+
+
+class StackedFrames(SingleEnv):
+    """An environment whose images have k times the channels: those of the last k steps, the oldest first.
+
+    An episode begins with k times its first picture. Leaves that are no images stay as they are.
+    """
+
+    def __init__(self, env: SingleEnv, count: int) -> None:
+        """Takes over an environment.
+
+        Args:
+            env: its observations are trees.
+            count: pictures of a stack (k).
+        Raises:
+            ConfigError: no leaf is an image.
+        """
+        self._env = env
+        leaves = env.spec.leaves or {}
+        self._names = [name for name, leaf in leaves.items() if leaf.is_image]
+        if not self._names:
+            found = f"leaves {', '.join(leaves)}" if leaves else "one vector"
+            raise ConfigError(
+                f"env.train.frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1."
+            )
+        self._frames: deque[Tree] = deque(maxlen=count)
+        stacked = {name: replace(leaves[name], shape=_widened(leaves[name].shape, count)) for name in self._names}
+        every = {**leaves, **stacked}
+        self.spec = replace(env.spec, leaves=every, observation_dim=sum(leaf.size for leaf in every.values()))
+        self.has_success = env.has_success
+
+    def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
+        observation, solved = self._env.reset(seed)
+        self._frames.extend([observation] * (self._frames.maxlen or 1))
+        return self._stacked(), solved
+
+    def step(self, action: Any) -> SingleStep:
+        answer = self._env.step(action)
+        self._frames.append(answer.observation)
+        return answer._replace(observation=self._stacked())
+
+    def _stacked(self) -> Tree:
+        images = {name: np.concatenate([frame[name] for frame in self._frames], axis=-1) for name in self._names}
+        return Tree(self._frames[-1].leaves | images)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _widened(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (*shape[:-1], shape[-1] * count)
+
+
+def stacked(envs: Sequence[SingleEnv], count: int) -> list[SingleEnv]:
+    """Returns environments with ``count`` pictures in each image; the same ones if that is 1."""
+    return [StackedFrames(env, count) for env in envs] if count > 1 else list(envs)

@@ -1,0 +1,113 @@
+"""Meshes with fewer triangles for cameras: on a CPU, the time of a small picture goes into its vertices.
+
+Garland and Heckbert 1997, "Surface Simplification Using Quadric Error Metrics". Collision shapes are other meshes and
+stay as they are. Importing this file imports no simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+"""Part of the names in the cache. Raise it whenever a simplified mesh changes."""
+SHARP_ANGLE = math.radians(30)
+"""Edges between faces that differ more stay sharp; over others, normals are smooth, so that highlights do not smear."""
+LEAST_TRIANGLES = 16
+"""Triangles that each geometry of a file keeps at least."""
+
+
+def cache_folder() -> Path:
+    """Folder of the simplified meshes, below the user's folder of caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlpipe" / "meshes"
+
+
+def simplified(file: Path, most: int) -> Path:
+    """Returns a GLB file that looks like another and has few triangles; it is made once and kept.
+
+    Geometries with a picture on them stay as they are, and so does a file with so few triangles already.
+
+    Args:
+        file: GLB.
+        most: triangles of the file that is returned, about.
+    """
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:24]
+    kept = cache_folder() / f"{digest}-{most}-{VERSION}.glb"
+    if not kept.exists():
+        content = _simplify(file, most)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as partial:
+            partial.write(content)
+        os.replace(partial.name, kept)  # other workers may make the same one
+    return kept
+
+
+def _simplify(file: Path, most: int) -> bytes:
+    import trimesh
+
+    scene: Any = trimesh.load_scene(file, process=False)
+    plain = {name: mesh for name, mesh in scene.geometry.items() if _is_plain(mesh)}
+    total = sum(len(mesh.faces) for mesh in plain.values())
+    left = most - sum(len(mesh.faces) for name, mesh in scene.geometry.items() if name not in plain)
+    if total <= left:
+        return file.read_bytes()
+    for name, mesh in plain.items():
+        scene.geometry[name] = _simplified_mesh(mesh, max(left * len(mesh.faces) // total, LEAST_TRIANGLES))
+    content: bytes = scene.export(file_type="glb", include_normals=True)
+    return content
+
+
+def _is_plain(mesh: Any) -> bool:
+    """True for triangles of one colour, without a picture on them."""
+    visual: Any = getattr(mesh, "visual", None)
+    return hasattr(mesh, "faces") and getattr(visual, "kind", None) == "texture" and visual.uv is None
+
+
+def _simplified_mesh(mesh: Any, most: int) -> Any:
+    import fast_simplification
+    import numpy as np
+    import trimesh
+
+    joined: Any = trimesh.Trimesh(mesh.vertices, mesh.faces, process=False)
+    joined.merge_vertices(merge_norm=True, merge_tex=True)  # files repeat a vertex for each of its faces
+    if len(joined.faces) > most:
+        points, faces = fast_simplification.simplify(
+            joined.vertices.astype(np.float32), joined.faces.astype(np.int32), target_count=most
+        )
+        joined = trimesh.Trimesh(points, faces, process=False)
+        joined.update_faces(joined.nondegenerate_faces())  # which would have no normal
+    smooth = trimesh.graph.smooth_shade(joined, angle=SHARP_ANGLE, facet_minarea=None)
+    painted: Any = trimesh.visual.TextureVisuals
+    smooth.visual = painted(material=mesh.visual.material)
+    return smooth
+
+
+@contextlib.contextmanager
+def simplified_meshes(most: int | None) -> Iterator[None]:
+    """Within it, SAPIEN loads simplified copies of the GLB files that are only seen; None changes nothing."""
+    if most is None:
+        yield
+        return
+    from sapien.wrapper.actor_builder import ActorBuilder
+
+    as_shipped = ActorBuilder.add_visual_from_file
+
+    @functools.wraps(as_shipped)
+    def add_simplified(self: Any, filename: str, *args: Any, **options: Any) -> Any:
+        file = Path(filename)
+        if file.suffix.lower() == ".glb":
+            filename = str(simplified(file, most))
+        return as_shipped(self, filename, *args, **options)
+
+    ActorBuilder.add_visual_from_file = add_simplified
+    try:
+        yield
+    finally:
+        ActorBuilder.add_visual_from_file = as_shipped

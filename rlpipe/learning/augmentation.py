@@ -1,0 +1,37 @@
+"""Random shifts of the images in a learner's observations. Acting never sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rlpipe.functional.augmentation import draw_shifts, shifted
+from rlpipe.policies.base_sequences import Sequences
+from rlpipe.trajectory import SpaceSpec, Tree
+
+
+class RandomShift:
+    """Moves all images of an observation by the same few pixels, drawn anew for each observation of each batch."""
+
+    def __init__(self, pixels: int, spec: SpaceSpec, generator: torch.Generator) -> None:
+        """Moves nothing, and draws nothing, if there are no images or the shift is 0.
+
+        Args:
+            pixels: largest shift in each direction.
+            spec: spaces of the simulator.
+            generator: the learner's own, which its checkpoints hold.
+        """
+        self._names = [name for name, leaf in (spec.leaves or {}).items() if leaf.is_image] if pixels else []
+        self._pixels, self._generator = pixels, generator
+
+    def __call__(self, observations: Any) -> Any:
+        """Returns observations, [B, D], a tree with leaves [B, ...], or either in ``Sequences``, with images moved."""
+        if isinstance(observations, Sequences):
+            return replace(observations, observations=self(observations.observations))
+        if not self._names or not isinstance(observations, Tree):
+            return observations
+        shifts = draw_shifts(len(observations), self._pixels, self._generator)
+        moved = {name: shifted(observations[name], shifts) for name in self._names}
+        return Tree(observations.leaves | moved)

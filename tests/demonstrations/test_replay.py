@@ -1,0 +1,195 @@
+"""Demonstrations whose observations are trees, and ``rlpipe demos CONFIG --replay``, which makes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.cli import app
+from rlpipe.config.loading import load_config
+from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.replay import replay_demonstrations
+from rlpipe.errors import ConfigError
+from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.replay import ReplayBuffer
+from rlpipe.run.directory import read_jsonl
+from rlpipe.trajectory import LeafSpec, SpaceSpec
+from tests.helpers.cameras import vulkan
+from tests.helpers.demonstrations import steps, write
+from tests.helpers.runs import scripted
+
+__all__ = ["vulkan"]
+
+CPU = torch.device("cpu")
+LEAVES = {"rgb": LeafSpec((2, 2, 3), "uint8"), "pose": LeafSpec((1,))}
+SPEC = SpaceSpec.of_tree(LEAVES, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
+SHIPPED = Path("configs/demonstrations/PickCube-v1.h5")
+
+
+def task(**changes):
+    options = {"id": "Reach-v1", "control_mode": "pd", "reward_mode": "sparse", "ignore_terminations": False}
+    return type("Task", (), options | {"obs_mode": "rgb", "has_cameras": True} | changes)()
+
+
+def pictured(folder, lengths=(3, 2), **info):
+    """Demonstrations whose picture and pose count the steps."""
+    file = write(folder, [steps(length, success_at=length) for length in lengths], obs_mode="rgb", **info)
+    with h5py.File(file, "a") as out:
+        for group in out.values():
+            numbers = np.arange(len(group["obs"]))
+            del group["obs"]
+            group["obs/rgb"] = np.broadcast_to(numbers[:, None, None, None], (len(numbers), 2, 2, 3)).astype(np.uint8)
+            group["obs/pose"] = numbers[:, None].astype(np.float32)
+    return file
+
+
+def test_trees_are_read_in_their_own_dtypes(tmp_path):
+    shown = dataset.load(pictured(tmp_path), task(), SPEC)
+    assert shown.observations["rgb"].dtype == np.uint8
+    assert shown.observations["rgb"][:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1]
+    assert shown.next_observations["pose"][:, 0].tolist() == [1, 2, 3, 1, 2]
+    decisions = chunked_decisions(shown, 2, CPU)
+    assert decisions[:2].observations["rgb"].shape == (2, 2, 2, 3)
+    assert decisions.num_steps.tolist() == [2, 2, 1, 2, 1]
+
+
+def test_a_replay_buffer_holds_each_demonstrated_frame_once(tmp_path):
+    shown = dataset.load(pictured(tmp_path), task(), SPEC)
+    buffer = ReplayBuffer(7, SPEC, CPU, 0.5)
+    buffer.add_demonstrations(shown)
+    assert buffer.state()["frames/pose"].flatten().tolist() == [0, 1, 2, 0, 1, 3, 2]
+    batch = buffer.transitions(buffer.draw(400, torch.Generator().manual_seed(0)))
+    pairs = zip(batch.observations["pose"][:, 0].tolist(), batch.next_observations["rgb"][:, 0, 0, 0].tolist(),
+                batch.terminated.tolist(), strict=True)  # fmt: skip
+    assert sorted(set(pairs)) == [(0, 1, 0), (1, 2, 0), (1, 2, 1), (2, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "leaves", "says"),
+    [
+        ({"obs_mode": "state+rgb"}, LEAVES, "recorded with obs_mode rgb, but env.train.obs_mode is state"),
+        ({"camera_size": 84}, LEAVES, "recorded with camera_size 64, but env.train.camera_size is 84"),
+        ({}, {"rgb": LEAVES["rgb"]}, "leaves pose, rgb, but the simulator's have the leaves rgb"),
+        ({}, LEAVES | {"rgb": LeafSpec((4, 4, 3), "uint8")}, r"rgb as uint8 \[2, 2, 3\], but .* uint8 \[4, 4, 3\]"),
+        ({}, LEAVES | {"pose": LeafSpec((1,), "int16")}, r"pose as float32 \[1\], but the simulator's is int16 \[1\]"),
+    ],
+)
+def test_other_observations_are_refused_with_the_command_that_makes_them(tmp_path, changes, leaves, says):
+    file = pictured(tmp_path, camera_size=64)
+    spec = SpaceSpec.of_tree(leaves, 1, None, SPEC.action_low, SPEC.action_high)
+    with pytest.raises(ConfigError, match=says + r".*rlpipe demos CONFIG --replay"):
+        dataset.load(file, task(**({"camera_size": 64} | changes)), spec)
+
+
+def test_vectors_are_refused_where_a_tree_is_wanted_and_the_other_way_round(tmp_path):
+    vectors = write(tmp_path, [steps(3, success_at=3)])
+    with pytest.raises(ConfigError, match=r"observations of one vector, but .* leaves rgb, pose.*rlpipe demos CONFIG"):
+        dataset.load(vectors, task(), SPEC)
+    vector = SpaceSpec(4, 1, None, SPEC.action_low, SPEC.action_high)
+    with pytest.raises(ConfigError, match="holds no state observations"):
+        dataset.load(pictured(tmp_path), task(obs_mode="rgb"), vector)
+
+
+# --- replaying
+
+
+def few(folder, count=2):
+    """The first of the shipped demonstrations."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "few.h5"
+    information = json.loads(SHIPPED.with_suffix(".json").read_text())
+    information["episodes"] = information["episodes"][:count]
+    file.with_suffix(".json").write_text(json.dumps(information))
+    with h5py.File(SHIPPED) as shipped, h5py.File(file, "w") as out:
+        for number in range(count):
+            shipped.copy(f"traj_{number}", out)
+    return file
+
+
+def pick_cube(folder, *overrides, **train):
+    options = {"name": "maniskill", "id": "PickCube-v1", "control_mode": "pd_ee_delta_pos", "total_num_envs": 2}
+    return scripted(
+        folder, f"demos={folder}/new.h5", *overrides, env={"train": options | train},
+        algorithm={"name": "behaviour_cloning", "held_out": 0.5, "epochs": 1, "batch_size": 64},
+        evaluation={"episodes": 2},
+    )  # fmt: skip
+
+
+def replayed(folder, *overrides, **train):
+    config = pick_cube(folder, *overrides, **train)
+    return config, replay_demonstrations(str(few(folder)), config, folder / "new.h5", lambda *_: None)
+
+
+def test_a_replay_observes_what_the_file_holds(tmp_path):
+    config, made = replayed(tmp_path)
+    assert (made.trajectories, made.failed) == (2, 0)
+    ours, theirs = (dataset.load(file, config.env.train, made.spec) for file in (str(made.file), str(SHIPPED)))
+    assert len(ours) == made.steps
+    first = ours.trajectory == 0  # after the first, what the episode before left in PhysX differs in the last bits
+    assert np.array_equal(ours.observations[first], theirs.observations[: len(ours)][first])
+    assert np.abs(ours.observations - theirs.observations[: len(ours)])[:, :9].max() < 1e-3  # of the joints, in radians
+    assert np.array_equal(ours.actions, theirs.actions[: len(ours)])
+    assert dataset.seeds(str(made.file)) == {0, 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.h5", "few.json", "new.h5", "new.json"]
+
+
+def test_a_trajectory_that_does_not_succeed_again_is_left_out(tmp_path):
+    file = few(tmp_path)
+    with h5py.File(file, "a") as out:
+        out["traj_0"]["actions"][:] = 0.0
+    made = replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
+    assert (made.trajectories, made.failed) == (1, 1)
+    assert dataset.seeds(str(made.file)) == {1}
+
+
+def test_nothing_is_written_where_none_succeeds_or_seeds_are_missing(tmp_path):
+    file = few(tmp_path, 1)
+    with h5py.File(file, "a") as out:
+        out["traj_0"]["actions"][:] = 0.0
+    with pytest.raises(ConfigError, match="none of the 1 trajectories"):
+        replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
+    information = json.loads(file.with_suffix(".json").read_text())
+    del information["episodes"][0]["episode_seed"]
+    file.with_suffix(".json").write_text(json.dumps(information))
+    with pytest.raises(ConfigError, match="does not give a seed for each"):
+        replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.h5", "few.json"]
+
+
+def test_the_command_says_what_is_missing():
+    run = CliRunner().invoke
+    without = run(app, ["demos", "chunk_pick_cube", f"demos={SHIPPED}", "--replay", str(SHIPPED)])
+    assert isinstance(without.exception, SystemExit | ConfigError)
+    planned = run(app, ["demos", "PickCube-v1", "env.train.id=PickCube-v1"])
+    assert "--replay" in str(planned.exception) + planned.output
+
+
+def test_pictures_are_cloned_and_evaluated_by_one_worker_as_by_two(vulkan, tmp_path):
+    camera = {"obs_mode": "rgb", "camera_size": 32, "max_episode_steps": 8}
+    config, made = replayed(tmp_path, "policy.chunk_size=4", **camera)
+    assert made.spec.leaves["base_camera_rgb"].shape == (32, 32, 3)
+    assert made.file.stat().st_size < 0.5 * made.steps * 32 * 32 * 3
+    results = []
+    for count in (1, 2):
+        options = [
+            f"rollout.num_workers={count}",
+            "policy.actor_observations=[base_camera_rgb]",
+            "demos=" + str(made.file),
+        ]
+        given = rlpipe.config.tree.from_yaml(rlpipe.config.tree.to_yaml(config))
+        run = rlpipe.train(load_config(given, options), local=True).directory
+        rows = read_jsonl(run / "eval_episodes.jsonl")
+        results.append(
+            [(row["seed"], row["length"], row["return"]) for row in sorted(rows, key=lambda row: row["seed"])]
+        )
+        shutil.rmtree(run)
+    assert results[0] == results[1]
+    assert len(results[0]) == 2

@@ -1,0 +1,14 @@
+"""What tests of cameras share."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlpipe.envs.base_rendering import can_render
+
+
+@pytest.fixture(scope="session")
+def vulkan():
+    """Skips a test where nothing can be rendered."""
+    if not can_render():
+        pytest.skip("no Vulkan device: needs a GPU's driver, or Mesa's lavapipe 24.3 or newer")

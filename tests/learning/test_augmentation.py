@@ -1,0 +1,133 @@
+"""Random shifts in learning, and encoders that actor and critic share."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import rlpipe
+from rlpipe.algorithms.base_off_policy import Transitions
+from rlpipe.algorithms.sac import SAC
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from rlpipe.learning.augmentation import RandomShift
+from rlpipe.policies.base import build_policy
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from tests.helpers.runs import lines, sac, scripted, without_timings
+
+CPU = torch.device("cpu")
+LEAVES = {"rgb": LeafSpec((20, 20, 3), "uint8"), "depth": LeafSpec((20, 20, 1), "int16"), "state": LeafSpec((2,))}
+LOW, HIGH = -torch.ones(1).numpy(), torch.ones(1).numpy()
+SPEC = SpaceSpec.of_tree(LEAVES, 1, None, LOW, HIGH)
+ENV = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Signs-v0", "total_num_envs": 4}}
+
+
+def seen(count=4):
+    columns = torch.arange(20).expand(count, 20, 20)
+    return Tree({
+        "rgb": columns[..., None].repeat(1, 1, 1, 3).to(torch.uint8),
+        "depth": columns[..., None].to(torch.int16),
+        "state": torch.arange(2.0 * count).reshape(count, 2),
+    })  # fmt: skip
+
+
+def test_all_images_of_an_observation_move_alike_and_nothing_else_does():
+    before = seen()
+    after = RandomShift(4, SPEC, torch.Generator().manual_seed(1))(before)
+    assert torch.equal(after["rgb"][..., :1].short(), after["depth"])
+    assert not torch.equal(after["depth"], before["depth"])
+    assert torch.equal(after["state"], before["state"])
+    again = RandomShift(4, SPEC, torch.Generator().manual_seed(1))(before)
+    assert torch.equal(again["rgb"], after["rgb"])
+
+
+@pytest.mark.parametrize(("pixels", "spec"), [(0, SPEC), (4, SpaceSpec(2, 1))])
+def test_without_a_shift_or_images_no_random_number_is_drawn(pixels, spec):
+    generator = torch.Generator().manual_seed(1)
+    state = generator.get_state()
+    observations = seen() if spec is SPEC else torch.zeros(4, 2)
+    assert RandomShift(pixels, spec, generator)(observations) is observations
+    assert torch.equal(generator.get_state(), state)
+
+
+# --- shared encoders
+
+
+def begun(tmp_path, *overrides):
+    """A policy, and soft actor-critic that has begun to learn it."""
+    config = sac(tmp_path, "policy.shared_encoder=true", "algorithm.actor_interval=1", *overrides)
+    policy = build_policy(config, SPEC)
+    algorithm = SAC(config.algorithm)
+    algorithm.begin(policy, SPEC, CPU, torch.Generator().manual_seed(0))
+    algorithm.set_optimisation(1e-2, 1e-2, 1e-8, None)
+    return policy, algorithm
+
+
+def encoder(policy):
+    return torch.cat([weight.detach().flatten().clone() for weight in policy.actor_features.parameters()])
+
+
+def batch():
+    ones = torch.ones(4)
+    return Transitions(seen(), seen(), torch.zeros(4, 1), ones, 0.5 * ones, 0 * ones, 0 * ones)
+
+
+def test_the_critics_loss_trains_a_shared_encoder_and_the_actors_does_not(tmp_path):
+    policy, algorithm = begun(tmp_path)
+    assert algorithm._critics.features is policy.actor_features
+    first = encoder(policy)
+    algorithm._step_actor(batch())
+    assert torch.equal(encoder(policy), first)
+    algorithm._step_critics(batch())
+    assert not torch.equal(encoder(policy), first)
+    held = {id(weight) for weight in policy.actor_parameters()}
+    assert not held & {id(weight) for weight in algorithm._critics.parameters()}
+
+
+def test_targets_follow_a_shared_encoder_slowly(tmp_path):
+    policy, algorithm = begun(tmp_path, "algorithm.target_rate=0.5")
+    before = encoder(policy)
+    algorithm._step_critics(batch())
+    target = torch.cat([weight.detach().flatten() for weight in algorithm._targets.features.parameters()])
+    assert torch.allclose(target, 0.5 * before + 0.5 * encoder(policy), atol=1e-6)
+
+
+def test_a_policy_with_one_encoder_for_both_is_smaller(tmp_path):
+    one, two = (build_policy(scripted(tmp_path, f"policy.shared_encoder={value}"), SPEC) for value in ("true", "false"))
+    ours, theirs = ({id(weight) for weight in weights} for weights in (one.actor_parameters(), one.critic_parameters()))
+    assert not ours & theirs
+    assert sum(weight.size for weight in one.weights().values()) < sum(weight.size for weight in two.weights().values())
+    assert one.value(seen()).requires_grad
+
+
+def test_actor_and_critic_cannot_share_the_encoder_of_different_leaves(tmp_path):
+    with pytest.raises(ConfigError, match=r"policy\.shared_encoder is true, but .* differ"):
+        scripted(tmp_path, "policy.shared_encoder=true", "policy.critic_observations=[state]")
+
+
+# --- whole runs
+
+
+@pytest.mark.parametrize("make", [scripted, sac])
+def test_a_run_with_shared_encoders_continues_after_a_resume(make, tmp_path):
+    options = ["policy.shared_encoder=true", "runner.save_interval=2"]
+    options += ["algorithm.random_shift=2"] if make is sac else []
+    run = rlpipe.train(make(tmp_path, *options, env=ENV), local=True).directory
+    whole = shutil.copytree(run, tmp_path / "whole")
+    (run / "checkpoints" / "iteration-000004.npz").unlink()
+    rlpipe.train(load_config(run / "config.yaml"), resume=run, local=True)
+    assert [row["iteration"] for row in lines(run, "metrics.jsonl")] == [1, 2, 3, 4]
+    assert without_timings(run)[:2] == without_timings(whole)[:2]
+
+
+def test_shifts_change_what_is_learnt_and_are_the_same_for_the_same_seed(tmp_path):
+    def learnt(name, pixels):
+        config = sac(tmp_path / name, f"algorithm.random_shift={pixels}", env=ENV)
+        rows = without_timings(rlpipe.train(config, local=True).directory)
+        return [row.get("train/critic/sac_critic_loss", row.get("train/critic/loss")) for row in rows], rows
+
+    with_shift, without = learnt("a", 3), learnt("c", 0)
+    assert with_shift[1] == learnt("b", 3)[1]
+    assert with_shift[1] != without[1]
