@@ -122,14 +122,14 @@ def test_a_chunk_that_cannot_be_is_an_error_that_names_the_key(overrides, words,
         scripted(tmp_path, *overrides)
 
 
-def test_a_chunk_longer_than_an_episode_is_refused(tmp_path):
-    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "max_episode_steps": 8}}
-    with pytest.raises(ConfigError, match=r"policy.chunk_size is 9, but an episode ends after 8 steps"):
-        scripted(tmp_path, "policy.chunk_size=9", env=env)
+@pytest.mark.parametrize(("limit", "steps"), [({"max_episode_steps": 8}, 8), ({}, 500)])
+def test_a_chunk_longer_than_an_episode_is_refused(limit, steps, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "CartPole-v1", **limit}}
+    with pytest.raises(ConfigError, match=f"policy.chunk_size is {steps + 1}, but an episode ends after {steps} steps"):
+        scripted(tmp_path, f"policy.chunk_size={steps + 1}", env=env)
 
 
 def test_a_simulator_that_steps_all_its_environments_at_once_is_refused(tmp_path):
     train = {"name": "gymnasium", "id": "CartPole-v1", "vectorized": True, "total_num_envs": 4}
-    config = scripted(tmp_path, "policy.chunk_size=2", env={"train": train, "eval": {"vectorized": False}})
-    with pytest.raises(ConfigError, match=r"policy.chunk_size is 2, but env.train is .*Set env.train.vectorized=false"):
-        rlpipe.train(config, local=True)
+    with pytest.raises(ConfigError, match=r"policy.chunk_size is 2, but env.train .*Set env.train.vectorized=false"):
+        scripted(tmp_path, "policy.chunk_size=2", env={"train": train, "eval": {"vectorized": False}})

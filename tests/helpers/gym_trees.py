@@ -1,4 +1,4 @@
-"""Gymnasium environments whose observations are trees, and whose actions have several parts.
+"""Gymnasium environments whose observations are trees.
 
 Importing this module registers them, as ``tests.helpers.gym_trees:Name`` in a configuration does.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text
 
 STEPS = 8
 """Steps of each episode here."""
@@ -64,23 +64,6 @@ class Sides(Signs):
         self.side, self.sign = self.np_random.integers(2), 1
 
 
-class Copy(Timed):
-    """Two discrete parts that are to be repeated: the identity environment of Stable-Baselines3, with two parts."""
-
-    observation_space = MultiDiscrete([3, 2])
-    action_space = MultiDiscrete([3, 2])
-
-    def draw(self):
-        self.target = self.np_random.integers([3, 2])
-
-    def observation(self):
-        return self.target.copy()
-
-    def reward(self, action):
-        assert action.shape == (2,)
-        return float(np.array_equal(action, self.target))
-
-
 class Reach(Timed):
     """A goal dictionary: move a point on a line to the goal, in two steps at most."""
 
@@ -110,11 +93,20 @@ class Reach(Timed):
 
 
 class Words(Timed):
-    """Observes a text, which no policy can use."""
+    """Observes what it wants as a text, which no policy can use, and as a number."""
 
-    observation_space = Dict({"words": Text(5)})
-    action_space = Box(-1.0, 1.0, (1,))
+    observation_space = Dict({"mission": Dict({"words": Text(5)}), "number": Discrete(2)})
+    action_space = Discrete(2)
+
+    def draw(self):
+        self.number = int(self.np_random.integers(2))
+
+    def observation(self):
+        return {"mission": {"words": ("left", "right")[self.number]}, "number": self.number}
+
+    def reward(self, action):
+        return float(action == self.number)
 
 
-for task in (Signs, Sides, Copy, Reach, Words):
+for task in (Signs, Sides, Reach, Words):
     gymnasium.register(f"{task.__name__}-v0", task)

@@ -48,14 +48,6 @@ class TestPPO:
         assert without_timings(cut)[:2] == without_timings(whole)[:2]
         assert rlpipe.evaluate(cut, episodes=4, local=True).metrics["eval/num_trajectories"] == 4
 
-    def test_a_choice_of_several_parts_is_learnt(self, tmp_path):
-        run = trained(
-            tmp_path, "Copy", "runner.total_timesteps=8192", "rollout.horizon=64", "algorithm.update_epochs=8",
-            "learner.lr=0.01", "policy.hidden_sizes=[32]",
-        )  # fmt: skip
-        assert returns(run)[0] < 3  # of 8; chance is 8 / 6
-        assert returns(run)[-1] > 7
-
     def test_what_only_a_critic_sees_is_left_out_of_the_acting_weights(self, tmp_path):
         options = ("policy.actor_observations=[camera/rgb,sign]", "policy.critic_observations=[noise]")
         run = trained(tmp_path, "Signs", *options, "runner.total_timesteps=64")
