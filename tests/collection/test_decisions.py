@@ -85,21 +85,6 @@ def test_lengths_and_steps_count_environment_steps_and_decisions_have_metrics_of
     assert (row["total_timesteps"], row["metrics"]["env/episode_len"]) == (24, 3.0)
 
 
-def test_two_workers_have_the_numbers_of_one(tmp_path):
-    script = [[{"length": 5, "reward": 0.5}], [WON]]
-    env = {"train": {"name": "scripted", "total_num_envs": 4, "script": script, "match_actions": True}}
-    one, two = (
-        rlpipe.train(
-            scripted(tmp_path / str(count), "policy.chunk_size=3", f"rollout.num_workers={count}", env=env), local=True
-        ).directory
-        for count in (1, 2)
-    )
-    rows = [
-        [{k: v for k, v in row.items() if k.startswith("env/")} for row in without_timings(run)] for run in (one, two)
-    ]
-    assert rows[0] == rows[1]
-
-
 @pytest.mark.parametrize("make", [scripted, sac])
 def test_a_task_is_learnt_in_chunks(make, tmp_path):
     options = ["policy.chunk_size=2", "runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.discount=0.5"]

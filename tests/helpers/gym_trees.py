@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 STEPS = 8
 """Steps of each episode here."""
@@ -55,6 +55,16 @@ class Signs(Timed):
     def reward(self, action):
         assert action.shape == (1, 1)
         return float((action[0, 0] > 0) == (self.side == self.sign))
+
+
+class Parts(Signs):
+    """The same with an action of two parts: the answer, and the sign."""
+
+    action_space = MultiDiscrete([2, 3])
+
+    def reward(self, action):
+        assert action.shape == (2,)
+        return float(action[0] == (self.side == self.sign) and action[1] == self.sign)
 
 
 class Sides(Signs):
@@ -108,5 +118,11 @@ class Words(Timed):
         return float(action == self.number)
 
 
-for task in (Signs, Sides, Reach, Words):
+class Endless(Signs):
+    """An action with a number that has no bounds."""
+
+    action_space = Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float64)
+
+
+for task in (Signs, Parts, Sides, Reach, Words, Endless):
     gymnasium.register(f"{task.__name__}-v0", task)
