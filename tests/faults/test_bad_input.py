@@ -212,7 +212,7 @@ rollout: {horizon: 16}
 runner: {total_timesteps: 128, logger: {experiment_name: tree, log_path: runs, logger_backends: []}}
 """
 ON_TREE = f"train tree.yaml --ray-address {NOBODY}"
-PPO, SAC = "algorithm.name=ppo", "algorithm.name=sac policy.name=squashed_gaussian"
+PPO, SAC = "algorithm.name=ppo policy.name=mlp", "algorithm.name=sac policy.name=squashed_gaussian"
 PLAIN = f"{PPO} policy.name=tests.helpers.policies:Plain"
 LONG = "x" * 300
 TYPED = [
@@ -313,8 +313,8 @@ TYPED = [
     (f"{ON_TREE} {PPO} policy.name=tokens env.train.id=CartPole-v1", ["policy.name is tokens", "discrete (2)", "mlp"]),
     (f"{ON_TREE} {SAC} env.train.id=CartPole-v1", ["policy.name is squashed_gaussian", "discrete (2)", "mlp"]),
     (
-        f"{ON_TREE} {PPO} policy.name=tokens env.train.id=tests.helpers.gym_trees:Endless-v0",
-        ["number 1", "inf", "Rescale"],
+        f"{ON_TREE} {SAC} env.train.id=tests.helpers.gym_trees:Endless-v0",
+        ["number 1", "-inf and inf", "Rescale"],
     ),
     (f"{ON_TREE} {PPO} algorithm.logprob_level=word", ["algorithm.logprob_level is 'word'", "token"]),
     (f"{ON_TREE} {PLAIN} algorithm.logprob_level=token", ["algorithm.logprob_level is token", "evaluate_parts"]),
