@@ -426,7 +426,9 @@ class Gymnasium(OneByOne):
             if module:
                 importlib.import_module(module)
         except (gymnasium.error.Error, ImportError) as error:
-            raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}") from error
+            own = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+            remedy = ". Install it, set PYTHONPATH to its folder, or run python -m rlpipe from there." if own else ""
+            raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}{remedy}") from error
         try:
             registered = gymnasium.spec(name)
         except gymnasium.error.Error as error:
