@@ -627,6 +627,23 @@ def test_demonstrations_that_are_not_whole_are_named(place, change, words):
     refused(place, PRETRAIN, words)
 
 
+def test_demonstrations_of_vectors_are_refused_where_a_tree_is_observed(place):
+    teaching(place)
+    replaced("demos.json", "Any-v1", "tests.helpers.gym_trees:Signs-v0")(place)
+    typed = "pretrain tree.yaml --local demos=demos.h5 policy.name=mlp"
+    refused(place, typed, ["demos.h5", "one vector", "camera/rgb, noise, sign"])
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "likelihood"])
+def test_actions_at_their_bounds_can_be_cloned_by_a_squashed_gaussian(place, loss):
+    teaching(place, put("traj_1/actions", np.ones((4, 1), np.float32)))
+    typed = f"{PRETRAIN} algorithm.epochs=2 algorithm.held_out=0.5 algorithm.loss={loss}"
+    assert command(*shlex.split(typed)).code == 0
+    (log,) = (place / "runs").glob("*/*/metrics.jsonl")
+    for row in map(json.loads, log.read_text().splitlines()):
+        assert np.isfinite(row["metrics"]["train/actor/cloning_loss"])
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and enter everything")
 @pytest.mark.parametrize(
     ("locked", "typed"),

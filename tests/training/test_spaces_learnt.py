@@ -41,6 +41,13 @@ def test_what_gymnasium_ships_trains_and_is_evaluated(env_id, tmp_path):
     assert report.metrics["eval/episode_len"] <= 100
 
 
+@pytest.mark.parametrize(("limit", "notes"), [("null", 1), ("50", 0)])
+def test_a_task_without_a_time_limit_is_noted_when_a_run_starts(limit, notes, tmp_path):
+    run = train(tmp_path, "Blackjack-v1", f"env.train.max_episode_steps={limit}", "runner.total_timesteps=128")
+    found = [event["message"] for event in lines(run, "events.jsonl") if event["kind"] == "note"]
+    assert sum("Blackjack-v1 registers no time limit" in message for message in found) == notes
+
+
 @pytest.mark.parametrize("task", [gym_trees.Signs, gym_trees.Reach, gym_identity.Maze, gym_identity.Shade])
 def test_the_environments_of_these_tests_are_as_gymnasium_wants_them(task):
     check_env(task(), skip_render_check=True)
