@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -52,56 +52,68 @@ _MEANINGS: dict[int, str] = {
 _NOTHING_SENT = "interrupted; nothing was sent."
 
 
+Configuration: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        help="YAML file in the current folder, which is sent with the job as a whole, or the name of a shipped "
+        "configuration."
+    ),
+]
+Overrides: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
+]
+Address: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Job server of the cluster, http://HOST:8265.", envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"]),
+]
+Detach: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--detach",
+        help="Return at once; print the job id and the commands to follow the job, stop it and fetch its results.",
+    ),
+]
+Follow: TypeAlias = Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")]
+Stop: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="JOB", help="Stop a job: ask it to save a checkpoint and exit, and wait until it has."),
+]
+Resume: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
+]
+Variables: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
+]
+Excludes: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="PATTERN", help="Files to leave out of the package (.gitignore syntax).")
+]
+MaxPackage: TypeAlias = Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")]
+StopWait: TypeAlias = Annotated[
+    int, typer.Option(metavar="SECONDS", help="Time a stopped job has to finish its iteration and save.")
+]
+LostAfter: TypeAlias = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Time without an answer after which contact counts as lost.")
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(name="submit")(submit)
 
 
 def submit(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            help="YAML file in the current folder, which is sent with the job as a whole, or the name of a shipped "
-            "configuration."
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="Job server of the cluster, http://HOST:8265.", envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"]
-        ),
-    ] = None,
-    detach: Annotated[
-        bool,
-        typer.Option(
-            "--detach",
-            help="Return at once; print the job id and the commands to follow the job, stop it and fetch its results.",
-        ),
-    ] = False,
-    follow: Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")] = None,
-    stop: Annotated[
-        str | None,
-        typer.Option(metavar="JOB", help="Stop a job: ask it to save a checkpoint and exit, and wait until it has."),
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Files to leave out of the package (.gitignore syntax).")
-    ] = None,
-    max_package: Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")] = 100.0,
-    stop_wait: Annotated[
-        int, typer.Option(metavar="SECONDS", help="Time a stopped job has to finish its iteration and save.")
-    ] = 300,
-    lost_after: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time without an answer after which contact counts as lost.")
-    ] = 300.0,
+    config: Configuration = None,
+    overrides: Overrides = None,
+    address: Address = None,
+    detach: Detach = False,
+    follow: Follow = None,
+    stop: Stop = None,
+    resume: Resume = None,
+    env: Variables = None,
+    exclude: Excludes = None,
+    max_package: MaxPackage = 100.0,
+    stop_wait: StopWait = 300,
+    lost_after: LostAfter = 300.0,
 ) -> None:
     """Train on a cluster as a Ray job: check, pack, send, and follow it to its end.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator, Step
-from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.errors import SimulatorError
 from rlpipe.plugins import resolve
 from rlpipe.trajectory import Bool, Float32
 
@@ -41,22 +41,6 @@ class Chunks:
         in_tokens: bool = resolve("policies", policy.name, "policy.name").in_tokens
         keep_rewards = policy.chunk_size > 1 and algorithm.reward_level == "action"
         return cls(policy.chunk_size, policy.steps_per_decision, algorithm.discount, in_tokens, keep_rewards)
-
-    def check(self, simulator: Simulator, key: str) -> None:
-        """Checks that a simulator can take chunks, if there are any.
-
-        Args:
-            simulator: to be stepped.
-            key: its key in the configuration, for the error.
-        Raises:
-            ConfigError: it cannot.
-        """
-        if self.size > 1 and not simulator.can_wait:
-            raise ConfigError(
-                f"policy.chunk_size is {self.size}, but {key} is {type(simulator).__name__}, which steps all its "
-                "environments at once: an episode that ends within a chunk could not wait for the next decision. Set "
-                f"{key}.vectorized=false, or policy.chunk_size=1."
-            )
 
 
 SINGLE_ACTIONS = Chunks()

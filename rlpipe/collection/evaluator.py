@@ -41,7 +41,12 @@ def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
         ConfigError: it has others.
     """
     if not found.same_as(wanted):
-        raise ConfigError(f"{key} has other observations or actions, {found}, than the policy was made for, {wanted}.")
+        differ = [
+            f"{name} is {getattr(found, name)} instead of {getattr(wanted, name)}"
+            for name in ("observation_dim", "leaves", "action_dim", "num_actions")
+            if getattr(found, name) != getattr(wanted, name)
+        ]
+        raise ConfigError(f"{key} has other observations or actions than the policy was made for: {', '.join(differ)}.")
 
 
 class Evaluator:
@@ -75,7 +80,6 @@ class Evaluator:
                 config.env.eval, len(share), self._next_seed
             )
             check_same_spaces("env.eval", self._simulator.spec, spec)
-            self._chunks.check(self._simulator, "env.eval")
 
     def _next_seed(self, n: int) -> int | None:
         if not self._queues[n]:

@@ -121,7 +121,6 @@ class RolloutWorker:
         made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
             config.env.train, share, next_seed
         )
-        Chunks.of(config).check(made, "env.train")
         return made
 
     @property

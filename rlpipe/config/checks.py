@@ -23,13 +23,14 @@ def check(config: Config) -> None:
     _check_least_workers(config)
     _check_device(config)
     _check_split(config)
-    _check_chunks(config)
     _check_backends(config)
     _check_algorithm(config)
     _check_memory(config)
     _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        resolve("envs", section.name, f"{key}.name").check(section, key)
+        simulator = resolve("envs", section.name, f"{key}.name")
+        simulator.check(section, key)
+        _check_chunks(config.policy.chunk_size, simulator, section, key)
     _check_best_metric(config)
 
 
@@ -75,16 +76,20 @@ def _check_split(config: Config) -> None:
     config.algorithm.check_split(config)
 
 
-def _check_chunks(config: Config) -> None:
-    """Checks that a chunk is no longer than an episode, where the configuration says how long that is."""
-    size = config.policy.chunk_size
-    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        limit = getattr(section, "max_episode_steps", None)
-        if limit is not None and size > limit:
-            raise ConfigError(
-                f"policy.chunk_size is {size}, but an episode ends after {limit} steps ({key}.max_episode_steps): its "
-                "last actions would never be taken. Lower the chunk size."
-            )
+def _check_chunks(size: int, simulator: Any, section: Any, key: str) -> None:
+    """Checks that a simulator can take chunks of actions, and that they are no longer than its episodes."""
+    if size > 1 and not simulator.can_wait_with(section):
+        remedy = f"{key}.vectorized=false, or " if hasattr(section, "vectorized") else ""
+        raise ConfigError(
+            f"policy.chunk_size is {size}, but {key} ({section.name}) steps all its environments at once: an episode "
+            f"that ends within a chunk could not wait for the next decision. Set {remedy}policy.chunk_size=1."
+        )
+    limit = simulator.time_limit(section)
+    if limit is not None and size > limit:
+        raise ConfigError(
+            f"policy.chunk_size is {size}, but an episode ends after {limit} steps ({key}.max_episode_steps): its "
+            "last actions would never be taken. Lower the chunk size."
+        )
 
 
 def _check_memory(config: Config) -> None:
@@ -123,10 +128,12 @@ def _check_algorithm(config: Config) -> None:
     algorithm = algorithm_class(config)
     _check_learners(config, algorithm)
     policy = resolve("policies", config.policy.name, "policy.name")
+    policy.check(config)
     if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(
-            f"algorithm.name is {config.algorithm.name}, which needs a policy with bounded actions, such as "
-            "policy.name=squashed_gaussian."
+            f"algorithm.name is {config.algorithm.name}, which needs a policy whose actions are bounded and carry "
+            f"gradients, but policy.name is {config.policy.name}: set policy.name=squashed_gaussian, or "
+            "algorithm.name=ppo."
         )
     if policy.in_tokens and config.algorithm.clones_by_distance:
         raise ConfigError(

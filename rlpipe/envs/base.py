@@ -138,6 +138,17 @@ class Simulator(ABC):
         return None
 
     @classmethod
+    def can_wait_with(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """Returns ``can_wait`` of what ``make`` makes with these options."""
+        return cls.can_wait
+
+    @classmethod
+    def time_limit(cls, config: Any) -> int | None:
+        """Returns the environment steps after which every episode ends, if that is known without starting anything."""
+        limit: int | None = getattr(config, "max_episode_steps", None)
+        return limit
+
+    @classmethod
     def load(cls) -> None:
         """Loads the libraries that ``make`` needs, in a process that is then forked for each worker.
 

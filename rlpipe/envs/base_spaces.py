@@ -9,13 +9,14 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest
 from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree
 
 ONLY = "observation"
@@ -41,15 +42,16 @@ class Spaces:
         spec: what a policy must know.
     """
 
-    def __init__(self, observation_space: Any, action_space: Any, name: str) -> None:
+    def __init__(self, observation_space: Any, action_space: Any, name: str, ignored: Collection[str] = ()) -> None:
         """Translates both spaces.
 
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those and of themselves.
-            action_space: Box, Discrete or MultiDiscrete.
+            action_space: Box, Discrete, MultiDiscrete or MultiBinary.
             name: the environment's, for the error.
+            ignored: leaves that are left out, or dictionaries with all their leaves; they may be of any space.
         Raises:
-            ConfigError: no policy can use these spaces.
+            ConfigError: no policy can use these spaces, or there is nothing of an ignored name.
         """
         from gymnasium.spaces import Box, MultiBinary
 
@@ -58,7 +60,9 @@ class Spaces:
             isinstance(observation_space, Box) and not _is_picture(observation_space)
         )
         self._space = observation_space
+        self._ignored, self._met = frozenset(ignored), dict.fromkeys(ignored, False)
         self._leaves = {} if self._vector else dict(self._walk(observation_space, ()))
+        self._check_ignored()
         shape, actions, self._start = self._actions(action_space)
         self._action_shape = action_space.shape
         if self._vector:
@@ -71,14 +75,19 @@ class Spaces:
         """Yields the leaves of a space, each with its name."""
         from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+        name = "/".join(map(str, way))
+        if name in self._ignored:
+            self._met[name] = True
+            return
         if isinstance(space, Dict | Tuple):
             within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
             found = list(itertools.chain.from_iterable(self._walk(inner, (*way, key)) for key, inner in within))
             if not found and not way:
-                raise ConfigError(f"{self._name} has observations {space}, which hold nothing.")
+                left = " once ignore_observations is left out of them" if self._ignored else ""
+                raise ConfigError(f"{self._name} has observations {space}, which hold nothing{left}.")
             yield from found
             return
-        name = "/".join(map(str, way)) or ONLY
+        name = name or ONLY
         if isinstance(space, Box):
             dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
             yield name, _Leaf(LeafSpec(space.shape, str(dtype)), way, _as(dtype))
@@ -91,25 +100,39 @@ class Spaces:
             yield name, _Leaf(LeafSpec(space.shape, "int64", choices), way, _from_start(space.start))
         else:
             raise ConfigError(
-                f"{self._name} has the observation {name} in {space}, which no policy can use; Box, Discrete, "
-                "MultiDiscrete, MultiBinary, Dict and Tuple work. Leave it out, or turn it into one of them, with "
-                "gymnasium.wrappers.FilterObservation or TransformObservation."
+                f"{self._name} has the observation {name} in {type(space).__name__}, which no policy can use; Box, "
+                "Discrete, MultiDiscrete, MultiBinary, Dict and Tuple work. Leave it out with "
+                f"env.train.ignore_observations=[{name}], or turn it into one of them with "
+                "gymnasium.wrappers.TransformObservation."
             )
+
+    def _check_ignored(self) -> None:
+        """Checks that everything that is ignored was there."""
+        for name, met in self._met.items():
+            if not met:
+                there = f"There are {', '.join(self._leaves)}." if self._leaves else "It observes one vector."
+                raise ConfigError(
+                    f"env.train.ignore_observations names {name!r}, which {self._name} does not observe"
+                    f"{nearest(name, self._leaves)} {there}"
+                )
 
     def _actions(self, space: Any) -> tuple[tuple[int, ...], tuple[Any, ...], Any]:
         """Shape of one action, the fields of its ``SpaceSpec``, and the number of the first discrete action."""
-        from gymnasium.spaces import Box, Discrete, MultiDiscrete
+        from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
         if isinstance(space, Discrete):
             return (), (int(space.n),), int(space.start)
         if isinstance(space, MultiDiscrete):
             return (space.nvec.size,), (tuple(int(count) for count in space.nvec.ravel()),), space.start
+        if isinstance(space, MultiBinary):
+            size = math.prod(space.shape)
+            return (size,), ((2,) * size,), None
         if isinstance(space, Box):
             bounds = (bound.astype(np.float32).ravel() for bound in (space.low, space.high))
             return space.shape, (None, *bounds), None
         raise ConfigError(
-            f"{self._name} has actions {space}; Discrete, MultiDiscrete and Box work. Turn them into one "
-            "of these with gymnasium.wrappers.TransformAction."
+            f"{self._name} has actions in {type(space).__name__}; Discrete, MultiDiscrete, MultiBinary and Box work. "
+            "Turn them into one of these with gymnasium.wrappers.TransformAction."
         )
 
     def observation(self, value: Any) -> Observations:

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,6 +49,9 @@ class GymnasiumConfig(SimulatorConfig):
     """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation, ``state``."""
     frame_stack: int = option(1, least=1, most=64, unit="pictures")
     """Pictures of the last steps in each image, one behind the other, the oldest first."""
+    ignore_observations: list[str] = option([])
+    """Leaves of a Dict or Tuple observation that are left out, such as a text, which no policy can use; the name of a
+    space that holds leaves leaves out all of them."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``."""
 
@@ -91,19 +94,25 @@ def make_env(config: GymnasiumConfig) -> Any:
     return make_with_pixels(config.id, make_kwargs(config), config.pixels, state=config.pixels_with_state)
 
 
+def name_of(env: Any) -> str:
+    """Registered id of an environment; one that was not registered describes itself."""
+    return str(env) if env.spec is None else str(env.spec.id)
+
+
 class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
-    def __init__(self, env: Any, success_key: str | None = None) -> None:
+    def __init__(self, env: Any, success_key: str | None = None, ignored: Collection[str] = ()) -> None:
         """Takes over an environment.
 
         Args:
             env: a ``gymnasium.Env``.
             success_key: entry of its info that holds the success; None for a task without one.
+            ignored: leaves of its observation that are left out.
         """
         self._env = env
         self._success_key = success_key
-        self._spaces = Spaces(env.observation_space, env.action_space, str(env))
+        self._spaces = Spaces(env.observation_space, env.action_space, name_of(env), ignored)
         self.spec = self._spaces.spec
         self.has_success = success_key is not None
 
@@ -138,13 +147,13 @@ class VectorSlots:
         idle: [N] bool, slots that have run all their episodes.
     """
 
-    def __init__(self, env: Any, next_seed: NextSeed, success_key: str | None) -> None:
+    def __init__(self, env: Any, next_seed: NextSeed, success_key: str | None, ignored: Collection[str]) -> None:
         """Takes over the environment; no slot is idle yet."""
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
         self.env = env
         self.num_envs: int = env.num_envs
-        self.spaces = Spaces(env.single_observation_space, env.single_action_space, str(env))
+        self.spaces = Spaces(env.single_observation_space, env.single_action_space, name_of(env), ignored)
         # Vectors made of single environments take a seed for each; others have one generator for all.
         self.seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.idle = np.zeros(self.num_envs, dtype=bool)
@@ -279,7 +288,13 @@ class GymnasiumVector(Simulator):
     Config = GymnasiumConfig
 
     def __init__(
-        self, env: Any, next_seed: NextSeed, *, success_key: str | None = None, ignore_terminations: bool = False
+        self,
+        env: Any,
+        next_seed: NextSeed,
+        *,
+        success_key: str | None = None,
+        ignore_terminations: bool = False,
+        ignored: Collection[str] = (),
     ) -> None:
         """Takes over a vectorised environment.
 
@@ -305,7 +320,7 @@ class GymnasiumVector(Simulator):
                 "a natively vectorised environment resets itself at a termination, so terminations cannot be ignored: "
                 "set ignore_terminations=false."
             )
-        self._slots = VectorSlots(env, next_seed, success_key)
+        self._slots = VectorSlots(env, next_seed, success_key, ignored)
         self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
         self.spec = self._slots.spaces.spec
@@ -318,7 +333,13 @@ class GymnasiumVector(Simulator):
         kwargs = make_kwargs(config)
         with config_errors(config.id, kwargs):
             env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-            return cls(env, next_seed, success_key=config.success_key, ignore_terminations=config.ignore_terminations)
+            return cls(
+                env,
+                next_seed,
+                success_key=config.success_key,
+                ignore_terminations=config.ignore_terminations,
+                ignored=config.ignore_observations,
+            )
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         slots = self._slots
@@ -400,13 +421,32 @@ class Gymnasium(OneByOne):
 
     @classmethod
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
+        simulator: Simulator
         if config.vectorized:
-            return GymnasiumVector.make(config, num_envs, next_seed)
-        kwargs = make_kwargs(config)
-        with config_errors(config.id, kwargs):
-            made = [make_env(config) for _ in range(num_envs)]
-        envs = stacked([GymnasiumEnv(env, config.success_key) for env in made], config.frame_stack)
-        return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+            simulator = GymnasiumVector.make(config, num_envs, next_seed)
+        else:
+            with config_errors(config.id, make_kwargs(config)):
+                made = [make_env(config) for _ in range(num_envs)]
+            own = [GymnasiumEnv(env, config.success_key, config.ignore_observations) for env in made]
+            envs = stacked(own, config.frame_stack)
+            simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        if cls.time_limit(config) is None:
+            simulator.notes = (
+                f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
+                "env.train.max_episode_steps sets a limit.",
+            )
+        return simulator
+
+    @classmethod
+    def can_wait_with(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized
+
+    @classmethod
+    def time_limit(cls, config: GymnasiumConfig) -> int | None:
+        import gymnasium
+
+        registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
+        return registered if config.max_episode_steps is None else config.max_episode_steps
 
     @classmethod
     def check(cls, config: GymnasiumConfig, key: str) -> None:
@@ -416,8 +456,13 @@ class Gymnasium(OneByOne):
         try:
             if module:
                 importlib.import_module(module)
+        except (gymnasium.error.Error, ImportError) as error:
+            own = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+            remedy = ". Install it, set PYTHONPATH to its folder, or run python -m rlpipe from there." if own else ""
+            raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}{remedy}") from error
+        try:
             registered = gymnasium.spec(name)
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        except gymnasium.error.Error as error:
             near = nearest(name, gymnasium.registry)
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
         if config.vectorized and key == "env.eval":
@@ -439,7 +484,7 @@ class Gymnasium(OneByOne):
                 raise
             except Exception:  # an environment may raise anything; the workers report it with their machine
                 return None
-            (single,) = stacked([GymnasiumEnv(env)], config.frame_stack)
+            (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)
             spec = single.spec
             with contextlib.suppress(Exception):
                 env.close()

@@ -6,6 +6,7 @@ actions, whichever process it runs in.
 
 from __future__ import annotations
 
+import inspect
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -151,6 +152,29 @@ class Policy(ABC, nn.Module):
         super().__init__()
         self.normalizer: Any = None  # RunningMoments of a vector, TreeMoments of a tree
 
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Checks that the policy has what a configuration asks for, before it is made.
+
+        Args:
+            config: configuration of the run.
+        Raises:
+            ConfigError: it has not.
+        """
+        size = config.policy.chunk_size
+        if size > 1 and "num_steps" not in inspect.signature(cls.evaluate_actions).parameters:
+            raise ConfigError(
+                f"policy.chunk_size is {size}, but evaluate_actions of policy.name={config.policy.name} takes no "
+                "num_steps, so the policy knows no chunks: set policy.chunk_size=1."
+            )
+        for key in ("logprob_level", "entropy_level"):
+            level = getattr(config.algorithm, key, "chunk")
+            if level != "chunk" and cls.evaluate_parts is Policy.evaluate_parts:
+                raise ConfigError(
+                    f"algorithm.{key} is {level}, but policy.name={config.policy.name} has no evaluate_parts "
+                    f"that gives the probability of each part of an action: leave algorithm.{key} out."
+                )
+
     @abstractmethod
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         """[steps, noise width] random numbers that ``act`` turns into sampled actions.
@@ -218,19 +242,13 @@ class Policy(ABC, nn.Module):
                 chunks; a policy whose ``act`` returns [N] log-probabilities is not asked with it.
         """
 
-    def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B, k, A] of the parts of each action, and their entropies, in nats, with gradients.
 
         Those of a part may be given the parts before it, never given a later one. Needed for
-        ``algorithm.logprob_level`` other than ``chunk``.
-
-        Raises:
-            ConfigError: the policy gives the probability of a whole decision only.
+        ``algorithm.logprob_level`` and ``entropy_level`` other than ``chunk``; without it, ``check`` refuses those.
         """
-        raise ConfigError(
-            f"algorithm.logprob_level is not chunk, but {type(self).__name__} has no evaluate_parts that gives the "
-            "probability of each token: leave algorithm.logprob_level out."
-        )
+        raise NotImplementedError
 
     def fit_actions(self, actions: Tensor) -> None:
         """Adapts to demonstrated actions [B, A] before the first weights are learnt; by default it does nothing."""
@@ -367,9 +385,18 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
         ConfigError: the actions are discrete, or have no finite bounds.
     """
     low, high = spec.action_low, spec.action_high
-    if low is None or high is None or not np.isfinite(high - low).all():
-        raise ConfigError(f"policy.name is {name}, which needs continuous actions with finite bounds.")
-    return low, high
+    if low is not None and high is not None and np.isfinite(high - low).all():
+        return low, high
+    if low is None or high is None:
+        found, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
+    else:
+        first = int(np.argmin(np.isfinite(high - low)))
+        found = f"unbounded (number {first} lies between {low[first]} and {high[first]})"
+        remedy = "give them bounds with gymnasium.wrappers.RescaleAction or ClipAction, or set policy.name=mlp"
+    raise ConfigError(
+        f"policy.name is {name}, which needs continuous actions with finite bounds, but those of the simulator are "
+        f"{found}: {remedy}."
+    )
 
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
@@ -30,13 +31,17 @@ def check_spaces(config: Config) -> None:
     """Checks that the policy can use the observations and actions of the simulators, before anything starts.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot, or an evaluation has others than the training.
     """
+    specs = []
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         spec = resolve("envs", section.name, f"{key}.name").check_spaces(section)
         if spec is not None:
             with torch.device("meta"):  # shapes without numbers
                 build_policy(config, spec)
+            specs.append(spec)
+    if len(specs) == 2:
+        check_same_spaces("env.eval", specs[1], specs[0])
 
 
 def _check_alone(config: Config) -> None:

@@ -130,7 +130,7 @@ def test_an_empty_mapping_takes_away_what_the_file_says(tmp_path):
 def test_observations_that_no_policy_can_use_are_refused_before_ray_is_asked(tmp_path):
     task = {"name": "gymnasium", "id": "tests.helpers.gym_trees:Words-v0", "total_num_envs": 4}
     config = scripted(tmp_path, env={"train": task})
-    with pytest.raises(ConfigError, match="has the observation words in Text"):
+    with pytest.raises(ConfigError, match="has the observation mission/words in Text"):
         rlpipe.train(config, ray_address="nobody:here")
 
 

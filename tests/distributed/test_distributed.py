@@ -16,6 +16,7 @@ from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from tests.helpers.cluster import program_outside_ray
+from tests.helpers.kinds import KINDS
 from tests.helpers.runs import (
     from_ledger,
     lines,
@@ -104,10 +105,10 @@ def test_collecting_ahead_gives_the_same_numbers_on_ray_as_in_one_process(tmp_pa
     assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
 
 
-def test_an_observation_tree_gives_the_same_numbers_on_ray_as_in_one_process(tmp_path):
-    env = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Signs-v0", "total_num_envs": 4}}
-    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.total_timesteps=128")
-    config = scripted(tmp_path, *options, env=env)
+@pytest.mark.parametrize("kind", ["tree, several parts, chunks, ppo", "tree, tokens, grpo", "tree, chunks, sac"])
+def test_every_kind_gives_the_same_numbers_on_ray_as_in_one_process(kind, tmp_path):
+    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "evaluation.episodes=2")
+    config = KINDS[kind].config(tmp_path, *options)
     here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
     assert without_timings(here) == without_timings(on_ray)
     assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")

@@ -64,21 +64,42 @@ def test_actions_have_the_shape_and_the_numbers_of_the_environment():
     assert Spaces(vector, Box(-1, 1, (2, 2)), "").action(np.arange(4.0)).tolist() == [[0, 1], [2, 3]]
     assert Spaces(vector, Discrete(3, start=-1), "").action(np.int64(0)) == -1
     assert Spaces(vector, MultiDiscrete([3, 2], start=[0, 7]), "").action(np.array([2, 1])).tolist() == [2, 8]
+    assert Spaces(vector, MultiBinary((2, 2)), "").action(np.array([1, 0, 0, 1])).tolist() == [[1, 0], [0, 1]]
 
 
 def test_the_parts_of_an_action_are_known_to_the_policy():
     assert spec(Box(-1, 1, (2,)), Discrete(3)).num_actions == 3
     several = spec(Box(-1, 1, (2,)), MultiDiscrete([3, 2]))
     assert (several.num_actions, several.action_dim, several.actions(4).shape) == ((3, 2), 2, (4, 2))
+    assert spec(Box(-1, 1, (2,)), MultiBinary(3)).num_actions == (2, 2, 2)
 
 
 def test_what_no_policy_can_use_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"Task-v0 has the observation words/0 in Text.*FilterObservation"):
+    with pytest.raises(ConfigError, match=r"Task-v0 has the observation words/0 in Text.*ignore_observations=\[w"):
         spec(Dict({"words": Tuple([Text(5)])}))
-    with pytest.raises(ConfigError, match="MultiDiscrete and Box work"):
+    with pytest.raises(ConfigError, match="has actions in Dict; Discrete, MultiDiscrete, MultiBinary and Box work"):
         spec(Box(-1, 1, (2,)), Dict({}))
     with pytest.raises(ConfigError, match="hold nothing"):
         spec(Dict({}))
+
+
+def test_what_is_ignored_may_be_of_any_space():
+    space = Dict({"goal": Dict({"words": Text(5), "place": Box(-1, 1, (2,))}), "said": Text(5), "tool": Discrete(3)})
+    assert [*Spaces(space, ACTIONS, "", ["said", "goal/words"]).spec.leaves] == ["goal/place", "tool"]
+    assert [*Spaces(space, ACTIONS, "", ["said", "goal"]).spec.leaves] == ["tool"]
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (Dict({"tool": Discrete(3)}), r"names 'tol', .* did you mean 'tool'\? There are tool\."),
+        (Box(-1, 1, (2,)), r"names 'tol', which Task-v0 does not observe. It observes one vector\."),
+        (Dict({"tol": Discrete(3)}), "hold nothing once ignore_observations is left out"),
+    ],
+)
+def test_what_is_ignored_must_be_there_and_leave_something(space, words):
+    with pytest.raises(ConfigError, match=words):
+        Spaces(space, ACTIONS, "Task-v0", ["tol"])
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

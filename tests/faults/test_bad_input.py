@@ -90,6 +90,7 @@ def finished(tmp_path_factory) -> Path:
     text = to_yaml(config)
     assert f"log_path: {folder}\n" in text
     (folder / "task.yaml").write_text(text.replace(f"log_path: {folder}\n", "log_path: runs\n"))
+    (folder / "tree.yaml").write_text(TREE)
     shutil.rmtree(folder / "scripted")
     return folder
 
@@ -205,6 +206,14 @@ def a_folder(name: str) -> Callable[[Path], None]:
 
 
 TRAIN = f"train task.yaml --ray-address {NOBODY}"
+TREE = """
+env: {train: {name: gymnasium, id: "tests.helpers.gym_trees:Signs-v0", total_num_envs: 4}}
+rollout: {horizon: 16}
+runner: {total_timesteps: 128, logger: {experiment_name: tree, log_path: runs, logger_backends: []}}
+"""
+ON_TREE = f"train tree.yaml --ray-address {NOBODY}"
+PPO, SAC = "algorithm.name=ppo policy.name=mlp", "algorithm.name=sac policy.name=squashed_gaussian"
+PLAIN = f"{PPO} policy.name=tests.helpers.policies:Plain"
 LONG = "x" * 300
 TYPED = [
     # keys of the configuration
@@ -273,6 +282,44 @@ TYPED = [
     (f"{TRAIN} runner..seed=1", ["runner..seed"]),
     (f"{TRAIN} runner[seed=1", ["runner[seed=1"]),
     (TRAIN, [NOBODY, "HOST:PORT"]),
+    # combinations that cannot be
+    (f"{ON_TREE} {PPO}", [NOBODY, "HOST:PORT"]),
+    (f"{ON_TREE} {PPO} policy.actor_observations=[sgn]", ["policy.actor_observations", "'sgn'", "'sign'"]),
+    (f"{ON_TREE} {PPO} policy.critic_observations=[camera]", ["policy.critic_observations", "'camera'", "camera/rgb"]),
+    (f"{ON_TREE} {SAC} policy.critic_observations=[sgn]", ["policy.critic_observations", "'sgn'"]),
+    (f"{ON_TREE} {PPO} policy.encoders.sgn.name=vector", ["policy.encoders.sgn", "'sign'"]),
+    (f"{ON_TREE} {PPO} policy.encoders.sign.name=vector", ["policy.encoders.sign is vector", "numbers", "one_hot"]),
+    (f"{ON_TREE} {PPO} policy.encoders.noise.name=one_hot", ["policy.encoders.noise is one_hot", "Discrete", "vector"]),
+    (f"{ON_TREE} {PPO} policy.encoders.noise.name=drq_cnn", ["policy.encoders.noise", "17 x 17", "float32 [2]"]),
+    (f"{ON_TREE} {PPO} 'policy.encoders={{noise: {{widht: 3}}}}'", ["policy.encoders.noise.widht"]),
+    (
+        f"{ON_TREE} {PPO} env.train.id=CartPole-v1 policy.actor_observations=[a]",
+        ["policy.actor_observations", "vector"],
+    ),
+    (f"{ON_TREE} {PPO} env.train.id=tests.helpers.gym_trees:Words-v0", ["mission/words", "ignore_observations"]),
+    (f"{ON_TREE} {PPO} env.train.ignore_observations=[nose]", ["'nose'", "did you mean 'noise'"]),
+    (f"{ON_TREE} {PPO} env.eval.id=Pendulum-v1", ["env.eval has other", "action", "instead of"]),
+    (f"{ON_TREE} {PPO} env.train.id=no_such_lab:Task-v0", ["env.train.id", "no_such_lab cannot be", "PYTHONPATH"]),
+    (f"{ON_TREE} {PPO} env.train.id=CartPole-v1 policy.chunk_size=501", ["policy.chunk_size is 501", "500 steps"]),
+    (f"{ON_TREE} {PPO} policy.chunk_size=9 env.train.max_episode_steps=8", ["policy.chunk_size is 9", "8 steps"]),
+    (f"{ON_TREE} {PPO} policy.chunk_size=2 policy.execute=3", ["policy.execute is 3", "2 actions"]),
+    (
+        f"{ON_TREE} {PPO} env.train.id=CartPole-v1 env.train.vectorized=true env.eval.vectorized=false "
+        "policy.chunk_size=2",
+        ["policy.chunk_size is 2", "env.train.vectorized=false"],
+    ),
+    (f"{ON_TREE} algorithm.name=sac policy.name=tokens", ["sac", "policy.name is tokens", "squashed_gaussian"]),
+    (f"{ON_TREE} algorithm.name=rlpd policy.name=tokens", ["rlpd", "policy.name is tokens"]),
+    (f"{ON_TREE} {PPO} policy.name=tokens env.train.id=CartPole-v1", ["policy.name is tokens", "discrete (2)", "mlp"]),
+    (f"{ON_TREE} {SAC} env.train.id=CartPole-v1", ["policy.name is squashed_gaussian", "discrete (2)", "mlp"]),
+    (
+        f"{ON_TREE} {SAC} env.train.id=tests.helpers.gym_trees:Endless-v0",
+        ["number 1", "-inf and inf", "Rescale"],
+    ),
+    (f"{ON_TREE} {PPO} algorithm.logprob_level=word", ["algorithm.logprob_level is 'word'", "token"]),
+    (f"{ON_TREE} {PLAIN} algorithm.logprob_level=token", ["algorithm.logprob_level is token", "evaluate_parts"]),
+    (f"{ON_TREE} {PLAIN} algorithm.entropy_level=action", ["algorithm.entropy_level is action", "evaluate_parts"]),
+    (f"{ON_TREE} {PLAIN} policy.chunk_size=2", ["policy.chunk_size is 2", "num_steps"]),
     (f"{TRAIN} runner.auto_resume=true", [NOBODY, "HOST:PORT"]),
     (f"train --resume run runner.total_timesteps=128 --ray-address {NOBODY}", [NOBODY, "HOST:PORT"]),
     # files and commands
@@ -578,6 +625,23 @@ def test_demonstrations_that_are_not_whole_are_named(place, change, words):
     teaching(place)
     change(place)
     refused(place, PRETRAIN, words)
+
+
+def test_demonstrations_of_vectors_are_refused_where_a_tree_is_observed(place):
+    teaching(place)
+    replaced("demos.json", "Any-v1", "tests.helpers.gym_trees:Signs-v0")(place)
+    typed = "pretrain tree.yaml --local demos=demos.h5 policy.name=mlp"
+    refused(place, typed, ["demos.h5", "one vector", "camera/rgb, noise, sign"])
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", "likelihood"])
+def test_actions_at_their_bounds_can_be_cloned_by_a_squashed_gaussian(place, loss):
+    teaching(place, put("traj_1/actions", np.ones((4, 1), np.float32)))
+    typed = f"{PRETRAIN} algorithm.epochs=2 algorithm.held_out=0.5 algorithm.loss={loss}"
+    assert command(*shlex.split(typed)).code == 0
+    (log,) = (place / "runs").glob("*/*/metrics.jsonl")
+    for row in map(json.loads, log.read_text().splitlines()):
+        assert np.isfinite(row["metrics"]["train/actor/cloning_loss"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and enter everything")

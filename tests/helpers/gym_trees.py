@@ -1,4 +1,4 @@
-"""Gymnasium environments whose observations are trees, and whose actions have several parts.
+"""Gymnasium environments whose observations are trees.
 
 Importing this module registers them, as ``tests.helpers.gym_trees:Name`` in a configuration does.
 """
@@ -57,28 +57,21 @@ class Signs(Timed):
         return float((action[0, 0] > 0) == (self.side == self.sign))
 
 
+class Parts(Signs):
+    """The same with an action of two parts: the answer, and the sign."""
+
+    action_space = MultiDiscrete([2, 3])
+
+    def reward(self, action):
+        assert action.shape == (2,)
+        return float(action[0] == (self.side == self.sign) and action[1] == self.sign)
+
+
 class Sides(Signs):
     """The same without a sign: the image alone says what to do."""
 
     def draw(self):
         self.side, self.sign = self.np_random.integers(2), 1
-
-
-class Copy(Timed):
-    """Two discrete parts that are to be repeated: the identity environment of Stable-Baselines3, with two parts."""
-
-    observation_space = MultiDiscrete([3, 2])
-    action_space = MultiDiscrete([3, 2])
-
-    def draw(self):
-        self.target = self.np_random.integers([3, 2])
-
-    def observation(self):
-        return self.target.copy()
-
-    def reward(self, action):
-        assert action.shape == (2,)
-        return float(np.array_equal(action, self.target))
 
 
 class Reach(Timed):
@@ -136,11 +129,26 @@ class Recall(gymnasium.Env):
 
 
 class Words(Timed):
-    """Observes a text, which no policy can use."""
+    """Observes what it wants as a text, which no policy can use, and as a number."""
 
-    observation_space = Dict({"words": Text(5)})
-    action_space = Box(-1.0, 1.0, (1,))
+    observation_space = Dict({"mission": Dict({"words": Text(5)}), "number": Discrete(2)})
+    action_space = Discrete(2)
+
+    def draw(self):
+        self.number = int(self.np_random.integers(2))
+
+    def observation(self):
+        return {"mission": {"words": ("left", "right")[self.number]}, "number": self.number}
+
+    def reward(self, action):
+        return float(action == self.number)
 
 
-for task in (Signs, Sides, Copy, Reach, Recall, Words):
+class Endless(Signs):
+    """An action with a number that has no bounds."""
+
+    action_space = Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float64)
+
+
+for task in (Signs, Parts, Sides, Reach, Recall, Words, Endless):
     gymnasium.register(f"{task.__name__}-v0", task)

@@ -75,6 +75,14 @@ def test_an_encoder_that_cannot_be_is_an_error_that_names_the_key(leaf, chosen, 
         make_encoder(leaf, "x", {"x": chosen})
 
 
+def test_a_map_of_few_cells_is_a_vector_and_one_that_fits_no_convolutions_can_be():
+    map_of_cells, banner = LeafSpec((7, 7, 3), "uint8"), LeafSpec((4, 40, 3), "uint8")
+    assert make_encoder(map_of_cells, "x", {}).width == 147
+    with pytest.raises(ConfigError, match=r"at least 17 x 17 pixels.*policy.encoders.x.name=vector"):
+        make_encoder(banner, "x", {})
+    assert make_encoder(banner, "x", {"x": {"name": "vector"}}).width == 480
+
+
 def test_names_of_leaves_that_there_are_not_are_errors():
     spec = SpaceSpec.of_tree({"camera": IMAGE}, 1)
     with pytest.raises(ConfigError, match=r"names the observation 'camra', which there is not; did you mean 'camera'"):

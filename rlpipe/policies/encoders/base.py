@@ -44,11 +44,16 @@ class Encoder(ABC, nn.Module):
         """[B, width] float32 of [B, *shape] values in the leaf's own dtype."""
 
 
+SMALLEST_PICTURE = 17
+"""Height or width, in pixels, from which an image is encoded by convolutions unless the configuration chooses
+otherwise. A smaller one is mostly a map whose cells hold categories, such as MiniGrid's."""
+
+
 def default_name(leaf: LeafSpec) -> str:
-    """Returns the name of the encoder that fits a leaf."""
+    """Returns the name of the encoder that a leaf has unless the configuration chooses one."""
     if leaf.choices is not None:
         return "one_hot"
-    return "drq_cnn" if leaf.is_image else "vector"
+    return "drq_cnn" if leaf.is_image and max(leaf.shape[:2]) >= SMALLEST_PICTURE else "vector"
 
 
 def make_encoder(leaf: LeafSpec, name: str, chosen: Mapping[str, Any]) -> Encoder:
@@ -67,9 +72,10 @@ def make_encoder(leaf: LeafSpec, name: str, chosen: Mapping[str, Any]) -> Encode
     needed = plugin.misfit(leaf)
     if needed is not None:
         kind = f"{leaf.dtype} {list(leaf.shape)}" + ("" if leaf.choices is None else ", a choice")
+        usual = default_name(leaf)
+        remedy = f"Leave the key out for {usual}." if usual != options["name"] else f"Take another: {key}.name=vector."
         raise ConfigError(
-            f"{key} is {options['name']}, which needs {needed}, but the observation {name} is {kind}. Leave the key "
-            f"out for {default_name(leaf)}."
+            f"{key} is {options['name']}, which needs {needed}, but the observation {name} is {kind}. {remedy}"
         )
     made: Encoder = plugin(_options(plugin, options, key), leaf)
     return made

@@ -1,0 +1,55 @@
+"""Runs on every kind of observation, action and decision, and in combination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlpipe.config.schema import Config
+from tests.helpers.runs import sac, scripted
+
+CHUNK = 3
+"""Actions of a decision. Episodes have 8 steps, so each last decision is cut short."""
+ENCODERS = {"camera/rgb": {"name": "drq_cnn", "channels": 4, "width": 8}}
+PERCEPTRON = {"name": "mlp", "hidden_sizes": [8]}
+TOKENS = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": CHUNK}
+PPO = {"name": "ppo", "update_epochs": 2, "num_minibatches": 2}
+GRPO = {**PPO, "name": "grpo", "group_size": 2}
+BY_TOKEN = {"logprob_level": "token", "entropy_level": "token", "entropy_coef": 0.01}
+
+
+class Kind(NamedTuple):
+    """A task, and what differs from the usual run.
+
+    ``alike`` is the number of iterations that do not depend on the number of workers; None for all. A replay buffer
+    holds the fragments of one worker after those of the other, so what SAC draws depends on it, and with it all that
+    the third iteration acts with.
+    """
+
+    task: str
+    algorithm: dict[str, Any] | None = None
+    policy: dict[str, Any] | None = None
+    make: Callable[..., Config] = scripted
+    overrides: tuple[str, ...] = ()
+    alike: int | None = None
+
+    def config(self, folder: Path, *overrides: str) -> Config:
+        """Configuration of a run on four environments that takes a second."""
+        train = {"name": "gymnasium", "id": f"tests.helpers.gym_trees:{self.task}-v0", "total_num_envs": 4}
+        tree = {"env": {"train": {**train, "success_key": "is_success"}}}
+        tree |= {key: value for key in ("algorithm", "policy") if (value := getattr(self, key)) is not None}
+        return self.make(folder, "rollout.horizon=8", "runner.total_timesteps=256", *self.overrides, *overrides, **tree)
+
+
+KINDS = {
+    "tree, ppo": Kind("Signs", PPO, {**PERCEPTRON, "encoders": ENCODERS, "normalize_observations": True}),
+    "tree, several parts, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS}),
+    "tree, several parts, chunks, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
+    "tree, chunks, grpo": Kind("Signs", GRPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
+    "tree, chunks, sac": Kind(
+        "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
+    ),
+    "tree, tokens, ppo": Kind("Signs", {**PPO, **BY_TOKEN}, {**TOKENS, "encoders": ENCODERS}),
+    "tree, tokens, grpo": Kind("Reach", {**GRPO, **BY_TOKEN}, TOKENS),
+}
