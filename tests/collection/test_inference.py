@@ -23,6 +23,7 @@ from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
 from tests.helpers.faulty import faulty
+from tests.helpers.kinds import KINDS
 from tests.helpers.runs import gru, lines, sac, scripted, without_timings
 
 WAIT_FOR_ALL = "rollout.inference_wait=null"
@@ -35,6 +36,11 @@ class Breaks(MLPPolicy):
 
     def act(self, observations, noise):
         raise ArithmeticError("the network is broken")
+
+
+def gru_on_tree(tmp_path, *overrides: str) -> Config:
+    """A policy with a memory that sees a tree; fragments end within episodes, which have 8 steps."""
+    return KINDS["tree, gru, shared encoder, ppo"].config(tmp_path, "rollout.horizon=5", *overrides)
 
 
 def policy_of(config: Config):
@@ -170,7 +176,9 @@ def test_everybody_hears_of_a_policy_that_raises_and_the_server_goes_on(tmp_path
 # --- the same as in a worker
 
 
-@pytest.mark.parametrize("configured", [scripted, sac, gru], ids=["mlp", "squashed_gaussian", "gru"])
+@pytest.mark.parametrize(
+    "configured", [scripted, sac, gru, gru_on_tree], ids=["mlp", "squashed_gaussian", "gru", "gru on a tree"]
+)
 def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, threads, configured):
     config = configured(tmp_path, WAIT_FOR_ALL)
     plan, server = stages(config), server_for(config, 2)
@@ -192,7 +200,7 @@ def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, 
     assert read_there["time/rollout/predict"] <= read_there["time/env/recv_wait"]
 
 
-@pytest.mark.parametrize("configured", [scripted, gru], ids=["mlp", "gru"])
+@pytest.mark.parametrize("configured", [scripted, gru, gru_on_tree], ids=["mlp", "gru", "gru on a tree"])
 def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp_path, configured):
     config = configured(tmp_path)
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
@@ -200,12 +208,14 @@ def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp
         here, there = (worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0] for worker in (own, asking))
         assert np.array_equal(here.actions, there.actions)
         assert np.array_equal(here.log_probs, there.log_probs)
-    if configured is gru:
+    if configured is not scripted:
         assert np.array_equal(here.memories, there.memories)
         assert here.memories.any(axis=1).all()  # in the midst of an episode
 
 
-@pytest.mark.parametrize(("configured", "deterministic"), [(scripted, True), (scripted, False), (gru, False)])
+@pytest.mark.parametrize(
+    ("configured", "deterministic"), [(scripted, True), (scripted, False), (gru, False), (gru_on_tree, False)]
+)
 def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_path, configured, deterministic):
     config = configured(tmp_path, f"evaluation.deterministic={deterministic}")
     own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))

@@ -282,7 +282,7 @@ TYPED = [
     (f"{TRAIN} runner..seed=1", ["runner..seed"]),
     (f"{TRAIN} runner[seed=1", ["runner[seed=1"]),
     (TRAIN, [NOBODY, "HOST:PORT"]),
-    # combinations that cannot be
+    # impossible combinations
     (f"{ON_TREE} {PPO}", [NOBODY, "HOST:PORT"]),
     (f"{ON_TREE} {PPO} policy.actor_observations=[sgn]", ["policy.actor_observations", "'sgn'", "'sign'"]),
     (f"{ON_TREE} {PPO} policy.critic_observations=[camera]", ["policy.critic_observations", "'camera'", "camera/rgb"]),

@@ -1,4 +1,4 @@
-"""What tests of cameras share."""
+"""Fixtures shared by tests of cameras."""
 
 from __future__ import annotations
 

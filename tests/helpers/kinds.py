@@ -16,6 +16,7 @@ PERCEPTRON = {"name": "mlp", "hidden_sizes": [8]}
 TOKENS = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": CHUNK}
 PPO = {"name": "ppo", "update_epochs": 2, "num_minibatches": 2}
 GRPO = {**PPO, "name": "grpo", "group_size": 2}
+GRU = {"name": "gru", "memory_size": 6, "hidden_sizes": [8], "encoders": ENCODERS}
 BY_TOKEN = {"logprob_level": "token", "entropy_level": "token", "entropy_coef": 0.01}
 
 
@@ -50,6 +51,13 @@ KINDS = {
     "tree, chunks, sac": Kind(
         "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
     ),
+    "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}),
+    "tree, gru, chunks, reward of each action, ppo": Kind(
+        "Signs", {**PPO, "logprob_level": "action", "reward_level": "action"}, {**GRU, "chunk_size": CHUNK}
+    ),
     "tree, tokens, ppo": Kind("Signs", {**PPO, **BY_TOKEN}, {**TOKENS, "encoders": ENCODERS}),
+    "tree, autoregressive tokens, ppo": Kind(
+        "Signs", {**PPO, **BY_TOKEN}, {**TOKENS, "encoders": ENCODERS, "decoding": "autoregressive"}
+    ),
     "tree, tokens, grpo": Kind("Reach", {**GRPO, **BY_TOKEN}, TOKENS),
 }

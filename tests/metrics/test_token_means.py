@@ -42,7 +42,7 @@ def policy_and_samples(decoding: str) -> tuple[TokenPolicy, GRPOSamples]:
 
 
 def written(policy: TokenPolicy, samples: GRPOSamples) -> tuple[dict[str, float], dict[str, float]]:
-    """What an update on two minibatches writes, in TRL's words and in ours."""
+    """Metrics of an update on two minibatches, in TRL's names and in ours."""
     algorithm = GRPO(GRPOConfig("grpo", logprob_level="token", entropy_level="token", kl_beta=0.1))
     parts = torch.split(torch.arange(6), SIZES)
     losses = [algorithm.loss(policy, samples.select(part)) for part in parts]

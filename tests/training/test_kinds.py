@@ -1,4 +1,4 @@
-"""What holds of a run holds on every kind of observation, action and decision."""
+"""Properties that every run has, on each kind of observation, action and decision."""
 
 from __future__ import annotations
 
