@@ -56,9 +56,8 @@ class OffPolicyLearner(LearnerBase):
         self._replay = ReplayBuffer(self._options.replay_capacity, decided, self._device, *horizon)
         self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
-        self._unseen: Tensor | Tree | None = (
-            None  # by the policy's normaliser: first weights must follow from the seed alone
-        )
+        # not yet seen by the policy's normaliser: first weights must follow from the seed alone
+        self._unseen: Tensor | Tree | None = None
         if config.demos:
             loaded = dataset.load(config.demos, config.env.train, spec)
             capacity = len(loaded) + loaded.num_trajectories  # observations: those of the steps, and the last ones
