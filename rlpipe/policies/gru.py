@@ -39,7 +39,7 @@ class GRUConfig(UnboundedConfig):
 class GRUPolicy(UnboundedPolicy):
     """Features, a recurrent layer and a perceptron, for actor and critic apart.
 
-    What it learns from are ``Sequences``. A bare observation is taken for the first one of an episode.
+    Learns from ``Sequences``. A bare observation is taken for the first one of an episode.
     """
 
     Config = GRUConfig
@@ -86,7 +86,7 @@ class GRUPolicy(UnboundedPolicy):
         return self._memories(seen, self._features_of_critic, self.critic_gru, seen.memories[:, self._size :])
 
     def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
-        if not len(seen):  # a learner that has no part in a minibatch
+        if not len(seen):  # a learner that has no share of a minibatch
             return before.new_zeros(0, self._size)
         return replay(gru, features(self.normalized(seen.observations)), seen, before)
 
