@@ -81,7 +81,7 @@ class TokenPolicy(BinnedActions, PerceptronPolicy):
     def _slots(self, observations: Tensor | Tree) -> Tensor:
         """[B, k * A, slot width] outputs of the perceptron."""
         outputs = self.actor_outputs(observations)
-        return outputs.view(len(outputs), self.spec.action_dim, -1)
+        return outputs.view(len(outputs), self.spec.action_dim, self.head.in_features)
 
     def _log_probs(self, slots: Tensor) -> Tensor:
         """[..., bins] log-probabilities of every token, of slots or outputs of the decoder [..., slot width]."""
