@@ -121,6 +121,9 @@ class OffPolicyAlgorithm(Algorithm):
             generator: source of all random numbers.
         """
 
+    def policy_replaced(self) -> None:
+        """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
+
     @abstractmethod
     def step(self, batch: Transitions) -> Observed:
         """Takes one gradient step. Returns its metrics."""
@@ -234,7 +237,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         )  # fmt: skip
         if isinstance(policy, PerceptronPolicy) and policy.shares_encoder:
             self._critics.features = policy.lend_encoder()
-        self._targets.load_state_dict(self._critics.state_dict())
+        self.policy_replaced()
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy
         self._optimizers = {
@@ -245,6 +248,10 @@ class SoftActorCritic(OffPolicyAlgorithm):
         self._target_values = flatten(self._targets.parameters())
         self._steps = 0
         self._finite = self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    def policy_replaced(self) -> None:
+        """Makes the targets equal to the critics, whose encoder may be that of the policy."""
+        self._targets.load_state_dict(self._critics.state_dict())
 
     @property
     def skipped(self) -> int:
