@@ -55,8 +55,10 @@ class GRUPolicy(UnboundedPolicy):
         assert memories is not None
         seen = self.normalized(observations)
         before = memories.unsqueeze(0)
-        actor, _ = self.actor_gru(self.actor_features(seen).unsqueeze(0), before[..., : self._size].contiguous())
-        critic, _ = self.critic_gru(self._features_of_critic(seen).unsqueeze(0), before[..., self._size :].contiguous())
+        of_actor = self.actor_features(seen)
+        of_critic = of_actor if self.shares_encoder else self.critic_features(seen)
+        actor, _ = self.actor_gru(of_actor.unsqueeze(0), before[..., : self._size].contiguous())
+        critic, _ = self.critic_gru(of_critic.unsqueeze(0), before[..., self._size :].contiguous())
         after = torch.cat([actor, critic], -1).squeeze(0)
         return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
 
