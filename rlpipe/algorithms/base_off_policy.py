@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_random_shift
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.config.fields import option
 from rlpipe.config.schema import PipelineKind
@@ -85,6 +85,9 @@ class OffPolicyConfig(AlgorithmConfig):
     random_shift: int = option(0, least=0, below=2**10, unit="pixels")
     """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
     ([cameras.md](cameras.md))."""
+
+    def check_spaces(self, spec: SpaceSpec) -> None:
+        check_random_shift(self.random_shift, spec)
 
     def check_one_process(self) -> None:
         if self.update_to_data is None:

@@ -54,6 +54,26 @@ def test_without_a_shift_or_images_no_random_number_is_drawn(pixels, spec):
     assert torch.equal(generator.get_state(), state)
 
 
+VECTORS = SpaceSpec.of_tree({"state": LeafSpec((2,))}, 1, None, LOW, HIGH)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [(SpaceSpec(2, 1, None, LOW, HIGH), "the observation is one vector"), (VECTORS, "has no image, only state")],
+)
+def test_a_shift_without_an_image_is_an_error(spec, found, tmp_path):
+    with pytest.raises(ConfigError, match=rf"algorithm\.random_shift is 4, .* {found}.* set algorithm\.random_shift=0"):
+        OffPolicyLearner(stages(sac(tmp_path, "algorithm.random_shift=4")), spec)
+
+
+@pytest.mark.parametrize("override", ["algorithm.random_shift=4", "policy.shared_encoder=true"])
+def test_options_of_images_are_refused_before_anything_starts_where_spaces_are_known(override, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "Pendulum-v1", "total_num_envs": 4}}
+    with pytest.raises(ConfigError, match=override.replace("=", " is ")):
+        rlpipe.train(sac(tmp_path, override, env=env), local=True)
+    assert not any(tmp_path.iterdir())
+
+
 # --- shared encoders
 
 
