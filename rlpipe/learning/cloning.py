@@ -19,7 +19,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
-from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
+from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
