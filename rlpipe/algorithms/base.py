@@ -22,8 +22,26 @@ from rlpipe.metrics.on_device import OfUnits
 from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy, evaluation_arguments
 from rlpipe.policies.base_sequences import Sequences
-from rlpipe.trajectory import Observations, Tree
+from rlpipe.trajectory import Observations, SpaceSpec, Tree
 from rlpipe.trajectory.tree import joined
+
+
+def check_random_shift(pixels: int, spec: SpaceSpec) -> None:
+    """Checks that there is an image to move, if a shift is configured.
+
+    Args:
+        pixels: value of ``algorithm.random_shift``.
+        spec: spaces of the simulator.
+    Raises:
+        ConfigError: there is none.
+    """
+    leaves = spec.leaves or {}
+    if pixels and not any(leaf.is_image for leaf in leaves.values()):
+        found = f"the observation has no image, only {', '.join(leaves)}" if leaves else "the observation is one vector"
+        raise ConfigError(
+            f"algorithm.random_shift is {pixels}, which moves images, but {found}: set algorithm.random_shift=0, or "
+            "let the environment observe a camera."
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +115,15 @@ class AlgorithmConfig:
             f"policy.name is {config.policy.name}, which has a memory, but algorithm.name is {self.name}, which learns "
             "from decisions out of their order: take algorithm.name=ppo or grpo, or a policy without a memory."
         )
+
+    def check_spaces(self, spec: SpaceSpec) -> None:
+        """Checks that the options have an effect on what the simulator observes.
+
+        Args:
+            spec: spaces of the simulator.
+        Raises:
+            ConfigError: an option has none.
+        """
 
     def check_one_process(self) -> None:
         """Checks that the algorithm can learn where collection and learning take turns in one process.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -128,7 +127,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
 
     def divergence(self, terms: Terms) -> Tensor:
         moved = terms.get("moved", terms["log_ratio"])
-        moved = moved[~moved.isnan()] if moved.dim() > 1 else moved
+        moved = moved[terms["taken"]] if moved.dim() > 1 else moved
         return approx_kl(moved, torch.zeros_like(moved))
 
     def _surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
@@ -159,7 +158,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         units = at_level(parts, samples.num_steps, config.logprob_level)
         advantages = by_unit(samples.advantages, units.values.shape[1])
         surrogate = self._surrogate(units.values, samples.old_units, advantages)
-        terms["log_ratio"] = surrogate.log_ratio.masked_fill(~units.taken, math.nan)
+        terms |= {"log_ratio": surrogate.log_ratio, "taken": units.taken}
         return PolicyTerms(log_probs, units, entropy, units.of(surrogate.loss), terms)
 
     @staticmethod
@@ -268,7 +267,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         """
         log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
         if log_ratio.dim() > 1:
-            kept = ~log_ratio.isnan()
+            kept = terms["taken"]  # of the units
             counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
             log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
         unchanged = torch.zeros_like(log_ratio)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_random_shift
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.config.fields import option
 from rlpipe.config.schema import PipelineKind
@@ -86,6 +86,9 @@ class OffPolicyConfig(AlgorithmConfig):
     """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
     ([cameras.md](cameras.md))."""
 
+    def check_spaces(self, spec: SpaceSpec) -> None:
+        check_random_shift(self.random_shift, spec)
+
     def check_one_process(self) -> None:
         if self.update_to_data is None:
             raise ConfigError(
@@ -120,6 +123,9 @@ class OffPolicyAlgorithm(Algorithm):
             device: to learn on.
             generator: source of all random numbers.
         """
+
+    def policy_replaced(self) -> None:
+        """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
 
     @abstractmethod
     def step(self, batch: Transitions) -> Observed:
@@ -234,7 +240,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         )  # fmt: skip
         if isinstance(policy, PerceptronPolicy) and policy.shares_encoder:
             self._critics.features = policy.lend_encoder()
-        self._targets.load_state_dict(self._critics.state_dict())
+        self.policy_replaced()
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
         self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy
         self._optimizers = {
@@ -245,6 +251,10 @@ class SoftActorCritic(OffPolicyAlgorithm):
         self._target_values = flatten(self._targets.parameters())
         self._steps = 0
         self._finite = self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    def policy_replaced(self) -> None:
+        """Makes the targets equal to the critics, whose encoder may be that of the policy."""
+        self._targets.load_state_dict(self._critics.state_dict())
 
     @property
     def skipped(self) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlpipe.algorithms.base import Algorithm, AlgorithmConfig
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, check_random_shift
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import DISTANCES
 from rlpipe.metrics import catalogue as m
+from rlpipe.trajectory import SpaceSpec
 
 __all__ = ["BehaviourCloning"]
 
@@ -39,6 +40,9 @@ class BehaviourCloningConfig(AlgorithmConfig):
     """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
     patience: int = option(20, least=1)
     """Passes without a smaller held-out loss after which learning ends; the weights of the best pass are kept."""
+
+    def check_spaces(self, spec: SpaceSpec) -> None:
+        check_random_shift(self.random_shift, spec)
 
     @property
     def clones_by_distance(self) -> bool:

@@ -71,7 +71,7 @@ def gae_of_actions(
         next_values: [T, N] V of the first action of the next decision, at the true successor, before any reset.
         terminated: [T, N] bool, the task ended with the last action taken.
         truncated: [T, N] bool, a time limit cut the episode off there.
-        taken: [T, N, k] bool, a first part of the actions of each decision.
+        taken: [T, N, k] bool, the leading actions of each decision that were taken.
         discount: weight of a reward one environment step later.
         gae_lambda: between one-step (0) and whole-return (1) advantages.
     Returns:

@@ -42,8 +42,11 @@ class LearnerBase(ABC):
             stages: stages of the run
             spec: spaces of the simulator
             num_learners: number of learners, which may share a machine
+        Raises:
+            ConfigError: the algorithm's options do not suit the spaces.
         """
         config = stages[0].config
+        config.algorithm.check_spaces(spec)
         self._stages = stages
         self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until

@@ -19,7 +19,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
-from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
+from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -27,7 +27,7 @@ from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 from rlpipe.trajectory.tree import tensors
 
 
@@ -62,9 +62,9 @@ class CloningLearner(LearnerBase):
         self._whole: Minibatches | None = None  # of whole demonstrations
         if width:
             steps, together = torch.arange(len(self._train)), torch.from_numpy(loaded.trajectory).to(self._device)
-            count = -(-len(steps) // self._options.batch_size)
+            per_epoch = -(-len(steps) // self._options.batch_size)
             self._whole = Minibatches(
-                steps.to(self._device), count, SINGLE_LEARNER, self._generator, together[~held_out]
+                steps.to(self._device), per_epoch, SINGLE_LEARNER, self._generator, together[~held_out]
             )
         self._demonstrations = count
         self._shift = RandomShift(self._options.random_shift, spec, self._generator)
@@ -95,7 +95,8 @@ class CloningLearner(LearnerBase):
             self._optimizer.step(gradient)
             measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
         with torch.no_grad():
-            left = torch.cat([part.loss(self._policy, kind) for part in self._parts(self._held_out)])
+            pieces = self._held_out.pieces(self._options.batch_size)
+            left = torch.cat([piece.loss(self._policy, kind) for piece in pieces])
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
             measured.reduce(window)
         self._version += 1
@@ -124,13 +125,6 @@ class CloningLearner(LearnerBase):
             return torch.split(order, sizes)
         order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
         return torch.split(order, self._options.batch_size)
-
-    def _parts(self, decisions: Demonstrated) -> list[Demonstrated]:
-        """Splits decisions so that what encoders make of images fits into memory; vectors stay together."""
-        if not isinstance(decisions.observations, Tree):
-            return [decisions]
-        size = self._options.batch_size
-        return [decisions[first : first + size] for first in range(0, len(decisions), size)]
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.policies.base import Policy, evaluation_arguments
 from rlpipe.policies.base_sequences import Sequences
-from rlpipe.trajectory import Observations
+from rlpipe.trajectory import Observations, Tree
 from rlpipe.trajectory.tree import tensors
 
 
@@ -37,6 +38,26 @@ class Demonstrated:
     def __getitem__(self, index: Tensor | slice) -> Demonstrated:
         steps = None if self.num_steps is None else self.num_steps[index]
         return Demonstrated(self.observations[index], self.actions[index], steps)
+
+    def pieces(self, size: int) -> list[Demonstrated]:
+        """Splits decisions of observation trees, so that what encoders make of images fits into memory.
+
+        Vectors stay together, and so does each demonstration in ``Sequences``, which must lie in order.
+
+        Args:
+            size: decisions of a piece; as many and the rest of the last demonstration, where those stay together.
+        """
+        seen = self.observations
+        leaves, together = seen, torch.arange(len(self))
+        if isinstance(seen, Sequences):
+            leaves, together = seen.observations, seen.sequence
+        if not isinstance(leaves, Tree):
+            return [self]
+        _, lengths = torch.unique_consecutive(together, return_counts=True)
+        first = lengths.cumsum(0) - lengths  # step of each demonstration, which decides the piece that it belongs to
+        _, counts = torch.unique_consecutive((first // size).repeat_interleave(lengths), return_counts=True)
+        ends = counts.cumsum(0).tolist()
+        return [self[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
     def loss(self, policy: Policy, kind: str = "squared") -> Tensor:
         """[B] loss of a policy: see ``algorithm.loss`` of behaviour cloning."""

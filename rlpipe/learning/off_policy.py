@@ -26,7 +26,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
-from rlpipe.policies.base import Snapshot
+from rlpipe.policies.base import Snapshot, Weights
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
 from rlpipe.trajectory.tree import tensors
 
@@ -56,9 +56,8 @@ class OffPolicyLearner(LearnerBase):
         self._replay = ReplayBuffer(self._options.replay_capacity, decided, self._device, *horizon)
         self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
-        self._unseen: Tensor | Tree | None = (
-            None  # by the policy's normaliser: first weights must follow from the seed alone
-        )
+        # not yet seen by the policy's normaliser: first weights must follow from the seed alone
+        self._unseen: Tensor | Tree | None = None
         if config.demos:
             loaded = dataset.load(config.demos, config.env.train, spec)
             capacity = len(loaded) + loaded.num_trajectories  # observations: those of the steps, and the last ones
@@ -69,6 +68,11 @@ class OffPolicyLearner(LearnerBase):
         self._shift = RandomShift(self._options.random_shift, spec, self._generator)
         self._debt = 0.0
         self._pace: float | None = None
+
+    def begin_with(self, weights: Weights) -> Snapshot:
+        snapshot = super().begin_with(weights)
+        self._algorithm.policy_replaced()
+        return snapshot
 
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         """Stores the fragments of one iteration and takes gradient steps, as ``LearnerBase.update``."""

@@ -245,7 +245,7 @@ class Policy(ABC, nn.Module):
     def evaluate_parts(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B, k, A] of the parts of each action, and their entropies, in nats, with gradients.
 
-        Those of a part may be given the parts before it, never given a later one. Needed for
+        A part may be conditioned on earlier parts, never on later ones. Needed for
         ``algorithm.logprob_level`` and ``entropy_level`` other than ``chunk``; without it, ``check`` refuses those.
         """
         raise NotImplementedError

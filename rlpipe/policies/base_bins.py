@@ -6,10 +6,23 @@ or between the simulator's bounds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from rlpipe.config.fields import option
 from rlpipe.trajectory import Float32
+
+
+@dataclass(frozen=True)
+class BinsConfig:
+    """Options of the bins; stands before ``PolicyConfig`` among the bases, so that ``name`` stays the first key."""
+
+    bins: int = option(256, least=2, below=2**16)
+    """Number of tokens for each number of an action."""
+    quantile: float = option(0.01, least=0, below=0.5)
+    """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
 
 
 class BinnedActions(nn.Module):

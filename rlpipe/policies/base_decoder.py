@@ -32,7 +32,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
         """[B, n, W] of [B, n, W]: all positions of a decision, or with ``seen`` the next one, which is added to it."""
         count, length, width = x.shape
-        split = self.query_key_value(self.attention_norm(x)).view(count, length, 3, self._heads, -1)
+        split = self.query_key_value(self.attention_norm(x)).view(count, length, 3, self._heads, width // self._heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
         if seen:
             key, value = torch.cat([seen[0], key], 2), torch.cat([seen[1], value], 2)
@@ -45,7 +45,7 @@ class _Block(nn.Module):
 
 
 class CausalDecoder(nn.Module):
-    """Gives every position what its slot holds, and what the tokens before it are; never a later token."""
+    """Combines each slot with the tokens before it; never with later ones."""
 
     def __init__(self, length: int, width: int, bins: int, layers: int, heads: int) -> None:
         """Draws the first weights from torch's global generator.

@@ -71,20 +71,20 @@ class TreeMoments(nn.Module):
     def __init__(self, leaves: Mapping[str, LeafSpec]) -> None:
         """Starts without values: normalising changes nothing yet."""
         super().__init__()
-        self._names = [name for name, leaf in leaves.items() if leaf.dtype == "float32"]
-        self._moments = nn.ModuleList([RunningMoments(leaves[name].size) for name in self._names])
+        self._sizes = {name: leaf.size for name, leaf in leaves.items() if leaf.dtype == "float32"}
+        self._moments = nn.ModuleList([RunningMoments(size) for size in self._sizes.values()])
 
     def update(self, observations: Tree, learners: LearnerGroup = SINGLE_LEARNER) -> None:
         """Adds the values of a tree with leaves [B, ...], and those of the other learners."""
-        for name, moments in zip(self._names, self._moments, strict=True):
-            moments.update(observations[name].reshape(len(observations), -1), learners)  # type: ignore[operator]
+        for (name, size), moments in zip(self._sizes.items(), self._moments, strict=True):
+            moments.update(observations[name].reshape(len(observations), size), learners)  # type: ignore[operator]
 
     def normalize(self, observations: Tree) -> Tree:
         """Shifts and scales the leaves that are fractions."""
         leaves = dict(observations.leaves)
-        for name, moments in zip(self._names, self._moments, strict=True):
+        for (name, size), moments in zip(self._sizes.items(), self._moments, strict=True):
             values = leaves[name]
-            leaves[name] = moments.normalize(values.reshape(len(values), -1)).view_as(values)  # type: ignore[operator]
+            leaves[name] = moments.normalize(values.reshape(len(values), size)).view_as(values)  # type: ignore[operator]
         return Tree(leaves)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
 from torch import Tensor
 
+from rlpipe.functional.levels import taken_actions
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory import Tree
 
@@ -30,7 +30,7 @@ class PartsPolicy(Policy):
         if sums.dim() == 1:
             return sums
         if num_steps is not None:
-            sums = sums * (torch.arange(self.chunk_size, device=sums.device) < num_steps.unsqueeze(-1))
+            sums = sums * taken_actions(num_steps, self.chunk_size)
         return sums.sum(-1)
 
     @abstractmethod

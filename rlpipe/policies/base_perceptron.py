@@ -128,9 +128,14 @@ class PerceptronPolicy(PartsPolicy):
             last_gain: scale of that layer's first weights.
             inputs: width of what a subclass puts between the features and the perceptrons; None for nothing.
         Raises:
-            ConfigError: the options name leaves that there are not.
+            ConfigError: the options name leaves that there are not, or share an encoder that there is not.
         """
         super().__init__()
+        if config.shared_encoder and spec.leaves is None:
+            raise ConfigError(
+                "policy.shared_encoder is true, but the observation is one vector, which has no encoder: set "
+                "policy.shared_encoder=false."
+            )
         self.spec = spec
         self.chunk_size = config.chunk_size
         self._config = config

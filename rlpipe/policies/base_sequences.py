@@ -13,7 +13,7 @@ from rlpipe.trajectory import Tree
 
 @dataclass(frozen=True)
 class Sequences:
-    """Observations that belong to sequences, each of which begins with a memory; takes their place for such a policy.
+    """Observations grouped into sequences; replaces plain observations for a policy with a memory.
 
     The rows may lie in any order.
 

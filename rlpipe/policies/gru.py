@@ -39,7 +39,7 @@ class GRUConfig(UnboundedConfig):
 class GRUPolicy(UnboundedPolicy):
     """Features, a recurrent layer and a perceptron, for actor and critic apart.
 
-    What it learns from are ``Sequences``. A bare observation is taken for the first one of an episode.
+    Learns from ``Sequences``. A bare observation is taken for the first one of an episode.
     """
 
     Config = GRUConfig
@@ -55,8 +55,10 @@ class GRUPolicy(UnboundedPolicy):
         assert memories is not None
         seen = self.normalized(observations)
         before = memories.unsqueeze(0)
-        actor, _ = self.actor_gru(self.actor_features(seen).unsqueeze(0), before[..., : self._size].contiguous())
-        critic, _ = self.critic_gru(self._features_of_critic(seen).unsqueeze(0), before[..., self._size :].contiguous())
+        of_actor = self.actor_features(seen)
+        of_critic = of_actor if self.shares_encoder else self.critic_features(seen)
+        actor, _ = self.actor_gru(of_actor.unsqueeze(0), before[..., : self._size].contiguous())
+        critic, _ = self.critic_gru(of_critic.unsqueeze(0), before[..., self._size :].contiguous())
         after = torch.cat([actor, critic], -1).squeeze(0)
         return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
 
@@ -86,7 +88,7 @@ class GRUPolicy(UnboundedPolicy):
         return self._memories(seen, self._features_of_critic, self.critic_gru, seen.memories[:, self._size :])
 
     def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
-        if not len(seen):  # a learner that has no part in a minibatch
+        if not len(seen):  # a learner that has no share of a minibatch
             return before.new_zeros(0, self._size)
         return replay(gru, features(self.normalized(seen.observations)), seen, before)
 

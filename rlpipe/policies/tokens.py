@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import finite_bounds
-from rlpipe.policies.base_bins import BinnedActions, drawn, taken_of
+from rlpipe.policies.base_bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.base_decoder import CausalDecoder
 from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
@@ -26,16 +26,12 @@ AUTOREGRESSIVE = "autoregressive"
 
 
 @dataclass(frozen=True)
-class TokenConfig(PerceptronConfig):
+class TokenConfig(BinsConfig, PerceptronConfig):
     """Options of the perceptrons and of the tokens."""
 
     activation: str = "relu"
-    bins: int = option(256, least=2, below=2**16)
-    """Number of tokens for each number of an action."""
     slot_width: int = option(32, least=1, unit="units")
     """Numbers that the perceptron gives for each token; one layer, the same for all, turns them into probabilities."""
-    quantile: float = option(0.01, least=0, below=0.5)
-    """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
     decoding: str = option("parallel", choices=("parallel", AUTOREGRESSIVE))
     """``parallel``: tokens do not depend on each other. ``autoregressive``: each is drawn given those before it, by a
     causal transformer over the slots ([tokens.md](tokens.md))."""
@@ -81,7 +77,7 @@ class TokenPolicy(BinnedActions, PerceptronPolicy):
     def _slots(self, observations: Tensor | Tree) -> Tensor:
         """[B, k * A, slot width] outputs of the perceptron."""
         outputs = self.actor_outputs(observations)
-        return outputs.view(len(outputs), self.spec.action_dim, -1)
+        return outputs.view(len(outputs), self.spec.action_dim, self.head.in_features)
 
     def _log_probs(self, slots: Tensor) -> Tensor:
         """[..., bins] log-probabilities of every token, of slots or outputs of the decoder [..., slot width]."""

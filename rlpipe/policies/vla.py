@@ -20,7 +20,7 @@ from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.policies.base import PolicyConfig, Weights, finite_bounds
-from rlpipe.policies.base_bins import BinnedActions, drawn, taken_of
+from rlpipe.policies.base_bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.base_model_folder import check_folder, digest
 from rlpipe.policies.base_parts import PartsPolicy
 from rlpipe.policies.base_perceptron import Head, perceptron
@@ -41,7 +41,7 @@ __all__ = ["VLAPolicy"]
 
 
 @dataclass(frozen=True)
-class VLAConfig(PolicyConfig):
+class VLAConfig(BinsConfig, PolicyConfig):
     """Options of the model and of the tokens."""
 
     model: str = option("", checks=(check_not_empty, check_path), unit="folder")
@@ -62,10 +62,6 @@ class VLAConfig(PolicyConfig):
     """Width of each hidden layer of the value function, which sees the last hidden state."""
     rows_per_pass: int = option(32, least=1, unit="images")
     """Images of a forward pass that needs no gradients; a larger request is cut. Gradients need the whole minibatch."""
-    bins: int = option(256, least=2, below=2**16)
-    """Number of tokens for each number of an action."""
-    quantile: float = option(0.01, least=0, below=0.5)
-    """Share of the demonstrated numbers below the lowest bin and above the highest one, for each dimension."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

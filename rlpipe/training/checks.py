@@ -28,15 +28,16 @@ def check_engine(config: Config, engine: Engine) -> None:
 
 
 def check_spaces(config: Config) -> None:
-    """Checks that the policy can use the observations and actions of the simulators, before anything starts.
+    """Checks that policy and algorithm suit the spaces of the simulators that are known before anything starts.
 
     Raises:
-        ConfigError: it cannot, or an evaluation has others than the training.
+        ConfigError: they do not, or an evaluation has others than the training.
     """
     specs = []
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         spec = resolve("envs", section.name, f"{key}.name").check_spaces(section)
         if spec is not None:
+            config.algorithm.check_spaces(spec)
             with torch.device("meta"):  # shapes without numbers
                 build_policy(config, spec)
             specs.append(spec)

@@ -230,6 +230,14 @@ def test_an_iteration_in_which_all_groups_are_filtered_takes_no_step_and_says_so
     assert rows[0]["train/actor/action_std"] == rows[-1]["train/actor/action_std"]
 
 
+def test_where_all_groups_are_filtered_an_observation_tree_leaves_its_statistics(tmp_path):
+    unpaid = {"name": "gymnasium", "id": "tests.helpers.gym_trees:Unpaid-v0", "total_num_envs": 8}
+    algorithm = {"name": "grpo", "group_size": 4, "filter_groups": True}
+    options = ("policy.normalize_observations=true", "runner.total_timesteps=256", "rollout.horizon=16")
+    rows = rows_of(scripted(tmp_path, *options, env={"train": unpaid}, algorithm=algorithm))
+    assert [(row["rollout/group_filtered_fraction"], row["train/n_updates"]) for row in rows] == [(1, 0)] * 2
+
+
 def test_a_filtered_group_is_out_of_the_loss_and_the_others_are_not(tmp_path):
     script = [*FOUR, *ALIKE]
     row = rows_of(grpo(tmp_path, script=script, filter_groups=True))[0]

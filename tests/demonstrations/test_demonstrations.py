@@ -159,6 +159,7 @@ def test_only_a_memory_clones_what_the_present_observation_does_not_say(tmp_path
     config = load_pretraining(tmp_path / "task.yaml", (*options, f"demos={write(tmp_path, demonstrated)}"))
     result = rlpipe.train(config, local=True)
     assert (result.metrics["train/actor/cloning_loss_held_out"] < 0.02) == remembers
+    assert result.metrics["train/demo_buffer/num_trajectories"] == 40
 
 
 def test_cloning_ends_when_held_out_demonstrations_get_no_better(tmp_path):

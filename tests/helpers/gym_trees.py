@@ -150,5 +150,12 @@ class Endless(Signs):
     action_space = Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float64)
 
 
-for task in (Signs, Parts, Sides, Reach, Recall, Words, Endless):
+class Unpaid(Signs):
+    """No action pays."""
+
+    def reward(self, action):
+        return 0.0
+
+
+for task in (Signs, Parts, Sides, Reach, Recall, Words, Endless, Unpaid):
     gymnasium.register(f"{task.__name__}-v0", task)

@@ -11,8 +11,10 @@ import rlpipe
 from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.algorithms.sac import SAC
 from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.learning.augmentation import RandomShift
+from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.policies.base import build_policy
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.runs import lines, sac, scripted, without_timings
@@ -50,6 +52,26 @@ def test_without_a_shift_or_images_no_random_number_is_drawn(pixels, spec):
     observations = seen() if spec is SPEC else torch.zeros(4, 2)
     assert RandomShift(pixels, spec, generator)(observations) is observations
     assert torch.equal(generator.get_state(), state)
+
+
+VECTORS = SpaceSpec.of_tree({"state": LeafSpec((2,))}, 1, None, LOW, HIGH)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [(SpaceSpec(2, 1, None, LOW, HIGH), "the observation is one vector"), (VECTORS, "has no image, only state")],
+)
+def test_a_shift_without_an_image_is_an_error(spec, found, tmp_path):
+    with pytest.raises(ConfigError, match=rf"algorithm\.random_shift is 4, .* {found}.* set algorithm\.random_shift=0"):
+        OffPolicyLearner(stages(sac(tmp_path, "algorithm.random_shift=4")), spec)
+
+
+@pytest.mark.parametrize("override", ["algorithm.random_shift=4", "policy.shared_encoder=true"])
+def test_options_of_images_are_refused_before_anything_starts_where_spaces_are_known(override, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "Pendulum-v1", "total_num_envs": 4}}
+    with pytest.raises(ConfigError, match=override.replace("=", " is ")):
+        rlpipe.train(sac(tmp_path, override, env=env), local=True)
+    assert not any(tmp_path.iterdir())
 
 
 # --- shared encoders
@@ -92,6 +114,21 @@ def test_targets_follow_a_shared_encoder_slowly(tmp_path):
     algorithm._step_critics(batch())
     target = torch.cat([weight.detach().flatten() for weight in algorithm._targets.features.parameters()])
     assert torch.allclose(target, 0.5 * before + 0.5 * encoder(policy), atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_targets_begin_with_the_encoder_of_a_warm_start(shared, tmp_path):
+    config = sac(tmp_path, f"policy.shared_encoder={shared}")
+    learner = OffPolicyLearner(stages(config), SPEC)
+    critics, targets = learner._algorithm._critics, learner._algorithm._targets
+    others = build_policy(sac(tmp_path, f"policy.shared_encoder={shared}", "runner.seed=5"), SPEC)
+    first = {name: weight.clone() for name, weight in critics.state_dict().items()}
+    learner.begin_with(others.weights())
+    for name, weight in critics.state_dict().items():
+        assert torch.equal(targets.state_dict()[name], weight)
+    assert any(not torch.equal(first[name], weight) for name, weight in critics.state_dict().items()) == (
+        shared == "true"
+    )
 
 
 def test_a_policy_with_one_encoder_for_both_is_smaller(tmp_path):

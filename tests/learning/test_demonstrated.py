@@ -8,9 +8,10 @@ import torch
 
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
-from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.replay import ReplayBuffer, Rows
-from rlpipe.trajectory import SpaceSpec
+from rlpipe.policies.base_sequences import Sequences
+from rlpipe.trajectory import SpaceSpec, Tree
 
 CPU = torch.device("cpu")
 
@@ -36,6 +37,25 @@ def test_a_chunk_begins_with_each_step_and_ends_with_its_demonstration(demonstra
 def test_single_actions_are_what_was_demonstrated(demonstrations):
     decisions = chunked_decisions(demonstrations, 1, CPU)
     assert (decisions.num_steps, decisions.actions.tolist()) == (None, [[1], [2], [3], [4], [5]])
+
+
+def in_pieces(size, observations):
+    whole = Demonstrated(observations, torch.arange(7.0).unsqueeze(-1))
+    return [piece.actions.flatten().tolist() for piece in whole.pieces(size)]
+
+
+def test_observation_trees_are_split_and_vectors_are_not():
+    tree = Tree({"a": torch.zeros(7, 2)})
+    assert in_pieces(3, tree) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert in_pieces(3, tree["a"]) == [[0, 1, 2, 3, 4, 5, 6]]
+
+
+def test_observation_trees_in_sequences_are_split_between_demonstrations():
+    numbers, steps = torch.tensor([0, 0, 2, 2, 2, 2, 5]), torch.tensor([0, 1, 0, 1, 2, 3, 0])
+    sequences = Sequences(Tree({"a": torch.zeros(7, 2)}), numbers, steps, torch.zeros(6, 4))
+    assert in_pieces(2, sequences) == [[0, 1], [2, 3, 4, 5], [6]]
+    assert in_pieces(3, sequences) == [[0, 1, 2, 3, 4, 5], [6]]
+    assert in_pieces(100, sequences) == [[0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_the_distance_from_a_chunk_counts_only_what_was_demonstrated():

@@ -41,8 +41,8 @@ def policy_and_samples(decoding: str) -> tuple[TokenPolicy, GRPOSamples]:
     return policy, samples
 
 
-def written(policy: TokenPolicy, samples: GRPOSamples) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics of an update on two minibatches, in TRL's names and in ours."""
+def measured(policy: TokenPolicy, samples: GRPOSamples) -> MetricWindow:
+    """Observations of an update on two minibatches."""
     algorithm = GRPO(GRPOConfig("grpo", logprob_level="token", entropy_level="token", kl_beta=0.1))
     parts = torch.split(torch.arange(6), SIZES)
     losses = [algorithm.loss(policy, samples.select(part)) for part in parts]
@@ -52,6 +52,12 @@ def written(policy: TokenPolicy, samples: GRPOSamples) -> tuple[dict[str, float]
         observed = algorithm.measure(samples, torch.arange(6), terms)
         observations.add_update(observed, samples.trajectory, MinibatchSizes(SIZES, SIZES, 2))
         observations.reduce(window)
+    return window
+
+
+def written(policy: TokenPolicy, samples: GRPOSamples) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics of an update on two minibatches, in TRL's names and in ours."""
+    window = measured(policy, samples)
     row = window.read(CATALOGUE.values())
     return Dialect("trl").write(row, window.states), row
 
@@ -85,3 +91,13 @@ def test_never_taken_tokens_change_nothing():
     before, _ = written(policy, samples)
     samples.actions[1, 2:] = 0.9  # of the second decision, one action of two tokens was taken
     assert written(policy, samples)[0] == before
+
+
+@pytest.mark.parametrize(("decision", "token", "shows"), [(1, 1, True), (1, 2, False)])
+def test_a_log_probability_that_is_not_a_number_shows_where_the_token_was_taken(decision, token, shows):
+    policy, samples = policy_and_samples("parallel")
+    samples.old_units[decision, token] = torch.nan  # the first of three actions was taken, so two of six tokens
+    assert ("train/actor/approx_kl" in measured(policy, samples).nonfinite()) == shows
+    algorithm = GRPO(GRPOConfig("grpo", logprob_level="token"))
+    divergence = algorithm.divergence(algorithm.loss(policy, samples).terms)
+    assert (len(divergence), divergence.isnan().sum()) == (24, int(shows))

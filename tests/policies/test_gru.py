@@ -231,3 +231,11 @@ class TestReplayOfFragments:
         of_all = torch.zeros(4, 3).masked_scatter(whole.valid, policy.value(whole.decided))
         close(policy.value(part.decided), of_all[:, 1:][part.valid])
         assert part.numbers().tolist() == whole.numbers()[:, 1:].tolist()
+
+
+@torch.no_grad()
+def test_acting_computes_a_shared_encoder_once():
+    policy, calls = policy_for(SPACES["tree"], shared_encoder=True), []
+    policy.actor_features.register_forward_hook(lambda *_: calls.append(1))
+    policy.decide(observations_of(SPACES["tree"], 2), None, torch.zeros(2, 10))
+    assert len(calls) == 1

@@ -172,7 +172,7 @@ class TestResume:
         (gru, ["algorithm.num_minibatches=5"], {}, "algorithm.num_minibatches is 5, but policy.name=gru has a memory"),
         (gru, ["algorithm.kl_control=fixed"], {}, "algorithm.kl_control is fixed, but policy.name=gru has a memory"),
         (gru, ["algorithm.cloning_coef=0.1"], {}, "algorithm.cloning_coef is 0.1, which clones steps"),
-        (sac, [], {"policy": {"name": "gru"}}, "algorithm.name is sac, which needs a policy with bounded actions"),
+        (sac, [], {"policy": {"name": "gru"}}, "algorithm.name is sac, which needs a policy whose actions are bounded"),
         (
             gru,
             ["policy.chunk_size=2"],

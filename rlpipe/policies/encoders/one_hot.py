@@ -30,5 +30,5 @@ class OneHot(Encoder):
         return "a Discrete or MultiDiscrete space" if leaf.choices is None else None
 
     def forward(self, values: Tensor) -> Tensor:
-        places = values.reshape(len(values), -1).long() + self.first
+        places = values.reshape(len(values), len(self.first)).long() + self.first
         return torch.zeros(len(values), self.width, device=values.device).scatter_(1, places, 1.0)
