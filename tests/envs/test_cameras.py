@@ -232,6 +232,22 @@ def test_an_image_holds_the_last_pictures_and_an_episode_begins_with_its_first_o
     assert [one["state"].tolist() for one in seen] == [[7], [8], [9], [10], [1]]
 
 
+class Reusing(Counting):
+    """Draws all its pictures into the same memory."""
+
+    image = np.zeros((2, 2, 3), dtype=np.uint8)
+
+    def observed(self):
+        self.image[:] = self.step_number
+        return Tree({"camera": self.image, "state": np.zeros(1, dtype=np.float32)})
+
+
+def test_pictures_stay_in_the_stack_when_the_environment_draws_over_them():
+    env = StackedFrames(Reusing(), 2)
+    seen = [env.reset(3)[0], env.step(None).observation, env.step(None).observation]
+    assert [one["camera"][0, 0, ::3].tolist() for one in seen] == [[3, 3], [3, 4], [4, 5]]
+
+
 def test_frames_without_images_cannot_be_stacked():
     env = Counting()
     env.spec = SpaceSpec(4, 1)
