@@ -38,9 +38,7 @@ class StackedFrames(SingleEnv):
         self._names = [name for name, leaf in leaves.items() if leaf.is_image]
         if not self._names:
             found = f"leaves {', '.join(leaves)}" if leaves else "one vector"
-            raise ConfigError(
-                f"env.train.frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1."
-            )
+            raise ConfigError(f"frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1.")
         self._frames: deque[dict[str, NDArray[Any]]] = deque(maxlen=count)
         stacked = {name: replace(leaves[name], shape=_widened(leaves[name].shape, count)) for name in self._names}
         every = {**leaves, **stacked}

@@ -42,14 +42,15 @@ class GymnasiumConfig(SimulatorConfig):
     vectorized: bool = option(False)
     """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot; such
     episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
-    pixels: int | None = option(None, least=8, most=4096, unit="pixels")
+    pixels: int | None = option(None, least=8, most=4096, unit="pixels", fixed=True)
     """Observe the rendered picture, so high and wide, instead of the environment's own observation
     ([cameras.md](cameras.md)). None: do not render."""
-    pixels_with_state: bool = option(False)
-    """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation, ``state``."""
-    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    pixels_with_state: bool = option(False, fixed=True)
+    """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation: ``state``, or, of a
+    Dict, its leaves under their own names."""
+    frame_stack: int = option(1, least=1, most=64, unit="pictures", fixed=True)
     """Pictures of the last steps in each image, one behind the other, the oldest first."""
-    ignore_observations: list[str] = option([])
+    ignore_observations: list[str] = option([], fixed=True)
     """Leaves of a Dict or Tuple observation that are left out, such as a text, which no policy can use; the name of a
     space that holds leaves leaves out all of them."""
     kwargs: dict[str, Any] = option({})
@@ -64,6 +65,10 @@ class GymnasiumConfig(SimulatorConfig):
             )
         if self.pixels_with_state and self.pixels is None:
             raise ConfigError("pixels_with_state is true, but pixels is null: set pixels, such as pixels=64.")
+
+    @property
+    def has_cameras(self) -> bool:
+        return self.pixels is not None
 
 
 def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
@@ -411,7 +416,12 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, gymnasium.error.Error) as error:
-        raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
+        raise cannot_make(env_id, kwargs, error) from error
+
+
+def cannot_make(env_id: str, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
+    """Returns the error of an environment that cannot be made with its keyword arguments."""
+    return ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}")
 
 
 class Gymnasium(OneByOne):
@@ -433,7 +443,7 @@ class Gymnasium(OneByOne):
         if cls.time_limit(config) is None:
             simulator.notes = (
                 f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
-                "env.train.max_episode_steps sets a limit.",
+                "max_episode_steps sets a limit.",
             )
         return simulator
 
@@ -482,6 +492,8 @@ class Gymnasium(OneByOne):
                 env = make_env(config)
             except ConfigError:
                 raise
+            except TypeError as error:
+                raise cannot_make(config.id, make_kwargs(config), error) from error
             except Exception:  # an environment may raise anything; the workers report it with their machine
                 return None
             (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)
