@@ -40,8 +40,8 @@ def check_folder(folder: Path) -> None:
     missing += [name for name in _shards(folder) if not (folder / name).is_file()]
     if missing:
         raise ConfigError(
-            f"policy.model is {folder}, where these are missing: {', '.join(missing)}. Download the whole folder again: "
-            "hf download NAME --local-dir FOLDER."
+            f"policy.model is {folder}, where these are missing: {', '.join(missing)}. Download the whole folder "
+            "again: hf download NAME --local-dir FOLDER."
         )
 
 
