@@ -416,12 +416,7 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, gymnasium.error.Error) as error:
-        raise cannot_make(env_id, kwargs, error) from error
-
-
-def cannot_make(env_id: str, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
-    """Returns the error of an environment that cannot be made with its keyword arguments."""
-    return ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}")
+        raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
 class Gymnasium(OneByOne):
@@ -492,8 +487,6 @@ class Gymnasium(OneByOne):
                 env = make_env(config)
             except ConfigError:
                 raise
-            except TypeError as error:
-                raise cannot_make(config.id, make_kwargs(config), error) from error
             except Exception:  # an environment may raise anything; the workers report it with their machine
                 return None
             (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)

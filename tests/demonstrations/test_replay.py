@@ -24,9 +24,9 @@ from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import LeafSpec, SpaceSpec
-from tests.envs.test_pixels import DrawnReach
 from tests.helpers.cameras import vulkan
 from tests.helpers.demonstrations import steps, write
+from tests.helpers.gym_trees import DrawnReach
 from tests.helpers.runs import scripted
 
 __all__ = ["vulkan"]
