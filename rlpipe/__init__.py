@@ -63,6 +63,7 @@ def train(
     from rlpipe.training.checks import check_spaces
 
     check_demonstrations(config)
+    _check_machine(config, local, ray_address)
     if not local:  # with Ray, the first worker would report it only after it has started
         check_spaces(config)
     with locked_run(config, None if resume is None else Path(resume)) as run:
@@ -105,7 +106,17 @@ def evaluate(
     state, trained_with = find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
     config = load_config(from_yaml(trained_with), changes)
+    _check_machine(config, local, ray_address)
     return evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()
+
+
+def _check_machine(config: Config, local: bool, ray_address: str | None) -> None:
+    """Checks this machine, unless the run joins a cluster: its workers go where there may be other devices."""
+    from rlpipe.distributed.process_template import joins_cluster
+    from rlpipe.training.checks import check_machine
+
+    if local or not joins_cluster(ray_address):
+        check_machine(config)
 
 
 def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -52,66 +54,70 @@ def demos(
         return
     if overrides:
         raise ConfigError(f"{overrides[0]}: only a configuration, with --replay FILE.h5, takes changes.")
+    _plan(task, count, control_mode, out, seed_from, python or sys.executable)
+
+
+def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, python: str) -> None:
+    """Makes demonstrations with the motion planner."""
     from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, make_demonstrations
     from rlpipe.demonstrations.planner_process import PlannerError
 
-    stderr = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        bar = progress.add_task("starting", total=count)
+    with _progress("starting", count) as show:
         try:
             made = make_demonstrations(
-                task, count, control_mode, out,
-                python=python or sys.executable,
-                first_seed=seed_from,
-                progress=lambda doing, done, total: progress.update(
-                    bar, description=doing, completed=done, total=total
-                ),
-            )  # fmt: skip
+                task, count, control_mode, out, python=python, first_seed=first_seed, progress=show
+            )
         except PlannerError as error:
-            stderr.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
+            Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
             raise typer.Exit(ExitCode.FAILED) from error
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{made.trajectories} demonstrations[/] of {task} in {escape(str(made.file))}")
-    for label, text in {
+    _print_summary(made.trajectories, task, made.file, {
         "steps": f"{made.steps:,} until success, {made.longest} in the longest",
         "control mode": control_mode,
         "seeds": f"{made.seeds[0]} to {made.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
         "size": f"{made.file.stat().st_size / 1e3:,.0f} kB",
         "use": f"rlpipe train CONFIG demos={made.file}",
-    }.items():
-        console.print(f"  [dim]{label:<14}[/]{escape(text)}")
+    })  # fmt: skip
 
 
-def _replay(name: str, overrides: list[str], source: Path) -> None:
+def _replay(name: str, overrides: list[str], replay: Path) -> None:
     """Replays demonstrations under a configuration."""
+    from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.demonstrations.replay import replay_demonstrations
 
-    config = load_config(name, overrides)
-    if config.demos is None or Path(config.demos) == source:
+    config, source = load_config(name, overrides), shipped.located(replay)
+    if config.demos is None or Path(config.demos).resolve() == source.resolve():
         raise ConfigError(
             f"demos is {config.demos}: name the file to write, such as demos=demonstrations/{source.name}"
         )
-    stderr = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        bar = progress.add_task("replaying", total=None)
+    with _progress("replaying", None) as show:
         made = replay_demonstrations(
-            str(source),
-            config,
-            Path(config.demos),
-            lambda done, total: progress.update(bar, completed=done, total=total),
+            str(source), config, Path(config.demos), lambda done, total: show("replaying", done, total)
         )
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{made.trajectories} demonstrations[/] of {config.env.train.id} in {escape(str(made.file))}")
     leaves = made.spec.leaves or {}
     shapes = (f"{leaf} {spec.dtype} {list(spec.shape)}" for leaf, spec in leaves.items())
-    for label, text in {
+    task = config.env.train
+    _print_summary(made.trajectories, getattr(task, "id", task.name), made.file, {
         "replayed": f"{made.trajectories + made.failed}, of which {made.failed} no longer succeeded and were left out",
         "steps": f"{made.steps:,}",
         "observations": ", ".join(shapes) or f"one vector of {made.spec.observation_dim}",
         "size": f"{made.file.stat().st_size / 1e6:,.1f} MB",
         "use": " ".join(["rlpipe pretrain", name, *overrides]),
-    }.items():
+    })  # fmt: skip
+
+
+@contextmanager
+def _progress(description: str, total: int | None) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows a bar on stderr. Yields what updates its description, the number done, and the total."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as progress:
+        bar = progress.add_task(description, total=total)
+        yield lambda doing, done, of: progress.update(bar, description=doing, completed=done, total=of)
+
+
+def _print_summary(count: int, task: str, file: Path, rows: Mapping[str, str]) -> None:
+    """Prints how many demonstrations a file holds, and a labelled row for each thing to know of them."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{count} demonstrations[/] of {task} in {escape(str(file))}")
+    for label, text in rows.items():
         console.print(f"  [dim]{label:<14}[/]{escape(text)}")

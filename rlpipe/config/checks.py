@@ -87,8 +87,8 @@ def _check_chunks(size: int, simulator: Any, section: Any, key: str) -> None:
     limit = simulator.time_limit(section)
     if limit is not None and size > limit:
         raise ConfigError(
-            f"policy.chunk_size is {size}, but an episode ends after {limit} steps ({key}.max_episode_steps): its "
-            "last actions would never be taken. Lower the chunk size."
+            f"policy.chunk_size is {size}, but an episode ends after {limit} steps, the time limit of {key}: its last "
+            "actions would never be taken. Lower the chunk size."
         )
 
 

@@ -38,6 +38,9 @@ class RecordedOptions(TypedDict):
     mesh_triangles: NotRequired[int | None]
     show_goals: NotRequired[bool | None]
     frame_stack: NotRequired[int | None]
+    pixels: NotRequired[int | None]
+    pixels_with_state: NotRequired[bool | None]
+    kwargs: NotRequired[dict[str, Any] | None]
 
 
 @whole_file
@@ -94,7 +97,9 @@ class Demonstrations:
         return ends[self.trajectory] + 1 - np.arange(len(self))
 
 
-SEEN = ("obs_mode", "camera_size", "mesh_triangles", "show_goals", "frame_stack")
+SEEN = (
+    "obs_mode", "camera_size", "mesh_triangles", "show_goals", "frame_stack", "pixels", "pixels_with_state", "kwargs",
+)  # fmt: skip
 """Options that decide what is observed; demonstrations of cameras were recorded with the same."""
 
 
@@ -110,7 +115,7 @@ def check(path: str, task: Any) -> None:
     check_actions(path, task)
     options: Mapping[str, Any] = _recording(path)["env_info"]["env_kwargs"]
     for key in SEEN:
-        wanted = getattr(task, key, None)
+        wanted = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
         if key in options and wanted != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
             raise ConfigError(
                 f"demos: {path} was recorded with {key} {options[key]}, but env.train.{key} is {wanted}. {remedy(path)}"
@@ -125,29 +130,34 @@ def remedy(path: str) -> str:
     )
 
 
-def check_actions(path: str, task: Any) -> None:
+def check_actions(path: str, task: Any, key: str = "demos") -> None:
     """Checks that a file of demonstrations exists, and that its actions mean what those of a task do.
 
+    Args:
+        path: of the HDF5 file.
+        task: configuration of the simulator.
+        key: key or option of the command that names the file, for the error.
     Raises:
         ConfigError: there is no such file, or it is for another task or control mode.
     """
-    require("h5py", "maniskill", "demos")
+    require("h5py", "maniskill", key)
     file = Path(path)
     if (kind := files.kind_of(file)) != "file":
         found = "that is a directory" if kind else "there is no such file"
-        cameras = " Make it: rlpipe demos CONFIG --replay FILE.h5." if getattr(task, "has_cameras", False) else ""
-        raise ConfigError(f"demos is {path}, but {found}: name one of ManiSkill's HDF5 files.{cameras}")
+        makes = key == "demos" and getattr(task, "has_cameras", False)
+        advice = " Make it: rlpipe demos CONFIG --replay FILE.h5." if makes else ""
+        raise ConfigError(f"{key} is {path}, but {found}: name one of ManiSkill's HDF5 files.{advice}")
     sidecar = file.with_suffix(".json")
     if files.kind_of(sidecar) != "file":
-        raise ConfigError(f"demos is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
+        raise ConfigError(f"{key} is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
     if sidecar == file:
-        raise ConfigError(f"demos is {path}; name the HDF5 file instead of the JSON beside it.")
+        raise ConfigError(f"{key} is {path}; name the HDF5 file instead of the JSON beside it.")
     simulator = _recording(path)["env_info"]
     recorded = {"id": simulator["env_id"], "control_mode": simulator["env_kwargs"].get("control_mode")}
-    for key, value in recorded.items():
-        wanted = getattr(task, key, value)
+    for name, value in recorded.items():
+        wanted = getattr(task, name, value)
         if value is not None and value != wanted:
-            raise ConfigError(f"demos: {path} was made with {key} {value}, but env.train.{key} is {wanted}.")
+            raise ConfigError(f"{key}: {path} was made with {name} {value}, but env.train.{name} is {wanted}.")
 
 
 def seeds(path: str) -> set[int]:

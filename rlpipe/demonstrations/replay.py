@@ -6,7 +6,8 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,10 @@ def replay_demonstrations(
     Raises:
         ConfigError: the demonstrations do not fit, the file exists, or no trajectory succeeds again.
     """
-    import h5py
-
     task = config.env.train
-    dataset.check_actions(source, task)
+    dataset.check_actions(source, task, "--replay")
+    import h5py  # which the check has found
+
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
     information = json.loads(Path(source).with_suffix(".json").read_text(encoding="utf-8"))
@@ -72,20 +73,19 @@ def replay_demonstrations(
         raise ConfigError(f"demos: cannot write to {file.parent}: {error}.") from error
     with work, h5py.File(source) as given:
         partial = Path(work.name, file.name)
-        recorder = _Recorder(plugin, task, given)
         names = dataset.in_order(given)
         seeds = _seeds(information, source, len(names))
         episodes: list[dict[str, Any]] = []
         steps = 0
-        with h5py.File(partial, "w", libver="latest") as out:
+        recorder = _Recorder(plugin, task, given)
+        with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
+            spec = simulator.spec
             for number, (name, seed) in enumerate(zip(names, seeds, strict=True)):
                 if trajectory := recorder.replay(name, seed):
                     trajectory.write(out.create_group(f"traj_{len(episodes)}"))
                     episodes.append({"episode_id": len(episodes), "episode_seed": seed, "success": True})
                     steps += len(trajectory.actions)
                 progress(number + 1, len(names))
-        spec = recorder.simulator.spec
-        recorder.simulator.close()
         if not episodes:
             raise ConfigError(f"demos: none of the {len(names)} trajectories in {source} succeeds when it is replayed.")
         _write_sidecar(partial, task, episodes, f"replayed from {Path(source).name}")
@@ -136,9 +136,11 @@ class _Recorder:
     """One environment, whose episodes are begun by hand."""
 
     def __init__(self, plugin: type[Simulator], task: Any, given: Any) -> None:
-        """Makes the environment, with time for the longest trajectory of an open file."""
+        """Makes the environment, with time for the longest trajectory of an open file if its limit is an option."""
         longest = max(len(given[name]["actions"]) for name in given)
-        patient = replace(task, total_num_envs=1, max_episode_steps=longest + 1, ignore_terminations=True)
+        limited = any(option.name == "max_episode_steps" for option in fields(task))
+        limit = {"max_episode_steps": longest + 1} if limited else {}
+        patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
         self.simulator = plugin.make(patient, 1, lambda _: self._seed)
         self._seed = 0
         self._given = given
@@ -174,6 +176,6 @@ class _Recorder:
 def _write_sidecar(file: Path, task: Any, episodes: list[dict[str, Any]], description: str) -> None:
     recorded = ("control_mode", "reward_mode", *dataset.SEEN)
     options = {key: getattr(task, key) for key in recorded if hasattr(task, key)}
-    made = {"env_id": task.id, "env_kwargs": options}
+    made = {"env_id": getattr(task, "id", task.name), "env_kwargs": options}
     text = json.dumps({"episodes": episodes, "env_info": made, "source_desc": description}, separators=(",", ":"))
     file.with_suffix(".json").write_text(text, encoding="utf-8")

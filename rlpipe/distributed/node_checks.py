@@ -187,7 +187,7 @@ def _examine(
     trying, cameras = {}, False
     if config is not None and not short:
         configured = simulators.simulators(config)
-        cameras = any(getattr(options, "has_cameras", False) for options in configured.values())
+        cameras = any(getattr(options, "needs_vulkan", False) for options in configured.values())
         trying = {node.name: run_task(node, _try_simulators, configured) for node in nodes if node.load.workers}
     known, results = _answers(_NODE, looking, ends)
     known |= {node.name: own for node in nodes if node.node_id == near}

@@ -82,7 +82,7 @@ _early: list[ProcessTemplate] = []
 
 def start_early(address: str | None) -> None:
     """Starts a template for the next run of this process, unless that will join a cluster."""
-    if not _joins(address) and not _early:
+    if not joins_cluster(address) and not _early:
         _early.append(ProcessTemplate(WORKER_ENVIRONMENT))
 
 
@@ -91,7 +91,7 @@ def template_for(config: Config, address: str | None) -> ProcessTemplate | None:
 
     It loads the simulator only if that says how: another one may do anything when it is imported.
     """
-    if _joins(address):
+    if joins_cluster(address):
         return None
     template = _early.pop() if _early else ProcessTemplate(WORKER_ENVIRONMENT)
     simulator = resolve("envs", config.env.train.name, "env.train.name")
@@ -105,6 +105,7 @@ def _overrides_load(simulator: type[Any]) -> bool:
     return Simulator in ancestry and any("load" in vars(cls) for cls in ancestry[: ancestry.index(Simulator)])
 
 
-def _joins(address: str | None) -> bool:
+def joins_cluster(address: str | None) -> bool:
+    """True if a run joins a cluster, whose nodes may differ from this machine, instead of starting its own."""
     ray = sys.modules.get("ray")
     return bool(address or os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())

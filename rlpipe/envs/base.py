@@ -36,6 +36,16 @@ class SimulatorConfig:
     ignore_terminations: bool = option(False)
     """End episodes only by the time limit, so that a goal must be held to count at the end."""
 
+    @property
+    def has_cameras(self) -> bool:
+        """True if observations hold pictures that are drawn."""
+        return False
+
+    @property
+    def needs_vulkan(self) -> bool:
+        """True if the machines that run the simulator must have a Vulkan device."""
+        return False
+
     def largest_return(self, discount: float) -> float | None:  # noqa: ARG002 - for tasks whose rewards are known
         """Largest discounted return of an episode; None if it is unknown.
 
@@ -122,6 +132,20 @@ class Simulator(ABC):
             key: its key in the configuration, for the error.
         Raises:
             ConfigError: the simulator cannot be made.
+        """
+
+    @classmethod
+    def check_machine(cls, config: Any, key: str) -> None:
+        """Checks that this machine has the devices that the simulator needs, without opening them in this process.
+
+        It is called only where the run happens on this machine alone: on a cluster, the nodes may have what the
+        driver's machine lacks.
+
+        Args:
+            config: an instance of ``Config``.
+            key: its key in the configuration, for the error.
+        Raises:
+            ConfigError: it has not.
         """
 
     @classmethod

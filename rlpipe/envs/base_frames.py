@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.errors import ConfigError
@@ -37,10 +38,8 @@ class StackedFrames(SingleEnv):
         self._names = [name for name, leaf in leaves.items() if leaf.is_image]
         if not self._names:
             found = f"leaves {', '.join(leaves)}" if leaves else "one vector"
-            raise ConfigError(
-                f"env.train.frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1."
-            )
-        self._frames: deque[Tree] = deque(maxlen=count)
+            raise ConfigError(f"frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1.")
+        self._frames: deque[dict[str, NDArray[Any]]] = deque(maxlen=count)
         stacked = {name: replace(leaves[name], shape=_widened(leaves[name].shape, count)) for name in self._names}
         every = {**leaves, **stacked}
         self.spec = replace(env.spec, leaves=every, observation_dim=sum(leaf.size for leaf in every.values()))
@@ -48,17 +47,21 @@ class StackedFrames(SingleEnv):
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         observation, solved = self._env.reset(seed)
-        self._frames.extend([observation] * (self._frames.maxlen or 1))
-        return self._stacked(), solved
+        self._frames.extend([self._copied(observation)] * (self._frames.maxlen or 1))
+        return self._stacked(observation), solved
 
     def step(self, action: Any) -> SingleStep:
         answer = self._env.step(action)
-        self._frames.append(answer.observation)
-        return answer._replace(observation=self._stacked())
+        self._frames.append(self._copied(answer.observation))
+        return answer._replace(observation=self._stacked(answer.observation))
 
-    def _stacked(self) -> Tree:
+    def _copied(self, observation: Any) -> dict[str, NDArray[Any]]:
+        """Copies of the images: an environment may draw the next ones into the same memory."""
+        return {name: observation[name].copy() for name in self._names}
+
+    def _stacked(self, newest: Any) -> Tree:
         images = {name: np.concatenate([frame[name] for frame in self._frames], axis=-1) for name in self._names}
-        return Tree(self._frames[-1].leaves | images)
+        return Tree(newest.leaves | images)
 
     def close(self) -> None:
         self._env.close()

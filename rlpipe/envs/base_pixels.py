@@ -6,7 +6,8 @@ Importing this file imports no Gymnasium.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from rlpipe.errors import ConfigError
 
 STATE = "state"
-"""Name of the leaf with the environment's own observation."""
+"""Name of the leaf with the environment's own observation. A Dict keeps the names of its leaves instead."""
 PIXELS = "pixels"
 """Name of the leaf with the picture, beside ``STATE``."""
 
@@ -33,28 +34,50 @@ def make_with_pixels(name: str, kwargs: Mapping[str, Any], size: int, *, state: 
         name: registered id.
         kwargs: further keyword arguments of ``gymnasium.make``.
         size: height and width of the pictures, in pixels; each is the mean of those it covers.
-        state: True to keep the environment's own observation beside the picture.
+        state: True to keep the environment's own observation beside the picture: one leaf, or, of a Dict, its own.
     Raises:
-        ConfigError: it cannot render here.
+        ConfigError: it cannot render here, or its own observation has a name in the way.
+        TypeError, gymnasium.error.Error: it cannot be made with these arguments.
     """
     import gymnasium
     from gymnasium.spaces import Box, Dict
     from gymnasium.wrappers import AddRenderObservation, TransformObservation
 
-    try:
+    with _rendering_errors(name, size, ignored=(TypeError, gymnasium.error.Error)):
         env = gymnasium.make(name, **{"render_mode": "rgb_array", **kwargs})
-        seen = AddRenderObservation(env, render_only=not state, render_key=PIXELS, obs_key=STATE)
-    except Exception as error:  # every way of drawing has errors of its own
+    if state and isinstance(env.observation_space, Dict) and PIXELS in env.observation_space.spaces:
         raise ConfigError(
-            f"env.train.pixels is {size}, but {name} cannot be made to render here ({type(error).__name__}: {error}). "
-            "MuJoCo needs OpenGL: install libegl1 and libegl-mesa0 (or libosmesa6 and set MUJOCO_GL=osmesa); classic "
-            "control needs pygame. See docs/cameras.md."
-        ) from error
+            f"pixels_with_state is true, but {name} itself observes something called {PIXELS}: set "
+            "pixels_with_state=false."
+        )
+    with _rendering_errors(name, size):
+        seen = AddRenderObservation(env, render_only=not state, render_key=PIXELS, obs_key=STATE)
     picture = Box(0, 255, (size, size, 3), np.uint8)
     if not state:
         return TransformObservation(seen, lambda image: resized(image, size), picture)
-    space = Dict({STATE: env.observation_space, PIXELS: picture})
+    space = Dict({**seen.observation_space.spaces, PIXELS: picture})
     return TransformObservation(seen, lambda both: {**both, PIXELS: resized(both[PIXELS], size)}, space)
+
+
+@contextmanager
+def _rendering_errors(name: str, size: int, ignored: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns what an environment raises where it cannot draw into errors of the configuration.
+
+    Args:
+        name: registered id.
+        size: of the pictures, in pixels.
+        ignored: exceptions that have another cause, unless the environment takes no render mode.
+    """
+    try:
+        yield
+    except Exception as error:  # every way of drawing has errors of its own
+        if isinstance(error, ignored) and "argument 'render_mode'" not in str(error):
+            raise
+        raise ConfigError(
+            f"pixels is {size}, but {name} cannot be made to render here ({type(error).__name__}: {error}). "
+            "MuJoCo needs OpenGL: install libegl1 and libegl-mesa0 (or libosmesa6 and set MUJOCO_GL=osmesa); classic "
+            "control needs pygame. See docs/cameras.md."
+        ) from error
 
 
 def resized(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

@@ -51,7 +51,7 @@ class Spaces:
             name: the environment's, for the error.
             ignored: leaves that are left out, or dictionaries with all their leaves; they may be of any space.
         Raises:
-            ConfigError: no policy can use these spaces, or there is nothing of an ignored name.
+            ConfigError: no policy can use these spaces, or an ignored name does not exist.
         """
         from gymnasium.spaces import Box, MultiBinary
 
@@ -77,7 +77,7 @@ class Spaces:
 
         name = "/".join(map(str, way))
         if name in self._ignored:
-            self._met[name] = True
+            self._met |= {each: True for each in self._ignored if f"{each}/".startswith(f"{name}/")}
             return
         if isinstance(space, Dict | Tuple):
             within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
@@ -99,10 +99,10 @@ class Spaces:
             choices = tuple(int(count) for count in space.nvec.ravel())
             yield name, _Leaf(LeafSpec(space.shape, "int64", choices), way, _from_start(space.start))
         else:
+            leave_out = f"Leave it out with ignore_observations=[{name}], or turn" if way else "Turn"
             raise ConfigError(
                 f"{self._name} has the observation {name} in {type(space).__name__}, which no policy can use; Box, "
-                "Discrete, MultiDiscrete, MultiBinary, Dict and Tuple work. Leave it out with "
-                f"env.train.ignore_observations=[{name}], or turn it into one of them with "
+                f"Discrete, MultiDiscrete, MultiBinary, Dict and Tuple work. {leave_out} it into one of them with "
                 "gymnasium.wrappers.TransformObservation."
             )
 
@@ -112,7 +112,7 @@ class Spaces:
             if not met:
                 there = f"There are {', '.join(self._leaves)}." if self._leaves else "It observes one vector."
                 raise ConfigError(
-                    f"env.train.ignore_observations names {name!r}, which {self._name} does not observe"
+                    f"ignore_observations names {name!r}, which {self._name} does not observe"
                     f"{nearest(name, self._leaves)} {there}"
                 )
 

@@ -42,14 +42,15 @@ class GymnasiumConfig(SimulatorConfig):
     vectorized: bool = option(False)
     """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot; such
     episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
-    pixels: int | None = option(None, least=8, most=4096, unit="pixels")
+    pixels: int | None = option(None, least=8, most=4096, unit="pixels", fixed=True)
     """Observe the rendered picture, so high and wide, instead of the environment's own observation
     ([cameras.md](cameras.md)). None: do not render."""
-    pixels_with_state: bool = option(False)
-    """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation, ``state``."""
-    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    pixels_with_state: bool = option(False, fixed=True)
+    """With ``pixels``, a tree of the picture, ``pixels``, and the environment's own observation: ``state``, or, of a
+    Dict, its leaves under their own names."""
+    frame_stack: int = option(1, least=1, most=64, unit="pictures", fixed=True)
     """Pictures of the last steps in each image, one behind the other, the oldest first."""
-    ignore_observations: list[str] = option([])
+    ignore_observations: list[str] = option([], fixed=True)
     """Leaves of a Dict or Tuple observation that are left out, such as a text, which no policy can use; the name of a
     space that holds leaves leaves out all of them."""
     kwargs: dict[str, Any] = option({})
@@ -64,6 +65,10 @@ class GymnasiumConfig(SimulatorConfig):
             )
         if self.pixels_with_state and self.pixels is None:
             raise ConfigError("pixels_with_state is true, but pixels is null: set pixels, such as pixels=64.")
+
+    @property
+    def has_cameras(self) -> bool:
+        return self.pixels is not None
 
 
 def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
@@ -433,7 +438,7 @@ class Gymnasium(OneByOne):
         if cls.time_limit(config) is None:
             simulator.notes = (
                 f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
-                "env.train.max_episode_steps sets a limit.",
+                "max_episode_steps sets a limit.",
             )
         return simulator
 

@@ -37,8 +37,8 @@ NO_RENDERING = (
 
 
 def no_vulkan(key: str, obs_mode: str) -> str:
-    """Error of a configuration with cameras on a machine that cannot render."""
-    return f"{key}.obs_mode is {obs_mode}, but this machine has no Vulkan device to render with. {INSTALL_VULKAN}"
+    """Error of a configuration with cameras on a machine that cannot render; ``key`` is that of the mode."""
+    return f"{key} is {obs_mode}, but this machine has no Vulkan device to render with. {INSTALL_VULKAN}"
 
 
 def _check_batched(key: str, value: Any) -> None:
@@ -62,17 +62,17 @@ class ManiSkillConfig(SimulatorConfig):
     """Step all environments of a worker as one, with the same numbers in less time: ``auto`` where a check at the start
     finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md)). Cameras
     are always drawn in turn."""
-    obs_mode: str = option("state", choices=tuple(MODES))
+    obs_mode: str = option("state", choices=tuple(MODES), fixed=True)
     """``state``: one vector. The others give a tree with the pictures of the task's cameras ([cameras.md](cameras.md)):
     ``<camera>_rgb``, ``<camera>_depth``, and either ``state`` or what the robot itself senses."""
-    camera_size: int | None = option(64, least=8, most=4096, unit="pixels")
+    camera_size: int | None = option(64, least=8, most=4096, unit="pixels", fixed=True)
     """Height and width of every camera's pictures; None keeps the task's own, 128 as a rule."""
-    frame_stack: int = option(1, least=1, most=64, unit="pictures")
+    frame_stack: int = option(1, least=1, most=64, unit="pictures", fixed=True)
     """Pictures of the last steps in each image, one behind the other, the oldest first."""
     mesh_triangles: int | None = option(2000, least=100, unit="triangles")
     """Draw each mesh file (GLB) with about so many triangles at most, which is several times as fast; None draws them
     as shipped. Physics stays the same."""
-    show_goals: bool = option(False)
+    show_goals: bool = option(False, fixed=True)
     """Let cameras see what a task hides from them, such as the goal of PickCube-v1."""
     kwargs: dict[str, Any] = option({})
     """Further keyword arguments of ``gymnasium.make``, such as ``robot_uids``."""
@@ -91,8 +91,11 @@ class ManiSkillConfig(SimulatorConfig):
 
     @property
     def has_cameras(self) -> bool:
-        """True if observations hold pictures."""
         return self.obs_mode != "state"
+
+    @property
+    def needs_vulkan(self) -> bool:
+        return self.has_cameras
 
     @property
     def what_is_checked(self) -> str:
@@ -229,13 +232,22 @@ def quicken_seeding() -> None:
     torch.manual_seed = manual_seed
 
 
-def _known_tasks() -> set[str]:
-    """Task ids that ManiSkill's source registers. Reads the source, because importing it takes seconds."""
+@functools.cache
+def _known_tasks() -> dict[str, int | None]:
+    """Tasks that ManiSkill's source registers, by id, each with its time limit in steps; None where it has none.
+
+    Reads the source, because importing it takes seconds.
+    """
     spec = importlib.util.find_spec("mani_skill")
     folders = spec.submodule_search_locations if spec else None
     source = Path(next(iter(folders or [])), "envs")
-    pattern = re.compile(r"@register_env\(\s*[\"']([^\"']+)[\"']")
-    return {name for file in source.rglob("*.py") for name in pattern.findall(file.read_text(encoding="utf-8"))}
+    pattern = re.compile(r"@register_env\(\s*[\"']([^\"']+)[\"']([^)]*)")
+    known: dict[str, int | None] = {}
+    for file in source.rglob("*.py"):
+        for name, rest in pattern.findall(file.read_text(encoding="utf-8")):
+            limit = re.search(r"max_episode_steps\s*=\s*(\d+)", rest)
+            known[name] = int(limit[1]) if limit else None
+    return known
 
 
 def _missing_assets(task: str) -> list[str]:
@@ -295,7 +307,7 @@ class ManiSkillEnv(SingleEnv):
             else config.max_episode_steps
         )
         if limit is None:
-            raise ConfigError(f"{config.id} registers no time limit: set env.train.max_episode_steps.")
+            raise ConfigError(f"{config.id} registers no time limit: set max_episode_steps.")
         self.limit = limit
         self._steps = 0
         self.task: Any = made.unwrapped
@@ -370,7 +382,7 @@ class ManiSkill(OneByOne):
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         rendering = load_maniskill()
         if config.has_cameras and not rendering:
-            raise ConfigError(no_vulkan("env.train", config.obs_mode))
+            raise ConfigError(no_vulkan("obs_mode", config.obs_mode))
         quicken_poses()
         quicken_quaternions()
         quicken_seeding()
@@ -437,13 +449,26 @@ class ManiSkill(OneByOne):
         collect_exempted()
 
     @classmethod
+    def time_limit(cls, config: ManiSkillConfig) -> int | None:
+        if config.max_episode_steps is not None:
+            return config.max_episode_steps
+        if config.id in (known := _known_tasks()):
+            return known[config.id]
+        import gymnasium
+
+        registered: int | None = gymnasium.spec(config.id).max_episode_steps  # by the user's own module
+        return registered
+
+    @classmethod
+    def check_machine(cls, config: ManiSkillConfig, key: str) -> None:
+        if config.needs_vulkan and not can_render():
+            raise ConfigError(no_vulkan(f"{key}.obs_mode", config.obs_mode))
+
+    @classmethod
     def check(cls, config: ManiSkillConfig, key: str) -> None:
         require("mani_skill", "maniskill", key)
-        if config.has_cameras:
-            if config.mesh_triangles is not None:
-                require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
-            if not can_render():
-                raise ConfigError(no_vulkan(key, config.obs_mode))
+        if config.has_cameras and config.mesh_triangles is not None:
+            require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
         if config.id in _known_tasks():
             return
         load_maniskill()  # slow, so only if the user's own module may have registered the id

@@ -39,7 +39,10 @@ def check_folder(folder: Path) -> None:
     missing = [name for name, patterns in _NEEDED.items() if not any(any(folder.glob(one)) for one in patterns)]
     missing += [name for name in _shards(folder) if not (folder / name).is_file()]
     if missing:
-        raise ConfigError(f"policy.model is {folder}, where these are missing: {', '.join(missing)}.")
+        raise ConfigError(
+            f"policy.model is {folder}, where these are missing: {', '.join(missing)}. Download the whole folder "
+            "again: hf download NAME --local-dir FOLDER."
+        )
 
 
 def _shards(folder: Path) -> list[str]:

@@ -184,8 +184,9 @@ def find_camera(spec: SpaceSpec, name: str | None) -> tuple[str, LeafSpec]:
         ConfigError: there is no such image, or the choice is not clear.
     """
     leaves = spec.leaves or {}
-    images = {leaf: one for leaf, one in leaves.items() if one.is_image and one.shape[-1] == 3}
-    found = f"There are {', '.join(images)}." if images else f"The leaves are {', '.join(leaves) or 'a bare vector'}."
+    images = {leaf: one for leaf, one in leaves.items() if _is_rgb(one)}
+    every = ", ".join(f"{leaf} {one.dtype} {list(one.shape)}" for leaf, one in leaves.items())
+    found = f"There are {', '.join(images)}." if images else f"The leaves are {every or 'a bare vector'}."
     if not images:
         raise ConfigError(f"policy.name is vla, which needs an image of bytes [height, width, 3]. {found}")
     if name is None and len(images) > 1:
@@ -195,6 +196,11 @@ def find_camera(spec: SpaceSpec, name: str | None) -> tuple[str, LeafSpec]:
         what = "is not an image of bytes [height, width, 3]" if chosen in leaves else "is not observed"
         raise ConfigError(f"policy.camera is {chosen!r}, which {what}{nearest(chosen, images)} {found}")
     return chosen, images[chosen]
+
+
+def _is_rgb(leaf: LeafSpec) -> bool:
+    """True for bytes [height, width, 3]. Depth, in int16, is an image as well, but not one that a model has seen."""
+    return leaf.is_image and leaf.dtype == "uint8" and leaf.shape[-1] == 3
 
 
 def _action_head(model: VisionLanguageModel, bins: int) -> Head:

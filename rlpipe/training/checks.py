@@ -27,6 +27,16 @@ def check_engine(config: Config, engine: Engine) -> None:
             raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
 
 
+def check_machine(config: Config) -> None:
+    """Checks that this machine, on which everything will run, has the devices that the simulators need.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+        resolve("envs", section.name, f"{key}.name").check_machine(section, key)
+
+
 def check_spaces(config: Config) -> None:
     """Checks that policy and algorithm suit the spaces of the simulators that are known before anything starts.
 

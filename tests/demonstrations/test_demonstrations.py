@@ -82,6 +82,13 @@ def test_demonstrations_of_something_else_are_refused(tmp_path, changes, spec, s
         load(write(tmp_path, [steps(5, success_at=3)]), task(**changes), spec)
 
 
+def test_a_simulator_without_observation_modes_takes_what_was_recorded_with_one(tmp_path):
+    file = write(tmp_path, [steps(3, success_at=3)], obs_mode="state")
+    assert len(load(file, task(), SPEC)) == 3
+    with pytest.raises(ConfigError, match=r"recorded with obs_mode state, but env.train.obs_mode is rgb"):
+        load(file, task(obs_mode="rgb"), SPEC)
+
+
 def test_a_file_that_is_missing_damaged_or_without_success_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no such file"):
         load(str(tmp_path / "none.h5"), task(), SPEC)

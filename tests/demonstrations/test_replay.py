@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from tests.helpers.cameras import vulkan
 from tests.helpers.demonstrations import steps, write
+from tests.helpers.gym_trees import DrawnReach
 from tests.helpers.runs import scripted
 
 __all__ = ["vulkan"]
@@ -77,16 +80,22 @@ def test_a_replay_buffer_holds_each_demonstrated_frame_once(tmp_path):
     [
         ({"obs_mode": "state+rgb"}, LEAVES, "recorded with obs_mode rgb, but env.train.obs_mode is state"),
         ({"camera_size": 84}, LEAVES, "recorded with camera_size 64, but env.train.camera_size is 84"),
+        (
+            {"kwargs": {"robot_uids": "b"}},
+            LEAVES,
+            r"recorded with kwargs \{'robot_uids': 'a'\}, but env.train.kwargs is",
+        ),
+        ({"pixels": 32}, LEAVES, "recorded with pixels 64, but env.train.pixels is 32"),
         ({}, {"rgb": LEAVES["rgb"]}, "leaves pose, rgb, but the simulator's have the leaves rgb"),
         ({}, LEAVES | {"rgb": LeafSpec((4, 4, 3), "uint8")}, r"rgb as uint8 \[2, 2, 3\], but .* uint8 \[4, 4, 3\]"),
         ({}, LEAVES | {"pose": LeafSpec((1,), "int16")}, r"pose as float32 \[1\], but the simulator's is int16 \[1\]"),
     ],
 )
 def test_other_observations_are_refused_with_the_command_that_makes_them(tmp_path, changes, leaves, says):
-    file = pictured(tmp_path, camera_size=64)
+    file = pictured(tmp_path, camera_size=64, pixels=64, kwargs={"robot_uids": "a"})
     spec = SpaceSpec.of_tree(leaves, 1, None, SPEC.action_low, SPEC.action_high)
     with pytest.raises(ConfigError, match=says + r".*rlpipe demos CONFIG --replay"):
-        dataset.load(file, task(**({"camera_size": 64} | changes)), spec)
+        dataset.load(file, task(**({"camera_size": 64, "kwargs": {"robot_uids": "a"}} | changes)), spec)
 
 
 def test_vectors_are_refused_where_a_tree_is_wanted_and_the_other_way_round(tmp_path):
@@ -162,6 +171,85 @@ def test_nothing_is_written_where_none_succeeds_or_seeds_are_missing(tmp_path):
     with pytest.raises(ConfigError, match="does not give a seed for each"):
         replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.h5", "few.json"]
+
+
+class Breaking(DrawnReach):
+    """Cannot take a step, and counts how often it is closed."""
+
+    closed = 0
+
+    def step(self, action):
+        raise RuntimeError("a joint broke")
+
+    def close(self):
+        Breaking.closed += 1
+
+
+gymnasium.register("Breaking-v0", "tests.demonstrations.test_replay:Breaking", max_episode_steps=3)
+
+
+def to_the_goal(folder, env_id):
+    """One demonstration of Reach, whose goal is reached by two steps of half the way."""
+    folder.mkdir(exist_ok=True)
+    env = DrawnReach()
+    env.reset(seed=4)
+    file = Path(write(folder, [steps(2, success_at=2, action=env.goal)], env_id=env_id)).with_suffix(".json")
+    information = json.loads(file.read_text())
+    del information["env_info"]["env_kwargs"]["control_mode"]
+    file.write_text(json.dumps(information | {"episodes": [{"episode_seed": 4}]}))
+    return str(file.with_suffix(".h5"))
+
+
+def reach(folder, env_id, *overrides):
+    train = {"name": "gymnasium", "id": env_id, "success_key": "is_success", "pixels": 20, "pixels_with_state": True}
+    return scripted(
+        folder, f"demos={folder}/new.h5", *overrides, env={"train": train | {"total_num_envs": 2}},
+        algorithm={"name": "behaviour_cloning", "epochs": 1},
+    )  # fmt: skip
+
+
+def test_gymnasiums_pictures_are_recorded_with_the_options_that_made_them(tmp_path):
+    config = reach(tmp_path, "DrawnReach-v0")
+    source = to_the_goal(tmp_path / "given", "DrawnReach-v0")
+    made = replay_demonstrations(source, config, tmp_path / "new.h5", lambda *_: None)
+    shown = dataset.load(str(made.file), config.env.train, made.spec)
+    assert shown.observations["pixels"][:, 0, 0, 0].tolist() == [0, 10]
+    other = reach(tmp_path, "DrawnReach-v0", "env.train.pixels=16").env.train
+    with pytest.raises(ConfigError, match=r"recorded with pixels 20, but env.train.pixels is 16"):
+        dataset.check(str(made.file), other)
+
+
+def test_a_simulator_that_breaks_is_closed_and_nothing_is_written(tmp_path):
+    source = to_the_goal(tmp_path / "given", "Breaking-v0")
+    with pytest.raises(RuntimeError, match="a joint broke"):
+        replay_demonstrations(source, reach(tmp_path, "Breaking-v0"), tmp_path / "new.h5", lambda *_: None)
+    assert Breaking.closed == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+def test_the_command_finds_shipped_files_anywhere_and_never_replaces_what_it_reads(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr("rlpipe.demonstrations.replay.replay_demonstrations", lambda source, *_: ran.append(source))
+    command = ["demos", "chunk_pick_cube", "--replay", str(SHIPPED)]
+    shipped = SHIPPED.resolve()
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, [*command, "demos=new.h5"])
+    assert [Path(source).resolve() for source in ran] == [shipped]
+    same = CliRunner().invoke(app, [*command, f"demos={shipped}"])
+    assert "name the file to write" in str(same.exception) + same.output
+    assert len(ran) == 1
+
+
+def test_a_missing_file_to_replay_is_not_answered_with_the_command_that_runs(tmp_path):
+    with pytest.raises(ConfigError, match=r"--replay is .*none.h5, but there is no such file") as raised:
+        replay_demonstrations(str(tmp_path / "none.h5"), reach(tmp_path, "DrawnReach-v0"), tmp_path / "new.h5", print)
+    assert "Make it" not in str(raised.value)
+
+
+def test_a_replay_without_h5py_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ConfigError, match=r"--replay needs the package h5py, .* pip install 'rlpipe\[maniskill\]'"):
+        replay_demonstrations("some.h5", reach(tmp_path, "DrawnReach-v0"), tmp_path / "new.h5", print)
 
 
 def test_the_command_says_what_is_missing():

@@ -89,7 +89,7 @@ def test_a_template_with_a_thread_forks_nothing(template, program):
 
 
 def test_a_template_loads_the_simulator_of_a_run(program, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlpipe.distributed.process_template._joins", lambda _: False)
+    monkeypatch.setattr("rlpipe.distributed.process_template.joins_cluster", lambda _: False)
     config = scripted(tmp_path, env={"train": {"name": "maniskill", "id": "PushCube-v1"}})
     made = template_for(config, None)
     assert made is not None

@@ -12,6 +12,7 @@ import pytest
 import torch
 import trimesh
 
+import rlpipe
 from rlpipe.envs import base_meshes, maniskill
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.base_frames import StackedFrames
@@ -79,20 +80,50 @@ def test_cameras_are_not_batched():
 
 def test_a_machine_without_vulkan_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(maniskill, "can_render", lambda: False)
-    ManiSkill.check(config(), "env.train")
+    ManiSkill.check_machine(config(), "env.train")
+    ManiSkill.check(config(obs_mode="rgbd"), "env.eval")
     with pytest.raises(ConfigError, match=r"env\.eval\.obs_mode is rgbd, but this machine has no Vulkan.*lavapipe"):
-        ManiSkill.check(config(obs_mode="rgbd"), "env.eval")
+        ManiSkill.check_machine(config(obs_mode="rgbd"), "env.eval")
 
 
-def test_a_run_with_a_camera_ends_with_code_2_where_there_is_no_vulkan(tmp_path):
-    command = [sys.executable, "-m", "rlpipe", "train", "ppo_push_cube", "env.train.obs_mode=rgb", "--local"]
+@pytest.mark.parametrize("where", [["--local"], []], ids=["in one process", "on a Ray of its own"])
+def test_a_run_with_a_camera_ends_with_code_2_where_there_is_no_vulkan(tmp_path, where):
+    command = [sys.executable, "-m", "rlpipe", "train", "ppo_push_cube", "env.train.obs_mode=rgb", *where]
     options = [f"runner.logger.log_path={tmp_path}/runs"]
     environment = os.environ | {"VK_ICD_FILENAMES": "/nowhere.json", "VK_DRIVER_FILES": "/nowhere.json"}
+    environment.pop("RAY_ADDRESS", None)
     answer = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "env.train.obs_mode is rgb" in answer.stderr
     assert "mesa-vulkan-drivers" in answer.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_joins_a_cluster_leaves_vulkan_to_its_nodes(monkeypatch):
+    asked = []
+    monkeypatch.setattr(maniskill, "can_render", lambda: asked.append("here") or False)
+    camera = rlpipe.load_config("ppo_push_cube", ["env.train.obs_mode=rgb"])
+    rlpipe._check_machine(camera, local=False, ray_address="head:6379")
+    assert not asked
+    with pytest.raises(ConfigError, match=r"env.train.obs_mode is rgb, but this machine has no Vulkan"):
+        rlpipe._check_machine(camera, local=True, ray_address="head:6379")
+
+
+def test_a_stage_cannot_change_what_is_observed():
+    for change in ("obs_mode: rgb", "camera_size: 32", "show_goals: true"):
+        stages = f"stages=[{{name: a, timesteps: 8192, overrides: {{env.train: {{{change}}}}}}}, {{name: b}}]"
+        name = change.partition(":")[0]
+        with pytest.raises(ConfigError, match=rf"changes env.train.{name}, which stays the same for a run"):
+            rlpipe.load_config("ppo_push_cube", [stages])
+
+
+def test_the_registered_time_limit_is_known_without_starting_anything():
+    assert ManiSkill.time_limit(config(max_episode_steps=None)) == 50
+    assert ManiSkill.time_limit(config(max_episode_steps=7)) == 7
+    with pytest.raises(
+        ConfigError, match=r"policy.chunk_size is 51, but an episode ends after 50 steps, the time limit"
+    ):
+        rlpipe.load_config("chunk_pick_cube", ["policy.chunk_size=51", "env.train.max_episode_steps=null"])
 
 
 # --- meshes
@@ -230,6 +261,22 @@ def test_an_image_holds_the_last_pictures_and_an_episode_begins_with_its_first_o
         [7, 7, 7], [7, 7, 8], [7, 8, 9], [8, 9, 10], [1, 1, 1],
     ]  # fmt: skip
     assert [one["state"].tolist() for one in seen] == [[7], [8], [9], [10], [1]]
+
+
+class Reusing(Counting):
+    """Draws all its pictures into the same memory."""
+
+    image = np.zeros((2, 2, 3), dtype=np.uint8)
+
+    def observed(self):
+        self.image[:] = self.step_number
+        return Tree({"camera": self.image, "state": np.zeros(1, dtype=np.float32)})
+
+
+def test_pictures_stay_in_the_stack_when_the_environment_draws_over_them():
+    env = StackedFrames(Reusing(), 2)
+    seen = [env.reset(3)[0], env.step(None).observation, env.step(None).observation]
+    assert [one["camera"][0, 0, ::3].tolist() for one in seen] == [[3, 3], [3, 4], [4, 5]]
 
 
 def test_frames_without_images_cannot_be_stacked():

@@ -6,9 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+import rlpipe
 from rlpipe.envs.base_pixels import resized
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig
+from rlpipe.envs.maniskill import ManiSkillConfig
 from rlpipe.errors import ConfigError
+from tests.helpers.gym_trees import DrawnReach
 
 
 class Drawn(gymnasium.Env):
@@ -36,7 +39,14 @@ class Drawn(gymnasium.Env):
         return np.full((40, 80, 3), 10 * self.number, dtype=np.uint8)
 
 
+class Named(DrawnReach):
+    """The same with a leaf called pixels."""
+
+    observation_space = gymnasium.spaces.Dict({"pixels": gymnasium.spaces.Discrete(2)})
+
+
 gymnasium.register("Drawn-v0", "tests.envs.test_pixels:Drawn", max_episode_steps=5)
+gymnasium.register("Named-v0", "tests.envs.test_pixels:Named")
 
 
 def config(**changes):
@@ -63,6 +73,42 @@ def test_the_state_can_stay_beside_it():
     assert {name: leaf.shape for name, leaf in spec.leaves.items()} == {"pixels": (20, 20, 6), "state": (2,)}
     assert [one["state"][0, 0] for one in seen] == [0, 1, 2, 3]
     assert [one["pixels"][0, 0, 0, ::3].tolist() for one in seen] == [[0, 0], [0, 10], [10, 20], [20, 30]]
+
+
+def test_a_dictionary_keeps_its_leaves_beside_the_picture():
+    task = {"id": "tests.helpers.gym_trees:DrawnReach-v0", "pixels_with_state": True}
+    spec, seen = played(**task)
+    assert {name: leaf.shape for name, leaf in spec.leaves.items()} == {
+        "observation": (1,), "achieved_goal": (1,), "desired_goal": (1,), "pixels": (20, 20, 3),
+    }  # fmt: skip
+    assert [one["pixels"][0, 0, 0, 0] for one in seen] == [0, 10, 20, 30]
+    assert {one["desired_goal"].item() for one in seen} == {seen[0]["desired_goal"].item()}
+    assert Gymnasium.check_spaces(config(**task)).leaves == spec.leaves
+
+
+def test_a_leaf_that_is_called_like_the_picture_is_refused():
+    with pytest.raises(ConfigError, match=r"pixels_with_state is true, but Named-v0 itself observes .* called pixels"):
+        Gymnasium.check_spaces(config(id="Named-v0", pixels_with_state=True))
+
+
+def test_a_keyword_that_the_environment_does_not_know_is_not_blamed_on_rendering():
+    with pytest.raises(ConfigError, match=r"cannot make Drawn-v0 with \{'opengi': True\}.*argument 'opengi'"):
+        Gymnasium.make(config(kwargs={"opengi": True}), 1, lambda _: 0)
+
+
+def test_a_stage_cannot_change_what_is_observed():
+    for change in ("pixels: 32", "frame_stack: 2", "ignore_observations: [a]"):
+        stages = f"stages=[{{name: a, timesteps: 8192, overrides: {{env.train: {{{change}}}}}}}, {{name: b}}]"
+        name = change.partition(":")[0]
+        with pytest.raises(ConfigError, match=f"changes env.train.{name}, which stays the same for a run"):
+            rlpipe.load_config("ppo_cartpole", [stages])
+
+
+def test_only_maniskills_cameras_need_vulkan():
+    drawn, camera = config(), ManiSkillConfig("maniskill", obs_mode="rgb")
+    assert (drawn.has_cameras, drawn.needs_vulkan) == (True, False)
+    assert (camera.has_cameras, camera.needs_vulkan) == (True, True)
+    assert not config(pixels=None).has_cameras
 
 
 def test_a_smaller_picture_has_the_mean_of_the_pixels_that_each_of_its_own_covers():

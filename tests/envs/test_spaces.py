@@ -77,6 +77,8 @@ def test_the_parts_of_an_action_are_known_to_the_policy():
 def test_what_no_policy_can_use_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"Task-v0 has the observation words/0 in Text.*ignore_observations=\[w"):
         spec(Dict({"words": Tuple([Text(5)])}))
+    with pytest.raises(ConfigError, match=r"observation in Text.* Tuple work\. Turn it into one of them"):
+        spec(Text(5))
     with pytest.raises(ConfigError, match="has actions in Dict; Discrete, MultiDiscrete, MultiBinary and Box work"):
         spec(Box(-1, 1, (2,)), Dict({}))
     with pytest.raises(ConfigError, match="hold nothing"):
@@ -87,6 +89,7 @@ def test_what_is_ignored_may_be_of_any_space():
     space = Dict({"goal": Dict({"words": Text(5), "place": Box(-1, 1, (2,))}), "said": Text(5), "tool": Discrete(3)})
     assert [*Spaces(space, ACTIONS, "", ["said", "goal/words"]).spec.leaves] == ["goal/place", "tool"]
     assert [*Spaces(space, ACTIONS, "", ["said", "goal"]).spec.leaves] == ["tool"]
+    assert [*Spaces(space, ACTIONS, "", ["said", "goal", "goal/words"]).spec.leaves] == ["tool"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,18 @@ class Reach(Timed):
         return self.observation(), -distance, success, self.taken == STEPS, {"is_success": success}
 
 
+class DrawnReach(Reach):
+    """A goal dictionary, with a picture of the number of steps."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((20, 20, 3), 10 * self.taken, dtype=np.uint8)
+
+
 class Recall(gymnasium.Env):
     """Shows the goal, a sign, before the first action only; the share of actions with that sign is the return.
 
@@ -157,5 +169,5 @@ class Unpaid(Signs):
         return 0.0
 
 
-for task in (Signs, Parts, Sides, Reach, Recall, Words, Endless, Unpaid):
+for task in (Signs, Parts, Sides, Reach, DrawnReach, Recall, Words, Endless, Unpaid):
     gymnasium.register(f"{task.__name__}-v0", task)

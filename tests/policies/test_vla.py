@@ -310,7 +310,7 @@ def test_missing_files_are_named(models, tmp_path):
     for name in ("tokenizer.json", "model.safetensors"):
         (folder / name).unlink()
     words = r"where these are missing: weights \(\*.safetensors\), a tokenizer \(tokenizer.json, tokenizer.model or"
-    refused(tmp_path, words, folder)
+    refused(tmp_path, words + ".*Download the whole folder again: hf download", folder)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     refused(tmp_path, "model-1.safetensors", folder)
 
@@ -359,6 +359,17 @@ def test_a_camera_must_be_named_where_there_are_two():
     assert find_camera(two, "right")[0] == "right"
     with pytest.raises(ConfigError, match=r"needs an image of bytes .* The leaves are a bare vector."):
         find_camera(SpaceSpec(3, 2, None, -BOUND, BOUND), None)
+
+
+def test_neither_three_depths_nor_a_stack_of_pictures_is_a_picture_in_colour():
+    leaves = {"depth": LeafSpec((8, 8, 3), "int16"), "stack": LeafSpec((8, 8, 6), "uint8")}
+    spec = SpaceSpec.of_tree(leaves, 2, None, -BOUND, BOUND)
+    with pytest.raises(ConfigError, match=r"The leaves are depth int16 \[8, 8, 3\], stack uint8 \[8, 8, 6\]."):
+        find_camera(spec, None)
+    both = SpaceSpec.of_tree(leaves | {"rgb": LeafSpec((8, 8, 3), "uint8")}, 2, None, -BOUND, BOUND)
+    assert find_camera(both, None)[0] == "rgb"
+    with pytest.raises(ConfigError, match=r"policy.camera is 'depth', which is not an image of bytes"):
+        find_camera(both, "depth")
 
 
 def test_a_worker_with_other_files_is_refused(models, tmp_path):
