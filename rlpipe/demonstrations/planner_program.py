@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +47,48 @@ def describe_python() -> None:
     send(python=platform.python_version(), system=platform.system(), versions=versions, tasks=tasks)
 
 
+def report_tried(solutions: dict[str, Any], task: str, end_seed: int, patience: int) -> None:
+    """Makes a task's solution send each seed that it tries, and end the process when it should give up.
+
+    Args:
+        solutions: ManiSkill's, by task; changed.
+        task: ManiSkill's id.
+        end_seed: seed before which planning stops.
+        patience: failures in a row after which planning stops.
+    """
+    solve, failed = solutions[task], 0
+
+    def solve_and_report(env: Any, seed: int, **options: Any) -> Any:
+        nonlocal failed
+        if failed == patience or seed == end_seed:
+            send(gave_up_before=seed)
+            sys.exit()  # passes through the `except Exception` around a solution
+        send(tried=seed)
+        failed += 1  # reset below after a success; the solution may also raise
+        answer = solve(env, seed=seed, **options)
+        if answer != -1 and bool(answer[-1]["success"]):
+            failed = 0
+        return answer
+
+    solutions[task] = solve_and_report
+
+
+def report_saved(recorder: Any) -> None:
+    """Makes ManiSkill's recorder send the number of trajectories it has saved since this call."""
+    import functools
+
+    flush, made = getattr(recorder.flush_trajectory, "__wrapped__", recorder.flush_trajectory), 0
+
+    @functools.wraps(flush)
+    def flush_and_report(self: Any, *args: Any, save: bool = True, **options: Any) -> None:
+        nonlocal made
+        flush(self, *args, save=save, **options)
+        made += save
+        send(made=made)
+
+    recorder.flush_trajectory = flush_and_report
+
+
 def plan_and_convert(
     task: str, control_mode: str, folder: str, count: int, first_seed: int, end_seed: int, patience: int
 ) -> None:
@@ -64,7 +107,6 @@ def plan_and_convert(
         patience: failures in a row after which planning stops.
     """
     import functools
-    import sys
 
     load_maniskill()
     import gymnasium
@@ -74,36 +116,14 @@ def plan_and_convert(
     from mani_skill.trajectory import replay_trajectory
     from mani_skill.utils.wrappers import RecordEpisode
 
-    solve, failed, made = run.MP_SOLUTIONS[task], 0, 0
-
-    def solve_and_report(env: Any, seed: int, **options: Any) -> Any:
-        nonlocal failed
-        if failed == patience or seed == end_seed:
-            send(gave_up_before=seed)
-            sys.exit()  # passes through the `except Exception` around a solution
-        send(tried=seed)
-        failed += 1  # reset below after a success; the solution may also raise
-        answer = solve(env, seed=seed, **options)
-        if answer != -1 and bool(answer[-1]["success"]):
-            failed = 0
-        return answer
-
-    flush = RecordEpisode.flush_trajectory
-
-    def flush_and_report(self: Any, *args: Any, save: bool = True, **options: Any) -> None:
-        nonlocal made
-        flush(self, *args, save=save, **options)
-        made += save
-        send(made=made)
-
-    RecordEpisode.flush_trajectory = flush_and_report
-    run.MP_SOLUTIONS[task] = solve_and_report
+    report_saved(RecordEpisode)
+    report_tried(run.MP_SOLUTIONS, task, end_seed, patience)
     sys.argv[1:] = [
         *("--env-id", task, "--num-traj", str(count), "--record-dir", folder, "--traj-name", "plan"),
         *("--sim-backend", "cpu", "--only-count-success"),
     ]
     file = run._main(run.parse_args(), start_seed=first_seed)  # `main` calls this, but takes no seed
-    made = 0
+    report_saved(RecordEpisode)
     send(doing="converting", made=0)
     replay_trajectory.main(
         replay_trajectory.Args(
@@ -114,13 +134,13 @@ def plan_and_convert(
 
 
 def program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
-    """Python source that calls one of the two functions above.
+    """Python source that calls ``describe_python`` or ``plan_and_convert``.
 
     Args:
         function: ``describe_python`` or ``plan_and_convert``.
         arguments: its keyword arguments, as JSON can hold them.
     """
-    sent = (UnrenderedMaterial, load_maniskill, send, function)
+    sent = (UnrenderedMaterial, load_maniskill, send, report_tried, report_saved, function)
     return "\n\n".join(
         [
             "from __future__ import annotations",

@@ -248,7 +248,7 @@ class Policy(ABC, nn.Module):
         A part may be conditioned on earlier parts, never on later ones. Needed for
         ``algorithm.logprob_level`` and ``entropy_level`` other than ``chunk``; without it, ``check`` refuses those.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # not abstract: a policy of whole decisions is refused before it is asked
 
     def fit_actions(self, actions: Tensor) -> None:
         """Adapts to demonstrated actions [B, A] before the first weights are learnt; by default it does nothing."""

@@ -15,7 +15,7 @@ SHIPPED = (
     "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1",
     "FrozenLake8x8-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1",
 )  # fmt: skip
-"""What Gymnasium registers and can make without further packages."""
+"""Environments that Gymnasium makes without further packages."""
 
 
 def train(folder, env_id, *overrides, make=scripted, kwargs=None, **tree):
