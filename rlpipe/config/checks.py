@@ -122,10 +122,18 @@ def _check_curriculum(config: Config) -> None:
             "curriculum out."
         )
     train = config.env.train
-    if not resolve("envs", train.name, "env.train.name").can_set_state(train):
+    simulator = resolve("envs", train.name, "env.train.name")
+    if not simulator.can_choose_starts(train):
+        remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
         raise ConfigError(
-            f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) cannot begin "
-            "them so: ManiSkill and MuJoCo tasks can, unless they are vectorised."
+            f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) chooses that "
+            f"itself{remedy}."
+        )
+    if curriculum.needs_states and not simulator.can_set_state(train):
+        raise ConfigError(
+            f"curriculum.name is {name}, whose episodes begin in the course of demonstrations, but env.train "
+            f"({train.name}) cannot begin an episode in a stored state, as maniskill can: set curriculum.name=forward, "
+            "which needs none."
         )
     if curriculum.needs_states and config.demos is None:
         raise ConfigError(

@@ -283,7 +283,8 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run is made from. ``env.*``, ``policy``, ``algorithm`` and ``curriculum`` are the plug-ins' own ``Config``."""
+    """Everything that a run is made from. ``env.*``, ``policy``, ``algorithm`` and ``curriculum`` are the ``Config`` of
+    plug-ins."""
 
     env: EnvConfig
     policy: Any
@@ -297,8 +298,8 @@ class Config:
     stages: tuple[StageConfig, ...] = ()
     demos: str | None = option(None, checks=(check_path,), unit="file", affects=_METHOD)
     """Demonstrations (docs/demonstrations.md): ManiSkill's trajectory file (HDF5, with its JSON beside it). Only for an
-    algorithm that learns from them, or a curriculum. A path below ``configs/`` that does not exist in the working directory is looked up
-    among the shipped files."""
+    algorithm that learns from them, or a curriculum that begins episodes in their course. A path below ``configs/``
+    that does not exist in the working directory is looked up among the shipped files."""
     num_demos: int | None = option(None, least=1, unit="demonstrations", affects=_METHOD)
     """Number of these demonstrations to use, drawn by ``runner.seed``; None for all."""
 

@@ -118,8 +118,8 @@ class Simulator(ABC):
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
-        next_start: asked before each reset of a slot that has an episode left, if given; only for a simulator that
-            ``can_set_state``.
+        next_start: asked before each reset of a slot that has an episode left, by a simulator that
+            ``can_choose_starts``.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -176,8 +176,13 @@ class Simulator(ABC):
         return cls.can_wait
 
     @classmethod
+    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """True if what ``make`` makes with these options asks ``next_start``, and begins episodes with its seeds."""
+        return False
+
+    @classmethod
     def can_set_state(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """True if what ``make`` makes with these options can begin an episode in a stored state."""
+        """True if it can also begin an episode in a stored state."""
         return False
 
     @classmethod
@@ -295,6 +300,10 @@ class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
     can_wait = True
+
+    @classmethod
+    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - whatever the options
+        return True
 
     def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over environments that share a spec.
