@@ -128,7 +128,7 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     plugin = resolve("envs", task.name, "env.train.name")
     with h5py.File(file, "a", libver="latest") as out:
         names = dataset.in_order(out)
-        recorder = _Recorder(plugin, task, out)
+        recorder = _Recorder(plugin, replace(task, ignore_terminations=True), out)  # beyond the first success as well
         with closing(recorder.simulator):
             for number, (name, seed) in enumerate(zip(names, _seeds(information, str(file), len(names)), strict=True)):
                 if (trajectory := recorder.replay(name, seed)) and dataset.STATES not in out[name]:

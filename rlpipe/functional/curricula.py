@@ -19,8 +19,8 @@ def geometric_starts(start: int, last: int) -> tuple[NDArray[np.int64], NDArray[
         start: present start.
         last: last step in which an episode may begin; steps beyond count as this one.
     """
-    steps = np.minimum(start + np.arange(REACH), last)
-    halves = 0.5 ** np.arange(1, REACH + 1)
+    steps = np.minimum(np.arange(start, start + REACH, dtype=np.int64), last)
+    halves = np.array([0.5**power for power in range(1, REACH + 1)])
     halves[-1] = halves[-2]
     return steps, halves
 

@@ -59,7 +59,7 @@ class Reach(OneByOne):
     Config = ReachConfig
 
     @classmethod
-    def can_set_state(cls, config: ReachConfig) -> bool:  # noqa: ARG003 - whatever the options
+    def can_set_state(cls, config: ReachConfig) -> bool:
         return True
 
     @classmethod

@@ -100,9 +100,7 @@ def test_each_namespace_is_recomputed_from_its_own_episodes_of_the_ledger(run):
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(1, 9)), max_size=12))
 def test_episodes_of_a_curriculum_never_enter_env(drawn):
     def episode(success, chosen, length):
-        return Episode(
-            0, 0, 1, 0, float(success), length, success, success, False, success, not success, chosen=chosen
-        )
+        return Episode(0, 0, 1, 0, float(success), length, success, success, False, success, not success, chosen=chosen)
 
     def read(metrics, episodes):
         window = MetricWindow()
