@@ -68,6 +68,8 @@ class Curriculum(ABC):
     Config: ClassVar[type[Any]] = CurriculumConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the curriculum itself declares."""
+    console_metrics: ClassVar[tuple[Metric, ...]] = ()
+    """Metrics that the terminal shows."""
     needs_states: ClassVar[bool] = True
     """True if episodes begin in states of demonstrations, False if at most their seeds are chosen."""
     chooses: ClassVar[bool] = True

@@ -45,6 +45,7 @@ class ForwardCurriculum(Curriculum):
 
     Config = ForwardConfig
     config: ForwardConfig
+    console_metrics = (m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_SEEDS_MASTERED)
     needs_states = False
 
     def __init__(self, config: ForwardConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:

@@ -43,6 +43,7 @@ class ReverseCurriculum(Curriculum):
 
     Config = ReverseConfig
     config: ReverseConfig
+    console_metrics = (m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_START)
 
     def __init__(self, config: ReverseConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
         super().__init__(config, demonstrations, seed)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlpipe.curricula.base import Curriculum, DemonstratedEpisode
 from rlpipe.curricula.base_forward import ForwardConfig, ForwardCurriculum
 from rlpipe.curricula.base_reverse import ReverseConfig, ReverseCurriculum
+from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import Episode, Starts
 
@@ -26,6 +27,7 @@ class ReverseForwardCurriculum(Curriculum):
     """Follows one curriculum after the other."""
 
     Config = ReverseForwardConfig
+    console_metrics = (*ReverseCurriculum.console_metrics, m.CURRICULUM_SEEDS_MASTERED)
 
     def __init__(self, config: ReverseForwardConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
         super().__init__(config, demonstrations, seed)
