@@ -109,7 +109,7 @@ def test_the_seed_decides_which_demonstrations_are_drawn():
 
 
 def test_more_demonstrations_than_there_are_is_an_error():
-    with pytest.raises(dataset.ConfigError, match="num_demos is 201, but .* has only 200 demonstrations that succeed"):
+    with pytest.raises(dataset.ConfigError, match=r"num_demos is 201, but .* has only 200 demonstrations that succeed"):
         dataset.load(str(SHIPPED), pick_cube(), spec_of(pick_cube()), count=201)
 
 
