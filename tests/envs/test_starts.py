@@ -13,7 +13,7 @@ from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import add_states, replay_demonstrations, states_of
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
 from rlpipe.trajectory import ChosenStart
-from tests.demonstrations.test_replay import SHIPPED, few
+from tests.helpers.demonstrations import SHIPPED, few
 from tests.helpers.reach import Reach, ReachConfig
 
 PICK_CUBE = {"id": "PickCube-v1", "control_mode": "pd_ee_delta_pos", "max_episode_steps": 200}
