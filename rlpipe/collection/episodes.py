@@ -90,7 +90,7 @@ class EpisodeTracker:
     def _end(self, n: int, step: Step, policy_version: int, sampled: bool) -> Episode:
         beginning = self._beginnings.pop(n)
         known, chosen = step.success is not None, beginning.chosen
-        demonstrated = chosen is not None and chosen.demonstration is not None
+        demonstration = None if chosen is None else chosen.demonstration
         return Episode(
             worker=self._worker,
             slot=self._first_slot + n,
@@ -112,6 +112,6 @@ class EpisodeTracker:
                 name: float(total[n]) for name, total in sorted(self._terms.items()) if not np.isnan(total[n])
             },
             chosen=chosen is not None,
-            demonstration=chosen.demonstration if chosen is not None else None,
-            demonstration_step=chosen.step if chosen is not None and demonstrated else None,
+            demonstration=demonstration,
+            demonstration_step=None if chosen is None or demonstration is None else chosen.step,
         )
