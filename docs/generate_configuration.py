@@ -22,6 +22,7 @@ from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
 from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
 from rlpipe.config.fields import Affects, Option, options
 from rlpipe.config.schema import Config, StageConfig
+from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
@@ -43,6 +44,10 @@ PLUGINS = {
             OffPolicyConfig: "Every algorithm that learns from a replay buffer",
             SoftActorCriticConfig: "Soft actor-critic",
         },
+    ),
+    "curriculum": (
+        "curricula",
+        {CurriculumConfig: "Every curriculum", ChoosingConfig: "Every curriculum that chooses starts"},
     ),
 }
 """Sections that plug-ins bring: their folder, and the headings of what several plug-ins share."""
@@ -107,7 +112,7 @@ def sections() -> dict[str, list[Key]]:
         if dataclasses.is_dataclass(value := default(field)):
             found[field.name] = list(keys(type(value), f"{field.name}."))
     found["stages"] = list(keys(StageConfig, "stages[i]."))
-    found["demos"] = [key for key in keys(Config, "") if key.name == "demos"]
+    found["demos"] = [key for key in keys(Config, "") if key.name in ("demos", "num_demos")]
     for section, (kind, bases) in PLUGINS.items():
         plugins = {resolve(kind, name, "name").Config: f"`{section}.name: {name}`" for name in available(kind)}
         for schema, heading in {**plugins, **bases}.items():

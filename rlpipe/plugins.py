@@ -24,6 +24,7 @@ _HALLMARKS = {
     "policies.encoders": "misfit",
     "algorithms": "collects",
     "backends": "view_command",
+    "curricula": "chooses",
 }
 """Attribute by which a class of each kind is recognised."""
 
@@ -63,7 +64,7 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     """Returns the class of a plug-in.
 
     Args:
-        kind: folder of the plug-in: envs, policies, policies.encoders, algorithms or backends.
+        kind: folder of the plug-in: envs, policies, policies.encoders, algorithms, curricula or backends.
         name: ``maniskill``, or ``package.module:Class`` for code outside this package.
         key: configuration key that names it, for the error.
     Raises:

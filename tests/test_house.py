@@ -15,7 +15,7 @@ FLOORS = (
     ("errors", "trajectory", "learner_group", "functional"),
     ("files", "secrets", "plugins", "metrics"),
     ("config",),
-    ("envs", "policies", "backends"),
+    ("envs", "policies", "backends", "curricula"),
     ("collection", "run", "algorithms", "demonstrations"),
     ("learning", "analysis", "doctor"),
     ("training", "distributed"),
@@ -23,7 +23,7 @@ FLOORS = (
 )
 """Rooms by floor, the lowest first. A file imports from lower floors and from its own room."""
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms}
-PLUGINS = ("envs", "policies", "policies.encoders", "backends", "algorithms")
+PLUGINS = ("envs", "policies", "policies.encoders", "backends", "algorithms", "curricula")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -251,7 +251,10 @@ def _number(value: float | None) -> str:
 
 
 def _short(name: str) -> str:
-    return name.rpartition("/")[2].removesuffix("_loss")
+    """Last part of a metric's name; the last two where the namespace has parts of its own, as env/curriculum/ has."""
+    parts = name.split("/")
+    kept = parts[1:] if parts[0] == "env" else parts[-1:]
+    return "/".join(kept).removesuffix("_loss")
 
 
 def _outcome(row: Row) -> str:

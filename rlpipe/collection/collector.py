@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,20 @@ class _Fragment:
             self._final_index.append(t * len(step.terminated) + ended)
         return ended
 
-    def batch(self, observations: Observations, policy_version: int) -> TrajectoryBatch:
+    def batch(self, observations: Observations, policy_version: int, episodes: Sequence[Episode]) -> TrajectoryBatch:
         """Returns the finished batch.
 
         Args:
             observations: [N, ...] observations after the last step
             policy_version: version of the weights that acted
+            episodes: episodes that ended in it
         """
         self._observations[-1] = observations
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
             num_steps=self._num_steps, step_rewards=self._step_rewards, memories=self._memories,
+            chosen_episodes=tuple(episode for episode in episodes if episode.chosen),
         )  # fmt: skip
 
 
@@ -184,8 +187,8 @@ class Collector:
             if self._whole_episodes and not running.any():
                 break
         self._tracker.steps = first_step + self._horizon * chunks.execute  # idle or not, so that all count alike
-        batch = fragment.batch(self._observations, policy_version)
         episodes, self._ended = self._ended, []
+        batch = fragment.batch(self._observations, policy_version, episodes)
         window = self._describe(episodes, batch, chunks)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)
@@ -224,6 +227,8 @@ class Collector:
         tokens = chunks.size * self._simulator.spec.action_dim  # of a decision
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
+        if batch.chosen_episodes:
+            m.CURRICULUM.observe(window, episodes, self._incarnation)
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
         decided = int(np.count_nonzero(batch.valid))

@@ -89,7 +89,8 @@ class EpisodeTracker:
 
     def _end(self, n: int, step: Step, policy_version: int, sampled: bool) -> Episode:
         beginning = self._beginnings.pop(n)
-        known = step.success is not None
+        known, chosen = step.success is not None, beginning.chosen
+        demonstration = None if chosen is None else chosen.demonstration
         return Episode(
             worker=self._worker,
             slot=self._first_slot + n,
@@ -110,4 +111,7 @@ class EpisodeTracker:
             reward_terms={
                 name: float(total[n]) for name, total in sorted(self._terms.items()) if not np.isnan(total[n])
             },
+            chosen=chosen is not None,
+            demonstration=demonstration,
+            demonstration_step=None if chosen is None or demonstration is None else chosen.step,
         )

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ class InferenceServer:
         with self._changed:
             self._collecting = set(self._ranks)
             self._passes = _Passes(began, time.perf_counter())
-        return Snapshot(snapshot.version, NoWeights.ON_SERVER)
+        return replace(snapshot, weights=NoWeights.ON_SERVER)
 
     def act(
         self,

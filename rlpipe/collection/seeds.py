@@ -8,6 +8,9 @@ import numpy as np
 
 from rlpipe.config.schema import FIRST_TRAINING_SEED
 
+CURRICULUM = 1
+"""Last part of the seed by which a slot draws one of the starts that a curriculum offers."""
+
 
 def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: int, life: Sequence[int] = ()) -> int:
     """Returns the reset seed of a training episode, in [2^30, 2^31).

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, check_same_spaces
-from rlpipe.collection.seeds import training_seed
+from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.envs.base import Simulator
@@ -27,7 +28,7 @@ from rlpipe.metrics.spans import spans
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy, Snapshot, build_policy
 from rlpipe.secrets import redacted
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts, TrajectoryBatch
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class RolloutWorker:
         self._evaluator: Evaluator | None = None
         self._simulator = self._make_simulator()
         self._broken = False
+        self._starts: Starts | None = None
         self._server = server
         self._policy: Policy | ServedPolicy
         if server is None:
@@ -109,18 +111,26 @@ class RolloutWorker:
         share = config.env.train.total_num_envs // self._num_workers
         counts = [0] * share
 
+        def episode_of(n: int, asked: int) -> tuple[int, int]:
+            """Slot, or group of slots, and number of the episode that its seed is asked for."""
+            slot = self._rank * share + n
+            return (slot, asked) if group_size is None else (slot // group_size, asked // 2)
+
         def next_seed(n: int) -> int | None:
             asked, counts[n] = counts[n], counts[n] + 1
-            slot, episode = self._rank * share + n, asked
-            if group_size is not None:
-                if asked % 2:  # called when a collection begins, and again when its one episode ends
-                    return None
-                slot, episode = slot // group_size, asked // 2
-            return training_seed(config.runner.seed, self._incarnation, stage, slot, episode, self._lives)
+            if group_size is not None and asked % 2:  # called when a collection begins, and when its one episode ends
+                return None
+            return training_seed(config.runner.seed, self._incarnation, stage, *episode_of(n, asked), self._lives)
+
+        def next_start(n: int) -> ChosenStart | None:
+            slot, episode = episode_of(n, counts[n] - 1)
+            drawn = [config.runner.seed, self._incarnation, stage, slot, episode, *self._lives, CURRICULUM]
+            return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
         made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
             config.env.train, share, next_seed
         )
+        made.next_start = next_start
         return made
 
     @property
@@ -206,7 +216,8 @@ class RolloutWorker:
         return True
 
     def _load(self, snapshot: Snapshot) -> None:
-        """Acts with these weights from now on, here or on the server."""
+        """Acts with these weights from now on, here or on the server, and begins episodes as the snapshot says."""
+        self._starts = snapshot.starts
         if isinstance(self._policy, ServedPolicy):
             self._policy.version = snapshot.version
         else:

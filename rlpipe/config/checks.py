@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rlpipe.config.fields import check_fields
-from rlpipe.config.schema import FIRST_TRAINING_SEED, Config, PipelineKind
+from rlpipe.config.schema import AUTO, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_kind
+from rlpipe.config.selection import algorithm_class, curriculum_class, declared_metrics, pipeline_kind
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
 
@@ -27,6 +27,7 @@ def check(config: Config) -> None:
     _check_algorithm(config)
     _check_memory(config)
     _check_pipeline(config)
+    _check_curriculum(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator = resolve("envs", section.name, f"{key}.name")
         simulator.check(section, key)
@@ -105,6 +106,43 @@ def _check_pipeline(config: Config) -> None:
             "runner.pipeline is stream, where each worker acts with the newest weights when it begins a fragment, but "
             "rollout.inference is server, which holds one version for all its workers: set rollout.inference=local, or "
             "runner.pipeline=ahead."
+        )
+
+
+def _check_curriculum(config: Config) -> None:
+    """Checks that the simulator can begin episodes as the curriculum chooses, and that one learner follows it."""
+    curriculum, name = curriculum_class(config), config.curriculum.name
+    if config.num_demos is not None and config.demos is None:
+        raise ConfigError(f"num_demos is {config.num_demos}, but there are no demonstrations: demos=FILE.h5")
+    if not curriculum.chooses:
+        return
+    if not algorithm_class(config).collects:
+        raise ConfigError(
+            f"curriculum.name is {name}, but algorithm.name={config.algorithm.name} collects no episodes: leave the "
+            "curriculum out."
+        )
+    train = config.env.train
+    simulator = resolve("envs", train.name, "env.train.name")
+    if not simulator.can_choose_starts(train):
+        remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
+        raise ConfigError(
+            f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) chooses that "
+            f"itself{remedy}."
+        )
+    if curriculum.needs_states and not simulator.can_set_state(train):
+        raise ConfigError(
+            f"curriculum.name is {name}, whose episodes begin in the course of demonstrations, but env.train "
+            f"({train.name}) cannot begin an episode in a stored state, as maniskill can: set curriculum.name=forward, "
+            "which needs none."
+        )
+    if curriculum.needs_states and config.demos is None:
+        raise ConfigError(
+            f"curriculum.name is {name}, whose episodes begin in the course of demonstrations: demos=FILE.h5"
+        )
+    if config.learner.num_learners not in (1, AUTO):
+        raise ConfigError(
+            f"curriculum.name is {name}, which one learner follows, but learner.num_learners is "
+            f"{config.learner.num_learners}: set learner.num_learners=1."
         )
 
 

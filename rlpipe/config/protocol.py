@@ -23,6 +23,8 @@ def protocol(config: Config) -> dict[str, Any]:
         "deterministic_actions": config.evaluation.deterministic,
         "stages": [dataclasses.asdict(stage) for stage in config.stages],
         "demonstrations": config.demos,
+        "num_demos": config.num_demos,
+        "curriculum": dataclasses.asdict(config.curriculum),
     }
 
 

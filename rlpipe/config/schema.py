@@ -283,11 +283,13 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run is made from. ``env.*``, ``policy`` and ``algorithm`` are the plug-ins' own ``Config``."""
+    """Everything that a run is made from. ``env.*``, ``policy``, ``algorithm`` and ``curriculum`` are the ``Config`` of
+    plug-ins."""
 
     env: EnvConfig
     policy: Any
     algorithm: Any
+    curriculum: Any
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -296,8 +298,10 @@ class Config:
     stages: tuple[StageConfig, ...] = ()
     demos: str | None = option(None, checks=(check_path,), unit="file", affects=_METHOD)
     """Demonstrations (docs/demonstrations.md): ManiSkill's trajectory file (HDF5, with its JSON beside it). Only for an
-    algorithm that learns from them. A path below ``configs/`` that does not exist in the working directory is looked up
-    among the shipped files."""
+    algorithm that learns from them, or a curriculum that begins episodes in their course. A path below ``configs/``
+    that does not exist in the working directory is looked up among the shipped files."""
+    num_demos: int | None = option(None, least=1, unit="demonstrations", affects=_METHOD)
+    """Number of these demonstrations to use, drawn by ``runner.seed``; None for all."""
 
     @property
     def decisions_per_iteration(self) -> int:
@@ -330,5 +334,11 @@ class Stage:
     config: Config
 
 
-PLUGIN_KINDS = {"env.train": "envs", "env.eval": "envs", "policy": "policies", "algorithm": "algorithms"}
+PLUGIN_KINDS = {
+    "env.train": "envs",
+    "env.eval": "envs",
+    "policy": "policies",
+    "algorithm": "algorithms",
+    "curriculum": "curricula",
+}
 """Folder of the plug-in that each section names."""

@@ -54,7 +54,9 @@ def build(tree: DictConfig) -> Config:
         env=_simulators(_mapping(found, "env")),
         policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
         algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),
+        curriculum=_plugin("curriculum", _mapping(found, "curriculum") or {"name": "none"}),
         demos=_demonstrations(found.get("demos")),
+        num_demos=_number(found.get("num_demos"), "num_demos"),
         stages=_stage_configs(found.get("stages") or []),
         **sections,
     )
@@ -124,6 +126,17 @@ def _demonstrations(path: Any) -> str | None:
         return str(shipped.located(Path(path).expanduser()).resolve())
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"demos is {path!r}, which names no file: {error}.") from error
+
+
+def _number(value: Any, key: str) -> int | None:
+    """Returns a whole number, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ConfigError(f"{key} is {value!r}; it must be a whole number.")
+    return value
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,11 @@ def algorithm_class(config: Config) -> Any:
     return resolve("algorithms", config.algorithm.name, "algorithm.name")
 
 
+def curriculum_class(config: Config) -> Any:
+    """Returns the class that ``curriculum.name`` stands for."""
+    return resolve("curricula", config.curriculum.name, "curriculum.name")
+
+
 def pipeline_kind(config: Config) -> PipelineKind:
     """Returns the pipeline of a run: ``runner.pipeline``, or for ``auto`` the algorithm's own."""
     wanted = config.runner.pipeline
@@ -35,6 +40,7 @@ def declared_metrics(config: Config) -> dict[str, Metric]:
         "env.eval": config.env.eval,
         "policy": config.policy,
         "algorithm": config.algorithm,
+        "curriculum": config.curriculum,
     }
     classes = {resolve(PLUGIN_KINDS[key], section.name, f"{key}.name") for key, section in sections.items()}
     for plugin in sorted(classes, key=lambda found: str(found.__qualname__)):

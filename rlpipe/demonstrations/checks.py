@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import algorithm_class
+from rlpipe.config.selection import algorithm_class, curriculum_class
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
@@ -27,13 +27,16 @@ def check_demonstrations(config: Config) -> None:
             )
             raise ConfigError(f"{key} is {value}, which needs demonstrations: demos=FILE.h5")
         return
-    if not (algorithm.needs_demonstrations or cloned):
+    curriculum = curriculum_class(config)
+    if not (algorithm.needs_demonstrations or cloned or curriculum.needs_states):
         can_clone = config.algorithm.cloning_coef is not None
         raise ConfigError(
             f"demos is {config.demos}, but algorithm.name={config.algorithm.name} does not learn from demonstrations: "
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
     dataset.check(config.demos, config.env.train)
+    if curriculum.needs_states:
+        dataset.check_states(config.demos, config.curriculum.name)
     seeds = config.evaluation.seeds
     if demonstrated := sorted(seed for seed in dataset.seeds(config.demos) if seed in seeds):
         raise ConfigError(

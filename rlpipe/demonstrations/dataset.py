@@ -20,7 +20,7 @@ from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
 from rlpipe.plugins import require
-from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, Tree
+from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined, leaves_of
 
 ACTION_TOLERANCE = 1e-4
@@ -72,6 +72,9 @@ class Demonstrations:
         next_observations: [B, D] float32, or a tree.
         trajectory: [B] int64, number of the transition's trajectory, from 0.
         left_out: trajectories of the file that never succeed.
+        names: of each trajectory in the file.
+        seeds: of each trajectory's reset; None where the file does not say it.
+        states: of each trajectory, [T + 1, ...] arrays by name; None where the file has none.
     """
 
     observations: Observations
@@ -82,6 +85,9 @@ class Demonstrations:
     next_observations: Observations
     trajectory: NDArray[np.int64]
     left_out: int = 0
+    names: tuple[str, ...] = ()
+    seeds: tuple[int | None, ...] = ()
+    states: tuple[State | None, ...] = ()
 
     @property
     def num_trajectories(self) -> int:
@@ -160,6 +166,23 @@ def check_actions(path: str, task: Any, key: str = "demos") -> None:
             raise ConfigError(f"{key}: {path} was made with {name} {value}, but env.train.{name} is {wanted}.")
 
 
+def check_states(path: str, curriculum: str) -> None:
+    """Checks that episodes can begin in the course of the demonstrations of a file that has passed ``check``: it holds
+    states of the simulator, or the seeds with which they can be run again.
+
+    Args:
+        path: of the HDF5 file.
+        curriculum: its name, for the error.
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not seeds(path):
+        raise ConfigError(
+            f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
+            f"beside {path} does not say with which seeds they began (episode_seed): make them with rlpipe demos."
+        )
+
+
 def seeds(path: str) -> set[int]:
     """Seeds of the episodes in a file that has passed ``check``, where they are known."""
     found = (episode.get("episode_seed") for episode in _recording(path).get("episodes", []))
@@ -171,7 +194,7 @@ def _recording(path: str) -> Recording:
     return files.read(Path(path).with_suffix(".json"), Recording)
 
 
-def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
+def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> Demonstrations:
     """Reads the successful trajectories, each up to where the task ends it.
 
     With sparse reward, the reward is the success; otherwise it is the recorded reward.
@@ -180,8 +203,10 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
         path: of the HDF5 file.
         task: configuration of the simulator.
         spec: of the simulator.
+        count: number of trajectories to draw; None for all.
+        seed: decides which are drawn.
     Raises:
-        ConfigError: the file is damaged, is not for this task, or holds no success.
+        ConfigError: the file is damaged, is not for this task, or holds no success, or too few.
     """
     check(path, task)
     import h5py
@@ -194,13 +219,17 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
             f"Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
         )
     trajectories: list[tuple[Any, ...]] = []
+    kept: list[tuple[str, int | None, State | None]] = []
     left_out = 0
     try:
         with h5py.File(path) as file:
-            for name in in_order(file):
+            names = in_order(file)
+            for name, episode_seed in zip(names, _seeds_in_order(path, len(names)), strict=True):
                 trajectory = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
                 left_out += trajectory is None
-                trajectories += [] if trajectory is None else [trajectory]
+                if trajectory is not None:
+                    trajectories.append(trajectory)
+                    kept.append((name, episode_seed, _states(file[name], len(trajectory[1]))))
     except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         # h5py raises any of these, depending on which bytes of a file are damaged
         if isinstance(error, ConfigError):
@@ -208,9 +237,56 @@ def load(path: str, task: Any, spec: SpaceSpec) -> Demonstrations:
         raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
     if not trajectories:
         raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
+    drawn = _drawn(len(trajectories), count, seed, path)
+    trajectories, kept = ([of_all[number] for number in drawn] for of_all in (trajectories, kept))
     columns = [joined(column) for column in zip(*trajectories, strict=True)]
     numbers = np.repeat(np.arange(len(trajectories)), [len(trajectory[0]) for trajectory in trajectories])
-    return Demonstrations(*columns, numbers, left_out)  # type: ignore[call-arg]
+    return Demonstrations(*columns, numbers, left_out, *zip(*kept, strict=True))  # type: ignore[call-arg]
+
+
+def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
+    """Returns the numbers of the trajectories to use, in the order of the file."""
+    if count is None:
+        return list(range(found))
+    if count > found:
+        raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations that succeed.")
+    drawn: list[int] = sorted(np.random.default_rng([seed, found]).choice(found, count, replace=False).tolist())
+    return drawn
+
+
+def _seeds_in_order(path: str, count: int) -> list[int | None]:
+    """Returns the seed of each trajectory; None where the JSON does not say it."""
+    episodes = _recording(path).get("episodes", [])
+    found = [episode.get("episode_seed") for episode in episodes]
+    known = len(found) == count and all(isinstance(one, int) for one in found)
+    return found if known else [None] * count
+
+
+STATES = "env_states"
+"""Group of a trajectory that holds the states, as in ManiSkill's files."""
+
+
+def _states(group: Any, steps: int) -> State | None:
+    """Reads the states of a trajectory up to its end, [steps + 1, ...] by name; None if it has none."""
+    if STATES not in group:
+        return None
+    found: dict[str, NDArray[Any]] = {}
+    first = first_step(group)
+
+    def read(name: str, held: Any) -> None:
+        if hasattr(held, "shape"):  # not a group of such
+            found[name] = held[first : first + steps + 1]
+
+    group[STATES].visititems(read)
+    return found
+
+
+def first_step(group: Any) -> int:
+    """Returns the first step of the last attempt in a trajectory; see ``last_attempt``."""
+    if "terminated" not in group:
+        return 0
+    failure = group["fail"][:].astype(bool) if "fail" in group else None
+    return last_attempt(group["success"][:].astype(bool), group["terminated"][:].astype(bool), failure)
 
 
 def in_order(file: Any) -> list[str]:
@@ -279,10 +355,8 @@ def _trajectory(
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
             "Was it recorded with another control mode, or without clipping its actions?"
         )
-    if "terminated" in group:
-        failure = group["fail"][:].astype(bool) if "fail" in group else None
-        first = last_attempt(success, group["terminated"][:].astype(bool), failure)
-        observations, actions, success = observations[first:], actions[first:], success[first:]
+    first = first_step(group)
+    observations, actions, success = observations[first:], actions[first:], success[first:]
     if not success.any():
         return None
     last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1

@@ -16,8 +16,10 @@ import numpy as np
 
 from rlpipe.config.schema import EvaluationConfig
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.dataset import first_step
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import plan_and_convert
+from rlpipe.demonstrations.replay import add_states
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
@@ -98,6 +100,7 @@ def make_demonstrations(
             sources = _plan(task, count, control_mode, Path(work.name), python, first_seed, progress)
             partial = Path(work.name, file.name)
             compact(sources, partial, count, f"ManiSkill's motion planner, with {found}")
+            add_states(partial, config, lambda done: progress("recording states", done, count))
             made = _read_back(partial, config, spec)
             for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
                 os.replace(partial.with_suffix(ending), file.with_suffix(ending))
@@ -170,8 +173,7 @@ def compact(sources: Sequence[Path], file: Path, count: int, description: str) -
             with h5py.File(source) as raw:
                 for episode in sidecar["episodes"][: count - len(episodes)]:
                     columns = raw[f"traj_{episode['episode_id']}"]
-                    success, terminated = columns["success"][:], columns["terminated"][:]
-                    first = dataset.last_attempt(success, terminated, columns["fail"][:] if "fail" in columns else None)
+                    success, terminated, first = columns["success"][:], columns["terminated"][:], first_step(columns)
                     group = out.create_group(f"traj_{len(episodes)}")
                     for name in ("obs", "actions"):
                         kept = columns[name][first:].astype(np.float32)

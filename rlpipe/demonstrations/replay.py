@@ -1,11 +1,14 @@
-"""Replays demonstrations, seed and actions, and records what a configuration's simulator observes meanwhile."""
+"""Replays demonstrations, seed and actions, and records what a configuration's simulator observes meanwhile.
+
+Its states are recorded too, where it can begin an episode in one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from rlpipe.demonstrations import dataset
 from rlpipe.envs.base import Simulator
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
-from rlpipe.trajectory import Observations, SpaceSpec, Tree
+from rlpipe.trajectory import Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined
 
 FRAMES_IN_A_BLOCK = 16
@@ -109,12 +112,60 @@ def _seeds(information: Any, source: str, count: int) -> list[int]:
     return seeds
 
 
+def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
+    """Adds the simulator's states to demonstrations of it, by running them again; the rest stays as it is.
+
+    Trajectories that do not succeed again get none.
+
+    Args:
+        file: HDF5, with its JSON beside it.
+        task: configuration of the simulator, which can set states.
+        progress: called with the trajectories done so far.
+    """
+    import h5py
+
+    information = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    plugin = resolve("envs", task.name, "env.train.name")
+    with h5py.File(file, "a", libver="latest") as out:
+        names = dataset.in_order(out)
+        recorder = _Recorder(plugin, replace(task, ignore_terminations=True), out)  # beyond the first success as well
+        with closing(recorder.simulator):
+            for number, (name, seed) in enumerate(zip(names, _seeds(information, str(file), len(names)), strict=True)):
+                if (trajectory := recorder.replay(name, seed)) and dataset.STATES not in out[name]:
+                    trajectory.write_states(out[name])
+                progress(number + 1)
+
+
+def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) -> list[State | None]:
+    """Runs demonstrations again, and returns the states of each, [T + 1, ...] by name.
+
+    Args:
+        path: HDF5 file.
+        task: configuration of the simulator, which can set states.
+        names: of the trajectories in the file.
+        seeds: of their resets.
+    Returns:
+        None for a demonstration that does not succeed again.
+    """
+    import h5py
+
+    plugin, found = resolve("envs", task.name, "env.train.name"), []
+    with h5py.File(path) as file:
+        recorder = _Recorder(plugin, task, file)
+        with closing(recorder.simulator):
+            for name, seed in zip(names, seeds, strict=True):
+                again = recorder.replay(name, seed)
+                found.append(None if again is None else again.stacked_states())
+    return found
+
+
 @dataclass(frozen=True)
 class _Trajectory:
     observations: Observations
     actions: Any
     success: Any
     rewards: Any
+    states: tuple[State, ...]  # one more than actions; none of a simulator that cannot set them
 
     def write(self, group: Any) -> None:
         """Writes the trajectory to a group of an HDF5 file."""
@@ -125,6 +176,19 @@ class _Trajectory:
             _compress(group, "obs", self.observations)
         _compress(group, "actions", self.actions)
         group["success"], group["rewards"] = self.success, self.rewards
+        self.write_states(group)
+
+    def stacked_states(self) -> State:
+        """Returns the states as [T + 1, ...] arrays by name."""
+        return {name: np.stack([state[name] for state in self.states]) for name in (self.states or ({},))[0]}
+
+    def write_states(self, group: Any) -> None:
+        """Writes the states to a group of an HDF5 file."""
+        for name, values in self.stacked_states().items():
+            group.create_dataset(
+                f"{dataset.STATES}/{name}", data=values, compression="gzip", compression_opts=9, shuffle=True,
+                chunks=values.shape,
+            )  # fmt: skip
 
 
 def _compress(group: Any, name: str, values: Any) -> None:
@@ -145,16 +209,21 @@ class _Recorder:
         self._seed = 0
         self._given = given
         self._to_the_end = task.ignore_terminations
+        self._keeps_states = plugin.can_set_state(task)
+
+    def _state(self) -> tuple[State, ...]:
+        return (self.simulator.state(0),) if self._keeps_states else ()
 
     def replay(self, name: str, seed: int) -> _Trajectory | None:
         """Replays one trajectory, up to its success if that ends the task; None if it does not succeed."""
         actions = self._actions(self._given[name])
         self._seed = seed
         observations, _ = self.simulator.reset()
-        seen, success, rewards = [observations], [], []
+        seen, states, success, rewards = [observations], self._state(), [], []
         for action in actions:
             step = self.simulator.step(action[None])
             seen.append(step.successors)
+            states += self._state()
             success.append(step.success is not None and bool(step.success[0]))
             rewards.append(step.rewards[0])
             if success[-1] and not self._to_the_end:
@@ -162,14 +231,11 @@ class _Recorder:
         if not any(success):
             return None
         return _Trajectory(
-            joined(seen), actions[: len(success)], np.array(success), np.array(rewards, dtype=np.float32)
+            joined(seen), actions[: len(success)], np.array(success), np.array(rewards, dtype=np.float32), states
         )
 
     def _actions(self, group: Any) -> Any:
-        actions = group["actions"][:].astype(np.float32)
-        if "terminated" in group:
-            failure = group["fail"][:] if "fail" in group else None
-            actions = actions[dataset.last_attempt(group["success"][:], group["terminated"][:], failure) :]
+        actions = group["actions"][dataset.first_step(group) :].astype(np.float32)
         return self.simulator.spec.clip(actions)
 
 

@@ -19,7 +19,7 @@ from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import algorithm_class
+from rlpipe.config.selection import algorithm_class, curriculum_class
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.launcher import Launcher
@@ -157,7 +157,8 @@ class RayEngine:
         first = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
         seeded = first and not policy.from_files
         self._make_learners(ready, state)
-        if seeded and not (warm or self._config.demos or self._config.learner.device.startswith("cuda")):
+        chosen = curriculum_class(self._config).chooses
+        if seeded and not (warm or self._config.demos or chosen or self._config.learner.device.startswith("cuda")):
             return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner
         return self._first_snapshot(warm)
 

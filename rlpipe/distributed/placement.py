@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import algorithm_class, number_of_workers
+from rlpipe.config.selection import algorithm_class, curriculum_class, number_of_workers
 from rlpipe.config.stages import stages
 from rlpipe.distributed.roles import Role
 
@@ -96,14 +96,15 @@ def _without_all(bundles: Sequence[Bundle], nodes: Sequence[Node], sparing: Bund
 
 
 def number_of_learners(config: Config, learner: Bundle, nodes: Sequence[Node]) -> int:
-    """Returns ``learner.num_learners``; ``auto`` is one per GPU that learners may use, if the algorithm allows several.
+    """Returns ``learner.num_learners``; ``auto`` is one per GPU that learners may use, if several can learn together.
 
     Inference servers get their GPUs first if there is one for each of them beside one learner.
     """
     wanted = config.learner.num_learners
     if isinstance(wanted, int):
         return wanted
-    several = config.learner.device != "cpu" and algorithm_class(config).shared
+    together = algorithm_class(config).shared and not curriculum_class(config).chooses
+    several = config.learner.device != "cpu" and together
     if learner.resources.get("GPU", 0.0) < 1 or not several:
         return 1
     sizes = [stage.config.algorithm.group_size or 1 for stage in stages(config)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.declaration import Metric
-from rlpipe.trajectory import Bool, Observations, SpaceSpec
+from rlpipe.trajectory import Bool, ChosenStart, Observations, SpaceSpec, State
 
 NextSeed = Callable[[int], int | None]
 """Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
@@ -55,6 +55,10 @@ class SimulatorConfig:
         return None
 
 
+NextStart = Callable[[int], ChosenStart | None]
+"""Returns the chosen start of a slot's next episode; None where the task draws it. Asked once its seed is known."""
+
+
 @dataclass(frozen=True)
 class Beginning:
     """Start of an episode.
@@ -62,10 +66,12 @@ class Beginning:
     Attributes:
         seed: seed of the reset; None where the simulator drew its own.
         success: True if the task was solved before the first step; None where the simulator does not report it.
+        chosen: start that a curriculum chose; None where the task drew it.
     """
 
     seed: int | None
     success: bool | None
+    chosen: ChosenStart | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Simulator(ABC):
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
+        next_start: asked before each reset of a slot that has an episode left, by a simulator that
+            ``can_choose_starts``.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -122,6 +130,7 @@ class Simulator(ABC):
     reset_seconds: float | None = None
     metrics: ClassVar[tuple[Metric, ...]] = ()
     can_wait: ClassVar[bool] = False
+    next_start: NextStart | None = None
 
     @classmethod
     def check(cls, config: Any, key: str) -> None:
@@ -167,6 +176,16 @@ class Simulator(ABC):
         return cls.can_wait
 
     @classmethod
+    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """True if what ``make`` makes with these options asks ``next_start``, and begins episodes with its seeds."""
+        return False
+
+    @classmethod
+    def can_set_state(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """True if it can also begin an episode in a stored state."""
+        return False
+
+    @classmethod
     def time_limit(cls, config: Any) -> int | None:
         """Returns the environment steps after which every episode ends, if that is known without starting anything."""
         limit: int | None = getattr(config, "max_episode_steps", None)
@@ -209,6 +228,10 @@ class Simulator(ABC):
                 all; given only to a simulator that ``can_wait``.
         """
 
+    def state(self, n: int) -> State:
+        """Returns the present state of an environment, for a simulator that ``can_set_state``."""
+        raise NotImplementedError  # most simulators cannot
+
     @abstractmethod
     def close(self) -> None:
         """Frees the simulator's resources."""
@@ -240,15 +263,47 @@ class SingleEnv(ABC):
     def step(self, action: Any) -> SingleStep:
         """Takes one action."""
 
+    def state(self) -> State:
+        """Returns the present state, for a simulator that ``can_set_state``."""
+        raise NotImplementedError  # most environments cannot
+
+    def set_state(self, state: State) -> tuple[Observations, bool | None]:
+        """Continues from a state, right after ``reset`` with the seed of its episode. Returns what ``reset`` does."""
+        raise NotImplementedError  # most environments cannot
+
     @abstractmethod
     def close(self) -> None:
         """Frees the resources."""
+
+
+def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Beginning]:
+    """Begins an episode of one environment.
+
+    Args:
+        env: has the ``reset`` and ``set_state`` of a ``SingleEnv``.
+        seed: next seed of its slot.
+        chosen: start that a curriculum chose; None for that of the seed.
+    Returns:
+        The first observation, and the beginning.
+    """
+    if chosen is None:
+        observation, success = env.reset(seed)
+        return observation, Beginning(seed, success)
+    seed = seed if chosen.seed is None else chosen.seed
+    observation, success = env.reset(seed)
+    if chosen.state is not None:
+        observation, success = env.set_state(chosen.state)
+    return observation, Beginning(seed, success, chosen)
 
 
 class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
     can_wait = True
+
+    @classmethod
+    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - whatever the options
+        return True
 
     def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over environments that share a spec.
@@ -267,6 +322,7 @@ class OneByOne(Simulator):
         self.num_envs = len(envs)
         self.has_success = all(env.has_success for env in envs)
         self._idle = np.zeros(self.num_envs, dtype=bool)
+        self._left: dict[int, int] = {}  # steps that episodes with a time limit of their own have left
         self.reset_seconds: float = 0.0
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(
@@ -283,11 +339,14 @@ class OneByOne(Simulator):
     def _begin(self, n: int, observations: Observations, beginnings: dict[int, Beginning]) -> None:
         seed = self._next_seed(n)
         self._idle[n] = seed is None
+        self._left.pop(n, None)
         if seed is not None:
             began = time.perf_counter()
-            observations[n], success = self._envs[n].reset(seed)
+            chosen = None if self.next_start is None else self.next_start(n)
+            observations[n], beginnings[n] = began_in(self._envs[n], seed, chosen)
+            if chosen is not None and chosen.limit is not None:
+                self._left[n] = chosen.limit
             self.reset_seconds += time.perf_counter() - began
-            beginnings[n] = Beginning(seed, success)
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         count = self.num_envs
@@ -304,7 +363,7 @@ class OneByOne(Simulator):
             successors[n] = answer.observation
             rewards[n] = answer.reward
             terminated[n] = answer.terminated and not self._ignore_terminations
-            truncated[n] = answer.truncated
+            truncated[n] = answer.truncated or self._is_cut_off(n)
             success[n] = bool(answer.success)
             if answer.failure is not None:
                 failure = np.full(count, np.nan) if failure is None else failure
@@ -331,6 +390,16 @@ class OneByOne(Simulator):
             failure,
             reward_terms,
         )
+
+    def _is_cut_off(self, n: int) -> bool:
+        """Counts a step of an episode with a time limit of its own; True if it was the last one."""
+        if n not in self._left:
+            return False
+        self._left[n] -= 1
+        return self._left[n] <= 0
+
+    def state(self, n: int) -> State:
+        return self._envs[n].state()
 
     def close(self) -> None:
         for env in self._envs:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Observations, Tree
+from rlpipe.trajectory import Observations, State, Tree
 
 
 class StackedFrames(SingleEnv):
@@ -46,7 +46,15 @@ class StackedFrames(SingleEnv):
         self.has_success = env.has_success
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        observation, solved = self._env.reset(seed)
+        return self._began(*self._env.reset(seed))
+
+    def state(self) -> State:
+        return self._env.state()
+
+    def set_state(self, state: State) -> tuple[Observations, bool | None]:
+        return self._began(*self._env.set_state(state))
+
+    def _began(self, observation: Any, solved: bool | None) -> tuple[Observations, bool | None]:
         self._frames.extend([self._copied(observation)] * (self._frames.maxlen or 1))
         return self._stacked(observation), solved
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step
+from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, began_in
 from rlpipe.envs.base_garbage import collect_exempted
 from rlpipe.envs.base_maniskill_group import ScenePhysics, make_template
 from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, widen
-from rlpipe.trajectory import Bool, Float32, SpaceSpec
+from rlpipe.trajectory import Bool, ChosenStart, Float32, SpaceSpec, State
 
 CHECK_STEPS = 20
 """Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
@@ -47,6 +47,12 @@ class StockEnv(Protocol):
 
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
+
+    def set_state(self, state: State) -> tuple[Float32, bool | None]:
+        """Continues from a state, right after ``reset`` with the seed of its episode."""
+
+    def state(self) -> State:
+        """Returns the present state."""
 
     def step(self, action: Any) -> Any:
         """Takes one action."""
@@ -82,10 +88,10 @@ class SceneGroup:
         self._task.scene.px = self._physics
         self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
 
-    def reset(self, scene: int, seed: int) -> tuple[Float32, bool | None]:
-        """Begins an episode as the stock environment does."""
+    def reset(self, scene: int, seed: int, chosen: ChosenStart | None = None) -> tuple[Float32, Beginning]:
+        """Begins an episode as the stock environment does; see ``began_in``."""
         self.hand_back(scene)
-        began = self._envs[scene].reset(seed)
+        began = began_in(self._envs[scene], seed, chosen)
         self.adopt(scene)
         return began
 
@@ -139,6 +145,7 @@ class BatchedManiSkill(Simulator):
         self.has_success = True
         self._limit = envs[0].limit
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+        self._limits = np.full(self.num_envs, self._limit)
         self._idle = np.ones(self.num_envs, dtype=bool)
         self.reset_seconds: float = 0.0
 
@@ -161,10 +168,12 @@ class BatchedManiSkill(Simulator):
                 self._group.hand_back(scene)
             else:
                 began = time.perf_counter()
-                observations[scene], success = self._group.reset(scene, seed)
+                chosen = None if self.next_start is None else self.next_start(scene)
+                observations[scene], beginnings[scene] = self._group.reset(scene, seed, chosen)
                 self.reset_seconds += time.perf_counter() - began
                 self._lengths[scene] = 0
-                beginnings[scene] = Beginning(seed, success)
+                own = None if chosen is None else chosen.limit
+                self._limits[scene] = self._limit if own is None else min(own, self._limit)
         return beginnings
 
     @torch.inference_mode()
@@ -177,7 +186,7 @@ class BatchedManiSkill(Simulator):
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
         terminated = valid & answer.terminated.numpy() & (not self._ignore_terminations)
-        truncated = valid & (self._lengths >= self._limit)
+        truncated = valid & (self._lengths >= self._limits)
         success, failure, terms = (answer.info.get(name) for name in ("success", "fail", "reward_terms"))
         observations, beginnings = successors, {}
         ended = np.flatnonzero(terminated | truncated).tolist()
@@ -205,6 +214,10 @@ class BatchedManiSkill(Simulator):
         nothing = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)
         no = np.zeros(self.num_envs, dtype=bool)
         return Step(nothing, nothing, np.zeros(self.num_envs), no, no, no, no, {})
+
+    def state(self, n: int) -> State:
+        self._group.hand_back(n)
+        return self._envs[n].state()
 
     def close(self) -> None:
         self._group.close()
@@ -294,7 +307,7 @@ def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv])
     for step in range(CHECK_STEPS):
         for scene in resets.get(step, []):
             seed = 1000 * step + scene
-            ours, theirs = group.reset(scene, seed), twins[scene].reset(seed)
+            ours, theirs = group.reset(scene, seed), began_in(twins[scene], seed, None)
             if not (np.array_equal(ours[0], theirs[0], equal_nan=True) and ours[1] == theirs[1]):
                 raise NotBatchableError(f"a reset after {step} steps differs from a stock environment's")
         if step == 0:

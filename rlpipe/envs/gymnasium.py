@@ -447,6 +447,10 @@ class Gymnasium(OneByOne):
         return not config.vectorized
 
     @classmethod
+    def can_choose_starts(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized
+
+    @classmethod
     def time_limit(cls, config: GymnasiumConfig) -> int | None:
         import gymnasium
 

@@ -22,11 +22,12 @@ from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, Simulator
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
+from rlpipe.envs.base_maniskill_state import set_state, state_of
 from rlpipe.envs.base_meshes import simplified_meshes
 from rlpipe.envs.base_rendering import INSTALL_VULKAN, can_render
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Bool, Observations, SpaceSpec
+from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["ManiSkill"]
 
@@ -329,16 +330,14 @@ class ManiSkillEnv(SingleEnv):
             for hidden in self.task._hidden_objects:
                 hidden.show_visual()
             self.task._hidden_objects.clear()
-        observation, info = self._first_observation()
-        solved = info.get("success")
-        return self._observed(observation), None if solved is None else solved.item()
+        return self._first_observation()
 
     def _observed(self, observation: Any) -> Observations:
         """Turns ManiSkill's observation into ours: [D] float32, or a tree."""
         return camera_tree(observation) if self._config.has_cameras else observation.numpy()[0]
 
-    def _first_observation(self) -> tuple[Any, dict[str, Any]]:
-        """Observation and info after a reset, free of the previous episode.
+    def _first_observation(self) -> tuple[Observations, bool | None]:
+        """First observation of an episode, free of the previous one, and True if the task is already solved.
 
         PhysX keeps the contacts of its last step, so after an episode that ended in a grasp the next one would begin
         with ``is_grasped``. One physics step updates the contacts; then the state of the reset is restored.
@@ -348,7 +347,15 @@ class ManiSkillEnv(SingleEnv):
         task.scene.step()
         task.set_state_dict(state)
         info = task.get_info()
-        return task.get_obs(info), info
+        solved = info.get("success")
+        return self._observed(task.get_obs(info)), None if solved is None else solved.item()
+
+    def state(self) -> State:
+        return state_of(self.task)
+
+    def set_state(self, state: State) -> tuple[Observations, bool | None]:
+        set_state(self.task, state)
+        return self._first_observation()
 
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
@@ -447,6 +454,10 @@ class ManiSkill(OneByOne):
         super().close()
         self._envs = []
         collect_exempted()
+
+    @classmethod
+    def can_set_state(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
+        return True
 
     @classmethod
     def time_limit(cls, config: ManiSkillConfig) -> int | None:

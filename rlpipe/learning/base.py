@@ -1,4 +1,4 @@
-"""Base of all learners: policy, device, stages, learning rates, checkpoints."""
+"""Base of all learners: policy, device, stages, demonstrations, curriculum, learning rates, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from rlpipe.config.schema import AUTO, Config, PipelineKind, Stage
 from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_kind
+from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
+from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
 from rlpipe.learning.device import check_device
 from rlpipe.learning.shares import Share
 from rlpipe.learning.threads import LearnerThreads
@@ -60,6 +62,10 @@ class LearnerBase(ABC):
         self._version = 0
         self._stage = 0
         self._config = config
+        self._given: Demonstrations | None = None
+        if config.demos is not None:
+            self._given = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
+        self._curriculum = make_curriculum(config, self._given)
 
     def _enter(self, stage: int) -> bool:
         """Switches to the settings of a stage; returns True if the stage has changed."""
@@ -72,7 +78,13 @@ class LearnerBase(ABC):
 
     def snapshot(self) -> Snapshot:
         """Returns the present weights, as far as acting needs them."""
-        return Snapshot(self._version, self._policy.acting_weights())
+        return Snapshot(self._version, self._policy.acting_weights(), self._curriculum.starts())
+
+    def _follow_curriculum(self, batches: Sequence[TrajectoryBatch], window: MetricWindow) -> None:
+        """Lets the curriculum learn from the episodes of an iteration, before the snapshot that holds its starts."""
+        if self._curriculum.chooses:
+            self._curriculum.observe(chosen_episodes(batches))
+            self._curriculum.describe(window)
 
     @abstractmethod
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
@@ -129,12 +141,13 @@ class LearnerBase(ABC):
         arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
         arrays["generator"] = self._generator.get_state().numpy().copy()
         arrays["version"] = np.array(self._version)
-        return arrays
+        return arrays | {f"curriculum/{name}": values for name, values in self._curriculum.state().items()}
 
     def _load_common_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._policy.load_weights(subtree("policy/", arrays))
         self._generator.set_state(torch.tensor(arrays["generator"]))
         self._version = int(arrays["version"])
+        self._curriculum.load_state(subtree("curriculum/", arrays))
 
     @staticmethod
     def _arrays(prefix: str, state: Mapping[str, Tensor]) -> Arrays:

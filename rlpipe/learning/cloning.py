@@ -14,7 +14,6 @@ from torch import Tensor
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
 from rlpipe.config.schema import Stage
-from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.augmentation import RandomShift
@@ -46,7 +45,8 @@ class CloningLearner(LearnerBase):
         super().__init__(stages, spec)
         config = self._config
         self._options: BehaviourCloningConfig = config.algorithm
-        loaded = dataset.load(str(config.demos), config.env.train, spec)
+        loaded = self._given
+        assert loaded is not None
         count = loaded.num_trajectories
         count_held_out = round(self._options.held_out * count)
         if not 0 < count_held_out < count:

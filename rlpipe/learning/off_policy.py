@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
 from rlpipe.config.schema import Stage
-from rlpipe.demonstrations import dataset
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.replay import ReplayBuffer
@@ -58,8 +57,8 @@ class OffPolicyLearner(LearnerBase):
         self._demonstrations = 0
         # not yet seen by the policy's normaliser: first weights must follow from the seed alone
         self._unseen: Tensor | Tree | None = None
-        if config.demos:
-            loaded = dataset.load(config.demos, config.env.train, spec)
+        loaded = self._given
+        if loaded is not None and self._algorithm.demo_share:
             capacity = len(loaded) + loaded.num_trajectories  # observations: those of the steps, and the last ones
             self._demo_buffer = ReplayBuffer(capacity, decided, self._device, *horizon)
             self._demo_buffer.add_demonstrations(loaded, config.policy.chunk_size)
@@ -104,6 +103,7 @@ class OffPolicyLearner(LearnerBase):
             measured.reduce(window)
         trained = self._now()
         self._version += 1
+        self._follow_curriculum(batches, window)
         snapshot = self.snapshot()
         published = self._now()
         moments = [began, received, trained, published]

@@ -29,7 +29,6 @@ from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
-from rlpipe.demonstrations import dataset
 from rlpipe.errors import ConfigError
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.learner_group import SINGLE_LEARNER
@@ -110,7 +109,7 @@ class Learner(LearnerBase):
     def __init__(
         self, stages: Sequence[Stage], spec: SpaceSpec, rank: int = 0, rendezvous: Rendezvous | None = None
     ) -> None:
-        """Makes the policy with its first weights, and reads the demonstrations if a stage clones them.
+        """Makes the policy with its first weights, and prepares the demonstrations if a stage clones them.
 
         Args:
             stages: stages of the run
@@ -130,7 +129,9 @@ class Learner(LearnerBase):
         self._learns_critic = self._algorithm.learns_critic
         trained = [self._policy.actor_parameters(), *([self._policy.critic_parameters()] * self._learns_critic)]
         self._optimizer = FlatAdam(*trained, eps=self._config.learner.adam_eps)
-        self._demonstrations = self._load_demonstrations(spec)
+        self._demonstrations: Demonstrated | None = None
+        if self._given is not None and any(stage.config.algorithm.cloning_coef for stage in stages):
+            self._demonstrations = chunked_decisions(self._given, self._config.policy.chunk_size, self._device)
         self._pace: float | None = None
         self._begin()
         self._compile()
@@ -164,14 +165,6 @@ class Learner(LearnerBase):
     def _autocast(self) -> torch.autocast:
         """Uses bfloat16 for matrix products, if configured; weights and optimiser stay float32."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
-
-    def _load_demonstrations(self, spec: SpaceSpec) -> Demonstrated | None:
-        """Loads decisions to clone; None without demonstrations."""
-        config = self._config
-        if config.demos is None:
-            return None
-        loaded = dataset.load(config.demos, config.env.train, spec)
-        return chunked_decisions(loaded, config.policy.chunk_size, self._device)
 
     def update(
         self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
@@ -208,6 +201,7 @@ class Learner(LearnerBase):
             self._compare_weights(iteration)
         marks.append(self._now())
         self._version += 1
+        self._follow_curriculum(batches, common)
         absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
         snapshot = self.snapshot() if self._learners.first else absent
         marks.append(self._now())

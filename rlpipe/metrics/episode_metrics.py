@@ -1,4 +1,7 @@
-"""Observes finished episodes under one namespace: ``env/`` for training, ``eval/`` for evaluation."""
+"""Observes finished episodes under one namespace: ``env/`` for training, ``eval/`` for evaluation.
+
+Episodes whose start a curriculum chose have a namespace of their own, ``env/curriculum/``.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,16 @@ class EpisodeMetrics:
     """
 
     success_once: Metric
-    success_at_end: Metric
-    success_at_reset: Metric
-    fail_once: Metric
     episode_return: Metric
     return_std: Metric
-    reward: Metric
     episode_len: Metric
-    truncated_fraction: Metric
     num_trajectories: Metric
+    chosen: bool = False  # True for the episodes whose start a curriculum chose, and for those alone
+    success_at_end: Metric | None = None
+    success_at_reset: Metric | None = None
+    fail_once: Metric | None = None
+    reward: Metric | None = None
+    truncated_fraction: Metric | None = None
     success_once_balanced: Metric | None = None
     fail_at_end: Metric | None = None
     return_dist: Metric | None = None
@@ -42,13 +46,14 @@ class EpisodeMetrics:
     reward_term: Metric | None = None
 
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
-        """Observes finished episodes. Without any, only their number is observed, as 0.
+        """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
 
         Args:
             window: window to observe in.
             episodes: rows of ``episodes.jsonl`` or ``eval_episodes.jsonl``.
             incarnation: number of resumes before the episodes ended; orders them in time.
         """
+        episodes = [e for e in episodes if e.chosen == self.chosen]
         window.observe(self.num_trajectories, len(episodes))
         if self.terminated_episodes:
             window.observe(self.terminated_episodes, sum(e.terminated for e in episodes))

@@ -25,7 +25,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.plugins import accept_old_names, resolve
 from rlpipe.policies.base_features import Features
-from rlpipe.trajectory import Float32, SpaceSpec, Tree
+from rlpipe.trajectory import Float32, SpaceSpec, Starts, Tree
 
 Weights = dict[str, NDArray[Any]]
 """Parameters and buffers by name, as NumPy arrays; sent to rollout workers and saved in checkpoints.
@@ -84,10 +84,12 @@ class Snapshot:
     Attributes:
         version: number of updates behind the weights
         weights: parameters and buffers by name, or the reason why there are none
+        starts: starts of the next episodes that a curriculum chose; None where the task draws all
     """
 
     version: int
     weights: Weights | NoWeights
+    starts: Starts | None = None
 
     def load_into(self, policy: Policy) -> None:
         """Gives a policy these weights; first weights that follow from the seed are there already.

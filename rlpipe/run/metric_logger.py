@@ -14,7 +14,7 @@ from typing import Any
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, best_metrics, declared_metrics
+from rlpipe.config.selection import algorithm_class, best_metrics, curriculum_class, declared_metrics
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
@@ -311,7 +311,11 @@ def run_info(
         console_style=logger.console_style,
         action_dims=decided.action_dim,
         num_actions=decided.num_combinations,
-        console_metrics=tuple(metric.name for metric in algorithm_class(config).console_metrics),
+        console_metrics=tuple(
+            metric.name
+            for plugin in (algorithm_class(config), curriculum_class(config))
+            for metric in plugin.console_metrics
+        ),
     )
 
 

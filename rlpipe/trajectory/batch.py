@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.trajectory.episode import Episode
 from rlpipe.trajectory.spaces import Bool, Float32, Observations
 from rlpipe.trajectory.tree import mapped
 
@@ -40,6 +41,7 @@ class TrajectoryBatch:
             unless the algorithm learns from them.
         memories: [N, H] float32, memory of each environment before the first step; zeros where an episode begins. None
             for a policy without a memory.
+        chosen_episodes: episodes that ended in the fragment and whose start a curriculum chose.
     """
 
     observations: Observations
@@ -56,6 +58,7 @@ class TrajectoryBatch:
     num_steps: NDArray[np.int64] | None = None
     step_rewards: Float32 | None = None
     memories: Float32 | None = None
+    chosen_episodes: tuple[Episode, ...] = ()
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""

@@ -31,6 +31,9 @@ class Episode:
         fail_once: True if the task had failed after some step; None for a simulator without a notion of failure.
         fail_at_end: True if the task had failed after the last step; None likewise.
         reward_terms: by name, sums of the reward terms that the simulator reports.
+        chosen: True if a curriculum chose the start, so that the episode says nothing about the task's own starts.
+        demonstration: number of the demonstration in whose course it began; None for no demonstration.
+        demonstration_step: steps of that demonstration before the start; None likewise.
     """
 
     worker: int
@@ -50,6 +53,9 @@ class Episode:
     fail_once: bool | None = None
     fail_at_end: bool | None = None
     reward_terms: dict[str, float] = field(default_factory=dict)
+    chosen: bool = False
+    demonstration: int | None = None
+    demonstration_step: int | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""

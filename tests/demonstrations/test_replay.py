@@ -25,7 +25,7 @@ from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from tests.helpers.cameras import vulkan
-from tests.helpers.demonstrations import steps, write
+from tests.helpers.demonstrations import SHIPPED, few, steps, write
 from tests.helpers.gym_trees import DrawnReach
 from tests.helpers.runs import scripted
 
@@ -34,7 +34,6 @@ __all__ = ["vulkan"]
 CPU = torch.device("cpu")
 LEAVES = {"rgb": LeafSpec((2, 2, 3), "uint8"), "pose": LeafSpec((1,))}
 SPEC = SpaceSpec.of_tree(LEAVES, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
-SHIPPED = Path("configs/demonstrations/PickCube-v1.h5")
 
 
 def task(**changes):
@@ -108,19 +107,6 @@ def test_vectors_are_refused_where_a_tree_is_wanted_and_the_other_way_round(tmp_
 
 
 # --- replaying
-
-
-def few(folder, count=2):
-    """The first of the shipped demonstrations."""
-    folder.mkdir(exist_ok=True)
-    file = folder / "few.h5"
-    information = json.loads(SHIPPED.with_suffix(".json").read_text())
-    information["episodes"] = information["episodes"][:count]
-    file.with_suffix(".json").write_text(json.dumps(information))
-    with h5py.File(SHIPPED) as shipped, h5py.File(file, "w") as out:
-        for number in range(count):
-            shipped.copy(f"traj_{number}", out)
-    return file
 
 
 def pick_cube(folder, *overrides, **train):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
+
+SHIPPED = Path("configs/demonstrations/PickCube-v1.h5")
 
 
 def write(folder, trajectories, *, env_id="Reach-v1", reward_mode="dense", **info):
@@ -39,3 +42,16 @@ def demonstrator(folder):
         observations = np.stack([np.full(11, index % 4), np.zeros(11), np.arange(11), bias], axis=1)
         shown.append((observations, 0.8 * bias[:10, None], [False] * 9 + [True]))
     return write(folder, shown)
+
+
+def few(folder, count=2):
+    """The first of the shipped demonstrations."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "few.h5"
+    information = json.loads(SHIPPED.with_suffix(".json").read_text())
+    information["episodes"] = information["episodes"][:count]
+    file.with_suffix(".json").write_text(json.dumps(information))
+    with h5py.File(SHIPPED) as shipped, h5py.File(file, "w") as out:
+        for number in range(count):
+            shipped.copy(f"traj_{number}", out)
+    return file

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import Float32, SpaceSpec, State
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class ReachEnv(SingleEnv):
         self._steps = 0
         return self._observation(), False
 
+    def state(self) -> State:
+        return {"reach": np.array([self._point, self._goal, self._steps])}
+
+    def set_state(self, state: State) -> tuple[Float32, bool | None]:
+        self._point, self._goal, self._steps = state["reach"]
+        return self._observation(), False
+
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
         self._point += 0.2 * float(np.clip(np.asarray(action).ravel()[0], -1.0, 1.0))
@@ -50,6 +57,10 @@ class Reach(OneByOne):
     """The task, for several environments."""
 
     Config = ReachConfig
+
+    @classmethod
+    def can_set_state(cls, config: ReachConfig) -> bool:
+        return True
 
     @classmethod
     def make(cls, config: ReachConfig, num_envs: int, next_seed: NextSeed) -> Reach:

@@ -11,7 +11,8 @@ current value; V_old the value at collection; R = A_raw + V_old the value target
 up to and including the first end; G_e the undiscounted sum of its rewards; j a trajectory; g a group of trajectories.
 """
 
-from rlpipe.metrics.catalogue import env, off_policy, rollout, time, train
+from rlpipe.metrics.catalogue import curriculum, env, off_policy, rollout, time, train
+from rlpipe.metrics.catalogue.curriculum import *
 from rlpipe.metrics.catalogue.env import *
 from rlpipe.metrics.catalogue.off_policy import *
 from rlpipe.metrics.catalogue.rollout import *
@@ -26,6 +27,7 @@ CATALOGUE: dict[str, Metric] = {
         (off_policy, "train/"),
         (rollout, "rollout/"),
         (env, ("env/", "eval/")),
+        (curriculum, "env/curriculum/"),
         (time, "time/"),
     )
     for metric in vars(module).values()

@@ -33,7 +33,8 @@ def bounds_of(share: Metric) -> tuple[Metric, Metric]:
 
 ENV_SUCCESS_ONCE = observed(
     "env/success_once", Mean, "fraction", tier="core",
-    meaning="Share of finished episodes in which success held at least once.",
+    meaning="Share of finished episodes in which success held at least once. Episodes whose start a curriculum chose "
+            "are in env/curriculum/ instead, here and in all of env/.",
     formula="mean_e [any_{1 <= t <= T_e} success_et]",
     rules=(
         Rule("rising", "ok", Expect("up", 100)),

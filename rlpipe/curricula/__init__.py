@@ -1,0 +1,1 @@
+"""Curricula: which starts the episodes of training have, one curriculum per file."""

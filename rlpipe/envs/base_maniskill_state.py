@@ -1,0 +1,58 @@
+"""States of a ManiSkill task: taken in one episode, and set at the beginning of another.
+
+ManiSkill's own state holds poses and velocities. The drive targets of the joints are kept as well, because a gripper
+holds an object only while its targets press it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlpipe.trajectory import State
+
+TARGETS = "drive_targets"
+"""First part of the names of the drive targets, as ``actors`` and ``articulations`` are of ManiSkill's own."""
+
+
+def state_of(task: Any) -> State:
+    """Returns the state of a task with one scene: ``actors/cube`` [13], ``drive_targets/panda`` [M], and so on."""
+    held = {
+        f"{kind}/{name}": values.numpy()[0].copy()
+        for kind, values_by_name in task.get_state_dict().items()
+        for name, values in values_by_name.items()
+    }
+    return held | {f"{TARGETS}/{name}": one.drive_targets.numpy()[0].copy() for name, one in driven(task)}
+
+
+def set_state(task: Any, state: State) -> None:
+    """Sets the state of a task with one scene, which was reset with the seed of the state's episode.
+
+    Controllers take the state as their starting point, so those that add to an earlier target begin anew.
+
+    Raises:
+        ValueError: the state is not one of this task.
+    """
+    import torch
+
+    held = task.get_state_dict()
+    wanted = {f"{kind}/{name}" for kind, named in held.items() for name in named}
+    given = {name for name in state if not name.startswith(f"{TARGETS}/")}
+    if wanted != given:
+        raise ValueError(
+            f"a state of {', '.join(sorted(given))} is not one of this task, which has {', '.join(sorted(wanted))}."
+        )
+    tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32))[None] for name, values in state.items()}
+    task.set_state_dict({kind: {name: tensors[f"{kind}/{name}"] for name in named} for kind, named in held.items()})
+    task.agent.controller.reset()
+    for name, one in driven(task):
+        if f"{TARGETS}/{name}" in state:
+            one.set_joint_drive_targets(tensors[f"{TARGETS}/{name}"], one.active_joints)
+
+
+def driven(task: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the articulations of a task by name."""
+    articulations: Mapping[str, Any] = task.scene.articulations
+    yield from articulations.items()

@@ -1,0 +1,52 @@
+"""Formulas of curricula over the starts of episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+REACH = 5
+"""Steps of a demonstration, from its present start on, in which episodes may begin."""
+
+
+def geometric_starts(start: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Steps in which the episodes of one demonstration begin, and their probabilities: 1/2, 1/4, 1/8, 1/16, 1/16.
+
+    Most begin at the present start, the others a little closer to the end, which is easier (Tao et al. 2024,
+    arXiv:2405.03379, section 4.1).
+
+    Args:
+        start: present start.
+        last: last step in which an episode may begin; steps beyond count as this one.
+    """
+    steps = np.minimum(np.arange(start, start + REACH, dtype=np.int64), last)
+    halves = np.array([0.5**power for power in range(1, REACH + 1)])
+    halves[-1] = halves[-2]
+    return steps, halves
+
+
+def demonstration_shares(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share [D] of the episodes that each demonstration gets: proportional to what its start has yet to move back.
+
+    Args:
+        starts: [D] present start of each; 0 is its beginning.
+        lengths: [D] steps of each.
+    """
+    left = np.maximum(starts / lengths, 1e-3)  # one at its beginning goes on, rarely, unless all of them are
+    shares: NDArray[np.float64] = left / left.sum()
+    return shares
+
+
+def rank_shares(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Shares [K] that fall with the rank of a score, (1 / rank)^(1 / temperature); equal scores share a rank.
+
+    Prioritized level replay, Jiang et al. 2021, arXiv:2010.03934, section 3.
+
+    Args:
+        scores: [K], the highest of which has rank 1.
+        temperature: small values favour the highest scores more.
+    """
+    ranks = 1 + (scores[None, :] > scores[:, None]).sum(1)
+    weights = (1.0 / ranks) ** (1.0 / temperature)
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares

@@ -1,0 +1,53 @@
+"""The curriculum of a run, as its learner makes it and tells it how episodes went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlpipe.config.schema import Config
+from rlpipe.config.selection import curriculum_class
+from rlpipe.curricula.base import Curriculum, DemonstratedEpisode
+from rlpipe.demonstrations.dataset import Demonstrations
+from rlpipe.demonstrations.replay import states_of
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import Episode, TrajectoryBatch
+
+
+def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Curriculum:
+    """Makes the configured curriculum.
+
+    Args:
+        config: configuration of the run.
+        demonstrations: those of the run; None without any.
+    Raises:
+        ConfigError: it begins episodes in states, and a demonstration lacks them.
+    """
+    kind = curriculum_class(config)
+    courses = _courses(config, demonstrations) if kind.needs_states and demonstrations is not None else []
+    made: Curriculum = kind(config.curriculum, courses, config.runner.seed)
+    return made
+
+
+def _courses(config: Config, demonstrations: Demonstrations) -> list[DemonstratedEpisode]:
+    """Returns the states of demonstrations; those that the file does not hold are found by running them again."""
+    states, seeds = list(demonstrations.states), [seed for seed in demonstrations.seeds if seed is not None]
+    missing = [number for number, state in enumerate(states) if state is None]
+    if missing and len(seeds) == len(states):
+        names = [demonstrations.names[number] for number in missing]
+        again = states_of(str(config.demos), config.env.train, names, [seeds[number] for number in missing])
+        for number, found in zip(missing, again, strict=True):
+            states[number] = found
+    kept = [state for state in states if state is not None]
+    if len(kept) < len(states) or len(seeds) < len(states):
+        raise ConfigError(
+            f"curriculum.name is {config.curriculum.name}, but {len(states) - min(len(kept), len(seeds))} of "
+            f"{len(states)} demonstrations in {config.demos} have no states of the simulator and do not succeed when "
+            "they are run again. Keep those that do: rlpipe demos CONFIG --replay FILE.h5 demos=NEW.h5."
+        )
+    return [DemonstratedEpisode(seed, state) for seed, state in zip(seeds, kept, strict=True)]
+
+
+def chosen_episodes(batches: Sequence[TrajectoryBatch]) -> list[Episode]:
+    """Episodes of an iteration whose start was chosen, in the order in which they ended, however many workers ran."""
+    episodes = [episode for batch in batches for episode in batch.chosen_episodes]
+    return sorted(episodes, key=lambda episode: (episode.step, episode.slot))

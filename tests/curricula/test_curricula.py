@@ -1,0 +1,161 @@
+"""Curricula: which starts they offer, and how these move with success."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpipe.curricula.base import DemonstratedEpisode
+from rlpipe.curricula.forward import ForwardCurriculum
+from rlpipe.curricula.none import NoCurriculum
+from rlpipe.curricula.reverse import ReverseCurriculum
+from rlpipe.curricula.reverse_forward import ReverseForwardCurriculum
+from rlpipe.trajectory import Episode
+
+
+def shown(*lengths):
+    """Demonstrations whose state counts the steps."""
+    return [DemonstratedEpisode(100 + n, {"t": np.arange(length + 1)}) for n, length in enumerate(lengths)]
+
+
+def made(kind, demonstrations=(), **options):
+    return kind(kind.Config("name", **options), demonstrations, 0)
+
+
+def tried(start, success, seed=0):
+    """An episode that began in a chosen start."""
+    return Episode(
+        worker=0, slot=0, seed=seed if start is None else start.seed, policy_version=0, episode_return=float(success),
+        length=1, success_once=success, success_at_end=success, success_at_reset=False, terminated=success,
+        truncated=not success, chosen=True, demonstration=None if start is None else start.demonstration,
+        demonstration_step=None if start is None else start.step,
+    )  # fmt: skip
+
+
+def at_the_front(curriculum, demonstration=0):
+    """The start from which a demonstration must succeed to move back."""
+    return next(start for start in curriculum.starts().offered if start.demonstration == demonstration)
+
+
+def test_without_a_curriculum_the_task_draws_every_start():
+    assert made(NoCurriculum).starts() is None
+
+
+class TestReverse:
+    def test_begins_near_the_end_of_each_demonstration(self):
+        curriculum = made(ReverseCurriculum, shown(40, 20), step_back=4)
+        assert curriculum.at.tolist() == [36, 16]
+        starts = curriculum.starts()
+        assert [start.step for start in starts.offered] == [36, 37, 38, 39, 39, 16, 17, 18, 19, 19]
+        assert starts.probabilities.sum() == pytest.approx(1.0)
+
+    def test_a_start_has_the_state_and_the_seed_of_its_demonstration(self):
+        start = at_the_front(made(ReverseCurriculum, shown(40, 20), step_back=4), 1)
+        assert (start.seed, start.state, start.demonstration, start.step) == (101, {"t": 16}, 1, 16)
+
+    def test_an_episode_has_sixteen_steps_and_a_multiple_of_what_the_demonstration_has_left(self):
+        assert at_the_front(made(ReverseCurriculum, shown(40), step_back=9)).limit == 16 + 9
+        assert at_the_front(made(ReverseCurriculum, shown(40), step_back=9, limit_factor=1 / 3)).limit == 16 + 3
+
+    def test_moves_back_after_successes_in_a_row(self):
+        curriculum = made(ReverseCurriculum, shown(40), step_back=4, successes=2)
+        for outcome, expected in ((True, 36), (False, 36), (True, 36), (True, 32)):
+            curriculum.observe([tried(at_the_front(curriculum), outcome)])
+            assert curriculum.at.tolist() == [expected]
+
+    def test_only_episodes_from_the_present_start_count(self):
+        curriculum = made(ReverseCurriculum, shown(40), step_back=4, successes=1)
+        easier = curriculum.starts().offered[1]
+        curriculum.observe([tried(easier, True)])
+        assert curriculum.at.tolist() == [36]
+
+    def test_each_demonstration_has_its_own_pace(self):
+        curriculum = made(ReverseCurriculum, shown(40, 40), step_back=10, successes=1)
+        curriculum.observe([tried(at_the_front(curriculum, 1), True)])
+        assert curriculum.at.tolist() == [30, 20]
+
+    def test_a_demonstration_is_solved_when_it_succeeds_from_its_beginning(self):
+        curriculum = made(ReverseCurriculum, shown(10), step_back=10, successes=1)
+        assert curriculum.at.tolist() == [0]
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        assert curriculum.solved.tolist() == [True]
+
+    def test_the_task_draws_every_start_once_all_are_solved(self):
+        curriculum = made(ReverseCurriculum, shown(10), step_back=10, successes=1)
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        assert curriculum.starts() is None
+
+    def test_a_share_of_the_episodes_begins_as_the_task_draws_it(self):
+        starts = made(ReverseCurriculum, shown(40), own_starts=0.25).starts()
+        generator = np.random.default_rng(0)
+        drawn = Counter(starts.draw(generator) is None for _ in range(4000))
+        assert drawn[True] / 4000 == pytest.approx(0.25, abs=0.03)
+
+    @given(st.lists(st.booleans(), max_size=60), st.integers(0, 60))
+    def test_a_resumed_curriculum_goes_on_as_if_nothing_had_happened(self, outcomes, cut):
+        def follow(curriculum, some):
+            for outcome in some:
+                if curriculum.starts() is not None:
+                    curriculum.observe([tried(at_the_front(curriculum), outcome)])
+            return curriculum
+
+        whole = follow(made(ReverseCurriculum, shown(30), step_back=4), outcomes)
+        first = follow(made(ReverseCurriculum, shown(30), step_back=4), outcomes[:cut])
+        second = made(ReverseCurriculum, shown(30), step_back=4)
+        second.load_state(first.state())
+        follow(second, outcomes[cut:])
+        assert {name: values.tolist() for name, values in second.state().items()} == {
+            name: values.tolist() for name, values in whole.state().items()
+        }
+
+    def test_the_state_of_other_demonstrations_is_refused(self):
+        with pytest.raises(ValueError, match="had 2 demonstrations, and now has 1"):
+            made(ReverseCurriculum, shown(30)).load_state(made(ReverseCurriculum, shown(30, 30)).state())
+
+
+class TestForward:
+    def test_offers_every_seed_and_begins_with_equal_shares(self):
+        starts = made(ForwardCurriculum, seeds=10).starts()
+        assert len({start.seed for start in starts.offered}) == 10
+        assert min(start.seed for start in starts.offered) >= 2**30
+        assert starts.probabilities == pytest.approx(np.full(10, 0.1))
+
+    def test_prefers_seeds_that_succeed_sometimes_to_unsolved_ones_and_those_to_mastered_ones(self):
+        curriculum = made(ForwardCurriculum, seeds=3, history=4, staleness=0.0, temperature=1.0)
+        unsolved, sometimes, mastered = (start.seed for start in curriculum.starts().offered)
+        for seed, outcomes in ((unsolved, [0, 0, 0, 0]), (sometimes, [0, 0, 1, 1]), (mastered, [0, 1, 1, 1])):
+            curriculum.observe([tried(None, bool(outcome), seed) for outcome in outcomes])
+        assert curriculum.starts().probabilities == pytest.approx(np.array([1 / 2, 1, 1 / 3]) / (11 / 6))
+
+    def test_comes_back_to_seeds_that_were_not_tried_for_long(self):
+        curriculum = made(ForwardCurriculum, seeds=3, staleness=1.0, temperature=1.0)
+        first, second, _ = (start.seed for start in curriculum.starts().offered)
+        curriculum.observe([tried(None, True, first), tried(None, True, second)])
+        assert curriculum.starts().probabilities.argmax() == 2
+
+    def test_only_its_last_episodes_count_for_a_seed(self):
+        curriculum = made(ForwardCurriculum, seeds=2, history=2, staleness=0.0, temperature=1.0)
+        seed = curriculum.starts().offered[0].seed
+        curriculum.observe([tried(None, outcome, seed) for outcome in (True, True, False, False)])
+        assert curriculum.starts().probabilities.tolist() == [0.5, 0.5]
+
+
+class TestReverseForward:
+    def test_goes_on_with_seeds_once_the_demonstrations_are_solved(self):
+        curriculum = made(ReverseForwardCurriculum, shown(10), step_back=10, successes=1, seeds=7)
+        assert at_the_front(curriculum).demonstration == 0
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        assert [start.demonstration for start in curriculum.starts().offered] == [None] * 7
+
+    def test_continues_where_it_was(self):
+        curriculum = made(ReverseForwardCurriculum, shown(10), step_back=10, successes=1, seeds=7)
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        seed = curriculum.starts().offered[3].seed
+        curriculum.observe([tried(None, False, seed), tried(None, True, seed)])
+        again = made(ReverseForwardCurriculum, shown(10), step_back=10, successes=1, seeds=7)
+        again.load_state(curriculum.state())
+        assert again.starts().probabilities.tolist() == curriculum.starts().probabilities.tolist()

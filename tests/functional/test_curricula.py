@@ -1,0 +1,43 @@
+"""Formulas of curricula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpipe.functional.curricula import demonstration_shares, geometric_starts, rank_shares
+
+
+def test_half_of_the_episodes_begin_at_the_present_start_and_the_others_closer_to_the_end():
+    steps, probabilities = geometric_starts(10, 20)
+    assert steps.tolist() == [10, 11, 12, 13, 14]
+    assert probabilities.tolist() == [0.5, 0.25, 0.125, 0.0625, 0.0625]
+
+
+def test_no_episode_begins_after_the_last_step():
+    assert geometric_starts(10, 11)[0].tolist() == [10, 11, 11, 11, 11]
+
+
+def test_a_demonstration_gets_episodes_in_proportion_to_how_far_its_start_has_yet_to_move():
+    shares = demonstration_shares(np.array([30, 10]), np.array([40, 40]))
+    assert shares.tolist() == [0.75, 0.25]
+
+
+def test_demonstrations_at_their_beginning_share_alike():
+    assert demonstration_shares(np.array([0, 0]), np.array([40, 20])).tolist() == [0.5, 0.5]
+
+
+def test_shares_by_rank_fall_with_the_rank():
+    assert rank_shares(np.array([5.0, 7.0]), 1.0) == pytest.approx([1 / 3, 2 / 3])
+    assert rank_shares(np.array([5.0, 7.0]), 0.5) == pytest.approx([1 / 5, 4 / 5])
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.floats(0.1, 2.0))
+def test_shares_by_rank_sum_to_one_and_follow_the_scores(scores, temperature):
+    shares = rank_shares(np.array(scores), temperature)
+    assert shares.sum() == pytest.approx(1.0)
+    for one, share in zip(scores, shares, strict=True):
+        for other, others in zip(scores, shares, strict=True):
+            assert (share >= others) if one >= other else (share <= others)
