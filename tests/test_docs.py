@@ -18,6 +18,7 @@ import rlpipe
 from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
 from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
 from rlpipe.config.schema import Config, StageConfig
+from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
@@ -107,13 +108,21 @@ def keys_of(kind: str, prefix: str, bases: dict[Any, str]) -> Iterator[tuple[str
                 yield section, key, value
 
 
+PLUGGED = {"env", "policy", "algorithm", "curriculum", "stages", "num_demos"}
+"""Keys whose tables stand under a heading of another name."""
 DOCUMENTED = [
-    *((key.split(".")[0], key, value) for key, value in keys(Config, "", {"env", "policy", "algorithm", "stages"})),
+    *((key.split(".")[0], key, value) for key, value in keys(Config, "", PLUGGED)),
     *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
+    ("demos", "num_demos", None),
     *keys_of("envs", "env.train.", {SimulatorConfig: "Every env.train"}),
     *keys_of("policies", "policy.", POLICY_BASES),
     *keys_of("policies.encoders", "policy.encoders.LEAF.", {EncoderConfig: "Every encoder"}),
     *keys_of("algorithms", "algorithm.", ALGORITHM_BASES),
+    *keys_of(
+        "curricula",
+        "curriculum.",
+        {CurriculumConfig: "Every curriculum", ChoosingConfig: "Every curriculum that chooses starts"},
+    ),
 ]
 
 

@@ -850,7 +850,7 @@ def test_merging_leaves_the_other_window_as_it_was():
 # --- the catalogue
 
 
-MODULES = (m.train, m.off_policy, m.rollout, m.env, m.time)
+MODULES = (m.train, m.off_policy, m.rollout, m.env, m.curriculum, m.time)
 NAMESPACES = ("train/", "rollout/", "env/", "eval/", "time/")
 TIERS = ("core", "standard", "extension", "language_only")
 OBSERVATIONS = ("decision", "minibatch", "trajectory", "last epoch", "last minibatch")
@@ -1073,13 +1073,13 @@ def test_a_reduction_reads_what_it_declares(reduction):
     assert set(reduction.of([2.0, 2.0] if reduction is Distribution else [2.0]).read()) == set(reduction.readings)
 
 
-def test_evaluation_measures_as_training_measures():
-    for field in dataclasses.fields(m.EVAL):
-        training, evaluating = getattr(m.ENV, field.name), getattr(m.EVAL, field.name)
-        assert training.name.startswith("env/")
-        if evaluating is not None:
-            assert evaluating.name == training.name.replace("env/", "eval/")
-            assert (evaluating.reduction, evaluating.reads) == (training.reduction, training.reads)
+@pytest.mark.parametrize(("others", "namespace"), [(m.EVAL, "eval/"), (m.CURRICULUM, "env/curriculum/")])
+def test_evaluations_and_curricula_measure_as_training_measures(others, namespace):
+    for field in dataclasses.fields(others):
+        training, other = getattr(m.ENV, field.name), getattr(others, field.name)
+        if isinstance(other, Metric):
+            assert other.name == training.name.replace("env/", namespace)
+            assert (other.reduction, other.reads) == (training.reduction, training.reads)
 
 
 # --- families
