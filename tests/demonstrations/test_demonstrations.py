@@ -92,7 +92,9 @@ def test_demonstrations_of_something_else_are_refused(tmp_path, changes, spec, s
         load(write(tmp_path, [steps(5, success_at=3)]), task(**changes), spec)
 
 
-@pytest.mark.parametrize(("part", "says"), [(0, "has observations that are not finite"), (1, "has actions nan outside")])
+@pytest.mark.parametrize(
+    ("part", "says"), [(0, "has observations that are not finite"), (1, "has actions nan outside")]
+)
 def test_numbers_that_are_not_finite_are_refused(tmp_path, part, says):
     trajectory = steps(5, success_at=3)
     trajectory[part][2] = np.nan
