@@ -128,6 +128,10 @@ def check_kind(kind: str) -> None:
 
 
 def acting_config(config: Config, kind: str) -> Config:
-    """Returns a configuration whose rollout workers act as a floor, and whose evaluation is otherwise the same."""
+    """Returns a configuration whose rollout workers act as a floor, and whose evaluation is otherwise the same.
+
+    A policy has the spaces of the simulator to train in, so that is the one of the evaluation too: its bounds count.
+    """
+    env = replace(config.env, train=replace(config.env.eval, total_num_envs=config.env.train.total_num_envs))
     policy = PolicyConfig(name=f"{__name__}:{KINDS[kind].__name__}")
-    return replace(config, policy=policy, stages=(), rollout=replace(config.rollout, inference="local"))
+    return replace(config, env=env, policy=policy, stages=(), rollout=replace(config.rollout, inference="local"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,30 @@ def test_zero_is_clipped_into_the_bounds(tmp_path, simulator, expected):
     assert returns(report) == [expected] * 6
 
 
+def test_random_actions_have_the_bounds_of_the_evaluation_and_not_of_the_training(tmp_path):
+    """Four actions of 0.5 would pay 5, as actions below the bounds do."""
+    report = floor(task(tmp_path), "random", "env.eval.name='tests.helpers.simulators:EchoAboveHalf'")
+    assert min(returns(report)) > 5.0
+
+
 @pytest.mark.parametrize("slots", [1, 2, 6])
 def test_replay_takes_the_actions_of_one_demonstration_after_the_other_and_then_zeros(tmp_path, slots):
     """Demonstration 0 pays 1 * 0.5 + 2 * 0.25, demonstration 1 pays 1 * 0.75."""
     how = [f"demos={demonstrations(tmp_path)}", f"env.eval.total_num_envs={slots}"]
     assert returns(floor(task(tmp_path), "replay", *how)) == [1.0, 0.75] * 3
+
+
+@pytest.mark.maniskill
+@pytest.mark.soak
+def test_a_replay_succeeds_in_the_episodes_in_which_it_was_demonstrated(tmp_path):
+    """The shipped file, without its seeds: 0, 1, 2 and so on, in the order of the demonstrations."""
+    shipped = Path("configs/demonstrations/PickCube-v1")
+    sidecar = json.loads(shipped.with_suffix(".json").read_text())
+    (tmp_path / "demos.json").write_text(json.dumps({"env_info": sidecar["env_info"]}))
+    shutil.copy(shipped.with_suffix(".h5"), tmp_path / "demos.h5")
+    how = [f"demos={tmp_path}/demos.h5", "evaluation.first_seed=0", "evaluation.episodes=2"]
+    report = floor("sparse_pick_cube", "replay", *how, f"runner.logger.log_path={tmp_path}")
+    assert report.metrics["eval/success_once"] == 1.0
 
 
 # --- The episodes are those of any evaluation, and a floor depends on nothing else
@@ -216,7 +236,7 @@ def test_a_floor_of_a_configuration_is_a_record_beside_its_experiments(tmp_path)
         (["--policy", "zero", "--best"], "--best names a checkpoint, but --policy zero needs none"),
         (["--policy", "replay"], r"repeats demonstrations, but demos is not set: add demos=FILE\.h5"),
         (["--policy", "replay", "demos=none.h5"], "there is no such file"),
-        (["--policy", "replay", "demos=DEMOS", "env.train.discrete=true"], "demonstrations need continuous ones"),
+        (["--policy", "replay", "demos=DEMOS", "env.eval.discrete=true"], "demonstrations need continuous ones"),
         (["--policy", "replay", "demos=DEMOS", "evaluation.first_seed=7"], r"demonstrates 1 of them, such as 7"),
     ],
 )
