@@ -75,27 +75,32 @@ def train(
 def evaluate(
     checkpoint: str | Path,
     *,
+    policy: str | None = None,
     best: bool = False,
     episodes: int | None = None,
     overrides: Sequence[str] = (),
     local: bool = False,
     ray_address: str | None = None,
 ) -> EvaluationReport:
-    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds.
+    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a floor, for comparison.
 
-    Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else.
+    Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else. The record
+    of a floor of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``.
 
     Args:
-        checkpoint: checkpoint file or run directory
+        checkpoint: checkpoint file or run directory; with ``policy``, run directory or configuration (YAML file, or
+            name of a shipped one)
+        policy: floor to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
-        overrides: ``key=value`` on the configuration it was trained with
+        overrides: ``key=value`` on the configuration it was trained with, or the one that is named
         local: as for ``train``
         ray_address: as for ``train``
     Raises:
         rlpipe.errors.ConfigError: there is no such checkpoint, or an override is wrong.
     """
     from rlpipe import files
+    from rlpipe.analysis.evaluation_report import folder_of
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
     from rlpipe.config.tree import from_yaml
@@ -103,11 +108,43 @@ def evaluate(
     from rlpipe.training import evaluation
 
     files.kind_of(Path(checkpoint))
-    state, trained_with = find_checkpoint(Path(checkpoint), best)
     changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
+    if policy is not None:
+        return _evaluate_floor(Path(checkpoint), policy, best, changes, local, ray_address)
+    state, trained_with = find_checkpoint(Path(checkpoint), best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)
-    return evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address)).recorded()
+    report = evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address))
+    return report.recorded(folder_of(state.path))
+
+
+def _evaluate_floor(
+    source: Path, policy: str, best: bool, overrides: Sequence[str], local: bool, ray_address: str | None
+) -> EvaluationReport:
+    """Evaluates a floor under the protocol of a run or a configuration, and writes its record."""
+    from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS
+    from rlpipe.collection.floors import acting_config, check_kind
+    from rlpipe.config import shipped
+    from rlpipe.config.loading import load_config
+    from rlpipe.config.selection import without_learner
+    from rlpipe.demonstrations.checks import check_replay
+    from rlpipe.errors import ConfigError
+    from rlpipe.run.directory import RunDirectory
+    from rlpipe.training import evaluation
+
+    check_kind(policy)
+    if best:
+        raise ConfigError(f"--best names a checkpoint, but --policy {policy} needs none: leave one of them out.")
+    if source.suffix == ".npz":
+        raise ConfigError(f"{source} is a checkpoint, but --policy {policy} needs none: name a run or a configuration.")
+    run = RunDirectory.existing(source).path if source.is_dir() and str(source) not in shipped.names() else None
+    config = load_config(source if run is None else run / "config.yaml", overrides)
+    if policy == "replay":
+        check_replay(config)
+    _check_machine(config, local, ray_address)
+    engine = _engine(without_learner(acting_config(config, policy)), local, ray_address)
+    folder = Path(config.runner.logger.log_path, FLOORS) if run is None else run / EVALUATIONS
+    return evaluation.evaluate_floor(config, policy, engine).recorded(folder.resolve())
 
 
 def _check_machine(config: Config, local: bool, ray_address: str | None) -> None:

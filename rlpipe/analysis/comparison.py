@@ -16,6 +16,7 @@ from typing import Any
 
 from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, values_of
+from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
@@ -103,6 +104,7 @@ class Comparison:
         level: level that counts as reached; None for none, and if the runs were not measured alike
         groups: groups in the order in which they were named; the others are compared with the first
         differences: one for each group but the first
+        floors: results of policies that have learnt nothing, in the same episodes; in no group and no difference
         protocol: protocol of all evaluations; that of the first run if they differ
         warnings: sentences on what weakens the comparison
     """
@@ -111,6 +113,7 @@ class Comparison:
     level: float | None
     groups: list[Group]
     differences: list[Difference]
+    floors: list[FloorResult]
     protocol: dict[str, Any]
     warnings: list[str]
 
@@ -133,6 +136,7 @@ class Comparison:
             "level": self.level,
             "groups": groups,
             "differences": [asdict(difference) for difference in self.differences],
+            "floors": [floor.as_json() for floor in self.floors],
             "protocol": self.protocol,
             "warnings": self.warnings,
         }
@@ -175,7 +179,8 @@ def compare(
                 "independent, so the intervals are too narrow."
             )
     differences = [_difference(chosen, groups[0], group) for group in groups[1:]]
-    return Comparison(metric, level, groups, differences, groups[0].runs[0].protocol, warnings)
+    floors = floors_of(runs, chosen)
+    return Comparison(metric, level, groups, differences, floors, groups[0].runs[0].protocol, warnings)
 
 
 def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

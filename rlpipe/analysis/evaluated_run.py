@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe import files
-from rlpipe.analysis.evaluation_report import records_of
+from rlpipe.analysis.evaluation_report import EVALUATIONS, records_in
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
 from rlpipe.config.schema import Config
@@ -66,11 +66,12 @@ class EvaluatedRun:
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
         config = dict(leaves(directory.read_config()))
         evaluation: Mapping[str, Any]
-        for source in records_of(path):
+        for source in records_in(path / EVALUATIONS):
             evaluation = files.read(source, shapes.EvaluationRecord)
             rows = evaluation["episodes"]
-            # records of older checkpoints or other configurations do not describe the result of the run
-            if evaluation["iteration"] == last and not evaluation.get("changes"):
+            # records of floors, older checkpoints or other configurations do not describe the result of the run
+            learnt = evaluation.get("policy") is None
+            if learnt and evaluation["iteration"] == last and not evaluation.get("changes"):
                 break
         else:
             source, evaluation = path / "eval_episodes.jsonl", run

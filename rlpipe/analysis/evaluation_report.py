@@ -1,4 +1,4 @@
-"""Result of an evaluation: estimates, protocol, episodes, and its record in the run directory."""
+"""Result of an evaluation: estimates, protocol, episodes, and its record in a folder."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ class EvaluationReport:
     Attributes:
         metrics: the ``eval/`` metrics
         estimates: success, return and length, each with its number of episodes and its 95 % interval
-        checkpoint: path of the evaluated checkpoint
-        iteration: iteration after which the checkpoint was written
+        policy: name of a floor (``rlpipe.collection.floors``); None for the policy of a checkpoint
+        checkpoint: path of the evaluated checkpoint; None for a floor
+        iteration: iteration after which the checkpoint was written; 0 for a floor
         protocol: settings that make two success rates comparable
         versions: versions of the packages that the evaluation used
         changes: keys outside of the protocol in which the configuration differs from the checkpoint's, with values
         episodes: all episodes, in the order of their seeds
-        record: file in the run directory that holds all this, for ``rlpipe compare``; None for a checkpoint elsewhere
+        record: file that holds all this, for ``rlpipe compare``; None for a checkpoint outside of a run directory
     """
 
     metrics: dict[str, float]
     estimates: list[Estimate]
-    checkpoint: str
+    policy: str | None
+    checkpoint: str | None
     iteration: int
     protocol: dict[str, Any]
     versions: dict[str, str]
@@ -57,21 +59,29 @@ class EvaluationReport:
     record: str | None = None
 
     @classmethod
-    def of(cls, window: MetricWindow, config: Config, state: Checkpoint) -> EvaluationReport:
-        """Builds the report from the merged window of an evaluation."""
+    def of(
+        cls, window: MetricWindow, config: Config, state: Checkpoint | None = None, policy: str | None = None
+    ) -> EvaluationReport:
+        """Builds the report from the merged window of an evaluation.
+
+        Args:
+            window: the ``eval/`` metrics and the episodes
+            config: configuration of the evaluation
+            state: the checkpoint; None for a floor
+            policy: name of the floor; None for a checkpoint
+        """
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
-        metrics = window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")])
-        before, now = (dict(leaves(from_yaml(text))) for text in (state.meta["config"], to_yaml(config)))
-        changes = {
-            key: value
-            for key, value in now.items()
-            if Affects.EVALUATION in affected_by(Config, key)
-            and before.get(key, value) != value  # a new version may add keys
-        }
         return cls(
-            metrics, estimates(episodes), str(state.path), state.meta["iteration"], protocol(config), versions(),
-            changes, episodes,
-        )  # fmt: skip
+            metrics=window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")]),
+            estimates=estimates(episodes),
+            policy=policy,
+            checkpoint=None if state is None else str(state.path),
+            iteration=0 if state is None else state.meta["iteration"],
+            protocol=protocol(config),
+            versions=versions(),
+            changes={} if state is None else _changes(config, state),
+            episodes=episodes,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields but ``record``, as ``rlpipe evaluate --json`` prints them and the record holds them."""
@@ -82,20 +92,32 @@ class EvaluationReport:
             "episodes": [episode.as_row(self.iteration) for episode in self.episodes],
         }
 
-    def recorded(self) -> EvaluationReport:
-        """Writes the record into the run directory of the checkpoint, if there is one; returns the result."""
-        run = Path(self.checkpoint).resolve().parent.parent
-        if Path(self.checkpoint).resolve().parent.name != "checkpoints" or not (run / "run.json").is_file():
+    def recorded(self, folder: Path | None) -> EvaluationReport:
+        """Writes the record into a folder of records, if there is one; returns the result."""
+        if folder is None:
             return self
         try:
-            return replace(self, record=str(write_record(run, self.as_json())))
+            return replace(self, record=str(write_record(folder, self.as_json())))
         except OSError as error:
-            log.warning("The evaluation could not be recorded in %s: %s", run, error)
+            log.warning("The evaluation could not be recorded in %s: %s", folder, error)
             return self
+
+
+def _changes(config: Config, state: Checkpoint) -> dict[str, Any]:
+    """Returns the keys outside of the protocol in which a configuration differs from a checkpoint's, with values."""
+    before, now = (dict(leaves(from_yaml(text))) for text in (state.meta["config"], to_yaml(config)))
+    return {
+        key: value
+        for key, value in now.items()
+        if Affects.EVALUATION in affected_by(Config, key)
+        and before.get(key, value) != value  # a new version may add keys
+    }
 
 
 EVALUATIONS = "evaluations"
 """Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
+FLOORS = "floors"
+"""Folder beside the experiments (``runner.logger.log_path``) that holds the records of floors of configurations."""
 _FIELDS = {
     m.EVAL_SUCCESS_ONCE: "success_once",
     m.EVAL_SUCCESS_AT_END: "success_at_end",
@@ -153,14 +175,21 @@ def values_of(metric: Metric, episodes: Sequence[Episode]) -> list[float]:
     return [float(value) for value in values if value is not None and math.isfinite(value)]
 
 
-def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
-    """Adds ``evaluations/<n>.json`` to a run directory, whole or not at all, and touches nothing else in it."""
-    folder = run / EVALUATIONS
-    folder.mkdir(exist_ok=True)
+def folder_of(checkpoint: Path) -> Path | None:
+    """Returns the folder for records of a checkpoint; None if it is not in a run directory."""
+    run = checkpoint.resolve().parent.parent
+    if checkpoint.resolve().parent.name != "checkpoints" or not (run / "run.json").is_file():
+        return None
+    return run / EVALUATIONS
+
+
+def write_record(folder: Path, contents: Mapping[str, Any]) -> Path:
+    """Adds ``<n>.json`` to a folder of records, whole or not at all, and touches nothing else in it."""
+    folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{os.getpid()}.partial"
     try:
         partial.write_text(json.dumps(contents, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        number = max((int(file.stem) for file in records_of(run)), default=0)
+        number = max((int(file.stem) for file in records_in(folder)), default=0)
         while True:
             number += 1
             try:
@@ -172,7 +201,7 @@ def write_record(run: Path, contents: Mapping[str, Any]) -> Path:
         partial.unlink(missing_ok=True)
 
 
-def records_of(run: Path) -> list[Path]:
-    """Lists the records of a run, the newest first."""
-    files = [file for file in (run / EVALUATIONS).glob("*.json") if file.stem.isdecimal()]
+def records_in(folder: Path) -> list[Path]:
+    """Lists the records in a folder, the newest first."""
+    files = [file for file in folder.glob("*.json") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem), reverse=True)

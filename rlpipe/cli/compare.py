@@ -43,7 +43,7 @@ def compare(
     """Compare runs: final value, difference, probability of improvement, and steps to reach a level.
 
     For each run, uses the newest rlpipe evaluate record of its last iteration. If there is none, uses the last
-    evaluation made during training.
+    evaluation made during training. Floors of the same protocol (rlpipe evaluate --policy) are shown beside the runs.
 
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
@@ -80,7 +80,8 @@ def screen(comparison: Comparison) -> RenderableType:
 def _table(comparison: Comparison, *columns: str) -> Table:
     """Table with a row for each group: its label, equally wide in every table, and numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    widest = max(len(group.label) for group in comparison.groups)
+    labels = [*(group.label for group in comparison.groups), *(floor.label for floor in comparison.floors)]
+    widest = max(map(len, labels))
     table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -104,6 +105,9 @@ def _values(comparison: Comparison) -> Table:
         if not several and len(values) > 1:
             for seed, value in group.by_seed:
                 table.add_row(f"  seed {seed}", number(value), style="dim")
+    for floor in comparison.floors:
+        mean, bounds = number(floor.result.value), interval(floor.result.low, floor.result.high)
+        table.add_row(escape(floor.label), mean, bounds, f"{floor.result.episodes:,}", "-", "-", "-", style="dim")
     return table
 
 
@@ -148,6 +152,8 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     """Notes that a reader needs to understand the numbers, one per line."""
     kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
     notes = [f"mean, interval ({kind}): over the episodes of all seeds; lowest, highest: mean of one seed"]
+    if comparison.floors:
+        notes.append("floor: a policy that has learnt nothing, in the same episodes; in no difference")
     if any(len(group.runs) > 1 for group in comparison.groups):
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
     if any(one.over_seeds for one in comparison.differences):

@@ -1,4 +1,4 @@
-"""``rlpipe evaluate RUN_OR_CHECKPOINT``"""
+"""``rlpipe evaluate RUN_OR_CHECKPOINT``, and ``rlpipe evaluate CONFIG --policy random``"""
 
 from __future__ import annotations
 
@@ -19,10 +19,26 @@ def add_to(app: typer.Typer) -> None:
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="Run directory (its newest checkpoint) or checkpoint file.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Run directory (its newest checkpoint) or checkpoint file; with --policy a run directory or a "
+            "configuration.",
+            metavar="PATH|CONFIG",
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Evaluate a policy that has learnt nothing instead of a checkpoint: random (uniform actions within "
+            "their bounds), zero (actions of zeros; the first of discrete actions), or replay (the actions of a "
+            "demonstration for each episode, then zeros).",
+            metavar="[random|zero|replay]",
+        ),
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Evaluate the checkpoint with the best evaluation instead of the newest.")
@@ -38,13 +54,15 @@ def evaluate(
 ) -> None:
     """Evaluate a policy on whole episodes with held-out seeds.
 
-    Writes evaluations/<n>.json in the run directory, for rlpipe compare.
+    Writes evaluations/<n>.json in the run directory, for rlpipe compare. With --policy and a configuration, writes
+    floors/<n>.json in runner.logger.log_path.
     """
     import rlpipe
 
     report = rlpipe.evaluate(
-        path, best=best, episodes=episodes, overrides=overrides or [], local=local, ray_address=ray_address
-    )
+        path, policy=policy, best=best, episodes=episodes, overrides=overrides or [], local=local,
+        ray_address=ray_address,
+    )  # fmt: skip
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
         return
@@ -57,7 +75,9 @@ def evaluate(
         style = "bold green" if index == 0 else ""
         table.add_row(name, number(one.value), interval(one.low, one.high), f"{one.episodes:,}", style=style)
     console.print(table, "", sep="\n")
-    facts = {"protocol": protocol_lines(report.protocol), "checkpoint": [str(relative(Path(report.checkpoint)))]}
+    facts = {"protocol": protocol_lines(report.protocol, report.policy)}
+    if report.checkpoint:
+        facts["checkpoint"] = [str(relative(Path(report.checkpoint)))]
     if report.record:
         facts["record"] = [str(relative(Path(report.record)))]
     if report.changes:
@@ -81,15 +101,23 @@ def interval(low: float | None, high: float | None, *, signed: bool = False) -> 
     return f"[{low_sign}{number(low)}, {high_sign}{number(high)}]"
 
 
-def protocol_lines(protocol: Mapping[str, Any]) -> list[str]:
-    """Describes an evaluation's protocol, on which comparisons depend, in two or three lines."""
+def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> list[str]:
+    """Describes an evaluation's protocol, on which comparisons depend, in two or three lines.
+
+    Args:
+        protocol: as in ``run.json``
+        policy: name of a floor; None for a policy that was learnt
+    """
     options = dict(protocol["eval_env"])
     task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
     options.pop("total_num_envs")
     given = ", ".join(f"{key}={value}" for key, value in options.items() if value)  # the rest is as registered
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
-    actions = "most likely" if protocol["deterministic_actions"] else "sampled"
-    run = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions} actions"
+    learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
+    demonstrations = relative(Path(protocol.get("demonstrations") or ""))
+    floors = {"random": "uniform actions", "zero": "actions of zeros", "replay": f"actions of {demonstrations}"}
+    actions = learnt if policy is None else floors[policy]
+    run = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions}"
     shown = given if len(given) < 200 else f"{given[:200]} ..."
     return [task, *([shown] if shown else []), run]
 

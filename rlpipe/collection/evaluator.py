@@ -7,6 +7,7 @@ where success ends an episode those are the successful ones.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
 from rlpipe.collection.seeds import episode_seeds
 from rlpipe.config.schema import Config
@@ -49,6 +51,21 @@ def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
         raise ConfigError(f"{key} has other observations or actions than the policy was made for: {', '.join(differ)}.")
 
 
+@dataclass
+class _Running:
+    """Episode that a slot is running.
+
+    Attributes:
+        number: number of the episode in the evaluation, from 0
+        generator: source of its action noise
+        actions: number of actions that were chosen so far
+    """
+
+    number: int
+    generator: np.random.Generator
+    actions: int = 0
+
+
 class Evaluator:
     """Evaluates on one worker. Its simulator is made once and reset for each evaluation."""
 
@@ -72,7 +89,7 @@ class Evaluator:
         self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots)[share.start : share.stop]
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
-        self._generators: dict[int, np.random.Generator] = {}  # action noise of the running episodes, by slot
+        self._running: dict[int, _Running] = {}  # by slot
         self._memories = Memories(len(share), config.policy.memory_width)
         self._simulator: Any = None
         if len(share):
@@ -83,10 +100,10 @@ class Evaluator:
 
     def _next_seed(self, n: int) -> int | None:
         if not self._queues[n]:
-            self._generators.pop(n, None)
+            self._running.pop(n, None)
             return None
         seed = self._queues[n].popleft()
-        self._generators[n] = np.random.default_rng([self._noise_seed, seed])
+        self._running[n] = _Running(seed - self._protocol.first_seed, np.random.default_rng([self._noise_seed, seed]))
         return seed
 
     def _actions(self, policy: Acting, observations: Observations) -> NDArray[Any]:
@@ -97,10 +114,15 @@ class Evaluator:
         """
         spec = self._simulator.spec.chunked(self._chunks.size)
         actions: NDArray[Any] = spec.actions(len(observations))
-        running = list(self._generators)
+        if isinstance(policy, Floor):
+            for n, episode in self._running.items():
+                actions[n] = policy.action(episode.number, episode.actions, episode.generator)
+                episode.actions += 1
+            return actions
+        running = list(self._running)
         noise = None
         if not self._protocol.deterministic:
-            drawn = [policy.noise(generator, 1) for generator in self._generators.values()]
+            drawn = [policy.noise(episode.generator, 1) for episode in self._running.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
         decided = policy.decide_each(tensors(observations[running]), noise, self._memories.of(running))
         self._memories.keep(decided.memories, running)
@@ -120,7 +142,7 @@ class Evaluator:
         if self._simulator is not None:
             simulator = self._simulator
             self._queues = [deque(seeds) for seeds in self._seeds]
-            self._generators = {}
+            self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
             episodes = sum(map(len, self._seeds))
             try:

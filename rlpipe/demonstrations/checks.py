@@ -37,9 +37,26 @@ def check_demonstrations(config: Config) -> None:
     dataset.check(config.demos, config.env.train)
     if curriculum.needs_states:
         dataset.check_states(config.demos, config.curriculum.name)
+    _check_held_out(config, config.demos)
+
+
+def check_replay(config: Config) -> None:
+    """Checks that there are demonstrations whose actions an evaluation can repeat, and none with a seed of it.
+
+    Raises:
+        ConfigError: one of these checks fails.
+    """
+    if config.demos is None:
+        raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
+    dataset.check_actions(config.demos, config.env.eval, section="env.eval")
+    _check_held_out(config, config.demos)
+
+
+def _check_held_out(config: Config, demos: str) -> None:
+    """Checks that no demonstration has a seed of the evaluation."""
     seeds = config.evaluation.seeds
-    if demonstrated := sorted(seed for seed in dataset.seeds(config.demos) if seed in seeds):
+    if demonstrated := sorted(seed for seed in dataset.seeds(demos) if seed in seeds):
         raise ConfigError(
-            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, but {config.demos} demonstrates {len(demonstrated)} "
+            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, but {demos} demonstrates {len(demonstrated)} "
             f"of them, such as {demonstrated[0]}: choose another evaluation.first_seed."
         )

@@ -7,10 +7,10 @@ The format is that of ``mani_skill.trajectory``: one group per trajectory with `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NamedTuple, NotRequired, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,12 @@ from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined, leaves_of
 
+T = TypeVar("T")
+
 ACTION_TOLERANCE = 1e-4
 """Distance by which rounding may put a recorded action outside its bounds, in the simulator's unit."""
+STATES = "env_states"
+"""Group of a trajectory that holds the states, as in ManiSkill's files."""
 
 
 @whole_file
@@ -136,13 +140,14 @@ def remedy(path: str) -> str:
     )
 
 
-def check_actions(path: str, task: Any, key: str = "demos") -> None:
+def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.train") -> None:
     """Checks that a file of demonstrations exists, and that its actions mean what those of a task do.
 
     Args:
         path: of the HDF5 file.
         task: configuration of the simulator.
         key: key or option of the command that names the file, for the error.
+        section: key of the simulator's configuration, likewise.
     Raises:
         ConfigError: there is no such file, or it is for another task or control mode.
     """
@@ -163,7 +168,7 @@ def check_actions(path: str, task: Any, key: str = "demos") -> None:
     for name, value in recorded.items():
         wanted = getattr(task, name, value)
         if value is not None and value != wanted:
-            raise ConfigError(f"{key}: {path} was made with {name} {value}, but env.train.{name} is {wanted}.")
+            raise ConfigError(f"{key}: {path} was made with {name} {value}, but {section}.{name} is {wanted}.")
 
 
 def check_states(path: str, curriculum: str) -> None:
@@ -209,8 +214,6 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
         ConfigError: the file is damaged, is not for this task, or holds no success, or too few.
     """
     check(path, task)
-    import h5py
-
     recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")
     wanted = getattr(task, "reward_mode", "sparse")
     if wanted not in ("sparse", recorded):
@@ -218,30 +221,69 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
             f"Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
         )
-    trajectories: list[tuple[Any, ...]] = []
-    kept: list[tuple[str, int | None, State | None]] = []
+
+    def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
+        trajectory = _trajectory(group, where, spec, wanted, task.ignore_terminations)
+        if trajectory is None:
+            return None
+        return trajectory, (group.name.rpartition("/")[2], _states(group, len(trajectory[1])))
+
+    found, left_out = _successful(path, read)
+    drawn = [found[number] for number in _drawn(len(found), count, seed, path)]
+    columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
+    numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
+    names, states = zip(*(kept for _, kept in drawn), strict=True)
+    by_name = _seeds_by_name(path)
+    seeds = tuple(by_name.get(name) for name in names)
+    return Demonstrations(*columns, numbers, left_out, names, seeds, states)  # type: ignore[call-arg]
+
+
+def load_actions(path: str, spec: SpaceSpec) -> list[Float32]:
+    """Reads the actions [L, A] of each successful trajectory from the first to the last, whatever was observed.
+
+    Args:
+        path: of an HDF5 file that has passed ``check_actions``.
+        spec: of the simulator.
+    Raises:
+        ConfigError: the file is damaged, its actions are not those of the simulator, or it holds no success.
+    """
+
+    def read(group: Any, where: str) -> Float32 | None:
+        attempt = _attempt(group, where, spec)
+        return spec.clip(attempt.actions) if attempt.success.any() else None
+
+    return _successful(path, read)[0]
+
+
+def _successful(path: str, read: Callable[[Any, str], T | None]) -> tuple[list[T], int]:
+    """Reads the trajectories of a file in turn.
+
+    Args:
+        path: of the HDF5 file.
+        read: reads the group of one trajectory, given where it is, for errors; None if it never succeeds.
+    Returns:
+        The successful ones, and the number of others.
+    Raises:
+        ConfigError: the file is damaged, or none succeeds.
+    """
+    import h5py
+
+    found: list[T] = []
     left_out = 0
     try:
         with h5py.File(path) as file:
-            names = in_order(file)
-            for name, episode_seed in zip(names, _seeds_in_order(path, len(names)), strict=True):
-                trajectory = _trajectory(file[name], f"{path}: {name}", spec, wanted, task.ignore_terminations)
+            for name in in_order(file):
+                trajectory = read(file[name], f"{path}: {name}")
                 left_out += trajectory is None
-                if trajectory is not None:
-                    trajectories.append(trajectory)
-                    kept.append((name, episode_seed, _states(file[name], len(trajectory[1]))))
+                found += [] if trajectory is None else [trajectory]
     except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         # h5py raises any of these, depending on which bytes of a file are damaged
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
-    if not trajectories:
+    if not found:
         raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
-    drawn = _drawn(len(trajectories), count, seed, path)
-    trajectories, kept = ([of_all[number] for number in drawn] for of_all in (trajectories, kept))
-    columns = [joined(column) for column in zip(*trajectories, strict=True)]
-    numbers = np.repeat(np.arange(len(trajectories)), [len(trajectory[0]) for trajectory in trajectories])
-    return Demonstrations(*columns, numbers, left_out, *zip(*kept, strict=True))  # type: ignore[call-arg]
+    return found, left_out
 
 
 def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
@@ -254,16 +296,17 @@ def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
     return drawn
 
 
-def _seeds_in_order(path: str, count: int) -> list[int | None]:
-    """Returns the seed of each trajectory; None where the JSON does not say it."""
+def _seeds_by_name(path: str) -> dict[str, int]:
+    """Returns the seed of each trajectory, by its name, where the JSON says it."""
+    import h5py
+
     episodes = _recording(path).get("episodes", [])
-    found = [episode.get("episode_seed") for episode in episodes]
-    known = len(found) == count and all(isinstance(one, int) for one in found)
-    return found if known else [None] * count
-
-
-STATES = "env_states"
-"""Group of a trajectory that holds the states, as in ManiSkill's files."""
+    with h5py.File(path) as file:
+        names = in_order(file)
+    if len(episodes) != len(names):
+        return {}
+    found = {name: episode.get("episode_seed") for name, episode in zip(names, episodes, strict=True)}
+    return {name: seed for name, seed in found.items() if isinstance(seed, int)}
 
 
 def _states(group: Any, steps: int) -> State | None:
@@ -325,20 +368,29 @@ def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
     return Tree({name: held[name][:] for name in spec.leaves})
 
 
-def _trajectory(
-    group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
-) -> tuple[Any, ...] | None:
-    """Reads one trajectory up to its end; None if it never succeeds."""
-    observations, actions = _observations(group, where, spec), group["actions"][:].astype(np.float32)
-    success = group["success"][:].astype(bool)
+class _Attempt(NamedTuple):
+    """Last attempt in a trajectory.
+
+    Attributes:
+        first: step of the trajectory with which it begins.
+        actions: [L, A] float32, within the bounds but for rounding.
+        success: [L] bool.
+    """
+
+    first: int
+    actions: Float32
+    success: Bool
+
+
+def _attempt(group: Any, where: str, spec: SpaceSpec) -> _Attempt:
+    """Reads the last attempt in one trajectory, after a check that its actions are those of a task.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    actions, success = group["actions"][:].astype(np.float32), group["success"][:].astype(bool)
     if success.shape != (len(actions),):
         raise ConfigError(f"demos: {where} has {len(actions)} actions, but success of shape {success.shape}.")
-    for leaf, wanted in zip(leaves_of(observations), leaves_of(spec.observations(len(actions) + 1)), strict=True):
-        if leaf.shape != wanted.shape:
-            raise ConfigError(
-                f"demos: {where} has observations of shape {leaf.shape}, but {len(actions)} actions and the "
-                f"simulator's observations require {wanted.shape}."
-            )
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
             f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
@@ -349,14 +401,31 @@ def _trajectory(
             )
         )
     outside = float(np.maximum(actions - spec.action_high, spec.action_low - actions).max(initial=0.0))
-    finite = all(np.isfinite(leaf).all() for leaf in leaves_of(observations))
-    if not finite or not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
+    if not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
         raise ConfigError(
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
             "Was it recorded with another control mode, or without clipping its actions?"
         )
     first = first_step(group)
-    observations, actions, success = observations[first:], actions[first:], success[first:]
+    return _Attempt(first, actions[first:], success[first:])
+
+
+def _trajectory(
+    group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
+) -> tuple[Any, ...] | None:
+    """Reads one trajectory up to its end; None if it never succeeds."""
+    observations = _observations(group, where, spec)
+    first, actions, success = _attempt(group, where, spec)
+    count = first + len(actions)
+    for leaf, wanted in zip(leaves_of(observations), leaves_of(spec.observations(count + 1)), strict=True):
+        if leaf.shape != wanted.shape:
+            raise ConfigError(
+                f"demos: {where} has observations of shape {leaf.shape}, but {count} actions and the "
+                f"simulator's observations require {wanted.shape}."
+            )
+        if not np.isfinite(leaf).all():
+            raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
+    observations = observations[first:]
     if not success.any():
         return None
     last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1

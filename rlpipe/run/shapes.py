@@ -110,16 +110,23 @@ _METRICS_LINE = _line_of(
     {"iteration": Iteration, "time": UnixTime, "histograms": dict[str, HistogramRecord]},
     without=["events"],
 )
-_EPISODE_LINE = _line_of(
-    Episode,
-    {
-        "iteration": Iteration,
-        "seed": Seed | None,
-        "return": float | None,
-        "reward_terms": dict[str, float | None],
-    },
-    renamed={"episode_return": "return"},
-)
+
+
+def _episode_line(iteration: Any) -> Any:
+    """Shape of an episode, with the type of its iteration."""
+    return _line_of(
+        Episode,
+        {
+            "iteration": iteration,
+            "seed": Seed | None,
+            "return": float | None,
+            "reward_terms": dict[str, float | None],
+        },
+        renamed={"episode_return": "return"},
+    )
+
+
+_EPISODE_LINE = _episode_line(Iteration)
 _EVENT_LINE = _line_of(Event, {"time": UnixTime, "data": dict[str, FiniteJson]})
 
 
@@ -189,6 +196,7 @@ class Protocol(TypedDict):
     evaluation_first_seed: Count
     evaluation_episodes: Count
     deterministic_actions: bool
+    demonstrations: NotRequired[str | None]
 
 
 @whole_file
@@ -235,13 +243,14 @@ class RunRecord(ClusterRecord, HealthRecord):
 
 @whole_file
 class EvaluationRecord(TypedDict):
-    """``evaluations/<n>.json``."""
+    """``evaluations/<n>.json``, and the record of a floor, whose iteration is 0."""
 
-    iteration: Iteration
+    policy: NotRequired[str | None]
+    iteration: Count
     protocol: Protocol
     versions: NotRequired[dict[str, str]]
     changes: NotRequired[dict[str, Any]]
-    episodes: Annotated[list[Annotated[dict[str, Any], _inside(_EPISODE_LINE)]], Field(min_length=1)]
+    episodes: Annotated[list[Annotated[dict[str, Any], _inside(_episode_line(Count))]], Field(min_length=1)]
 
 
 @whole_file

@@ -12,7 +12,7 @@ import rlpipe
 from rlpipe.config.loading import load_config, load_pretraining
 from rlpipe.config.tree import to_yaml
 from rlpipe.demonstrations.checks import check_demonstrations
-from rlpipe.demonstrations.dataset import load
+from rlpipe.demonstrations.dataset import load, load_actions
 from rlpipe.errors import ConfigError
 from rlpipe.run.checkpoint import newest
 from rlpipe.run.directory import read_jsonl
@@ -57,6 +57,16 @@ def test_a_failed_attempt_in_front_of_a_trajectory_is_left_out(tmp_path):
     assert load(file, task(), SPEC).observations[:, 0].tolist() == [2, 3, 4, 5]
 
 
+def test_actions_alone_are_read_past_the_success_and_whatever_was_observed(tmp_path):
+    """The first trajectory goes on after its success, the second never succeeds, the third begins with an attempt."""
+    file = write(tmp_path, [steps(5, success_at=3), steps(4), steps(6, success_at=6)])
+    with h5py.File(file, "a") as out:
+        out["traj_2"]["terminated"] = np.array([0, 1, 0, 0, 0, 1], bool)
+        for name in out:
+            del out[name]["obs"]
+    assert [actions.tolist() for actions in load_actions(file, SPEC)] == [[[0.5]] * 5, [[0.5]] * 4]
+
+
 def test_another_reward_is_the_recorded_one(tmp_path):
     shown = load(write(tmp_path, [steps(3, success_at=3)]), task(reward_mode="dense"), SPEC)
     assert shown.rewards.tolist() == [0, 1, 2]
@@ -80,6 +90,16 @@ def test_another_reward_is_the_recorded_one(tmp_path):
 def test_demonstrations_of_something_else_are_refused(tmp_path, changes, spec, says):
     with pytest.raises(ConfigError, match=says):
         load(write(tmp_path, [steps(5, success_at=3)]), task(**changes), spec)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"), [(0, "has observations that are not finite"), (1, "has actions nan outside")]
+)
+def test_numbers_that_are_not_finite_are_refused(tmp_path, part, says):
+    trajectory = steps(5, success_at=3)
+    trajectory[part][2] = np.nan
+    with pytest.raises(ConfigError, match=says):
+        load(write(tmp_path, [trajectory]), task(), SPEC)
 
 
 def test_a_simulator_without_observation_modes_takes_what_was_recorded_with_one(tmp_path):

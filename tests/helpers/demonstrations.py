@@ -28,7 +28,7 @@ def write(folder, trajectories, *, env_id="Reach-v1", reward_mode="dense", **inf
 
 def steps(count, success_at=None, *, action=0.5):
     """A trajectory whose observation is the number of the step."""
-    observations = np.repeat(np.arange(count + 1)[:, None], 4, axis=1)
+    observations = np.repeat(np.arange(count + 1.0)[:, None], 4, axis=1)
     success = [success_at is not None and t + 1 >= success_at for t in range(count)]
     return observations, np.full((count, 1), action), success
 

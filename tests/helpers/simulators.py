@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from rlpipe.envs.base import NextSeed, SingleEnv
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 
@@ -50,6 +52,36 @@ class Race(Scripted):
 
 
 RACE = {"train": {"name": "tests.helpers.simulators:Race", "total_num_envs": 6}}
+
+
+class EchoEnv(ScriptedEnv):
+    """Step t of an episode, from 1, pays t times the action."""
+
+    def step(self, action):
+        return super().step(action)._replace(reward=self._step * float(action[0]))
+
+
+class Echo(Scripted):
+    """The scripted simulator, whose returns tell the actions apart."""
+
+    lowest = -1.0
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        length = config.script[0][0]["length"]
+        envs: list[SingleEnv] = [EchoEnv(n, [ScriptedEpisode(length)]) for n in range(num_envs)]
+        for env in envs:
+            env.spec = replace(env.spec, action_low=np.full(1, cls.lowest, np.float32))
+        return cls(envs, next_seed, ignore_terminations=False)
+
+
+class EchoAboveHalf(Echo):
+    """Likewise, with actions from 0.5 on."""
+
+    lowest = 0.5
+
+
+ECHO = {"train": {"name": "tests.helpers.simulators:Echo", "total_num_envs": 6, "script": [[{"length": 4}]]}}
 
 
 @dataclass(frozen=True)

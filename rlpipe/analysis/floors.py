@@ -1,0 +1,84 @@
+"""Floors beside the results of runs: evaluations of policies that have learnt nothing, under the same protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlpipe import files
+from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
+from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS, Estimate, estimate, records_in
+from rlpipe.config.protocol import comparable
+from rlpipe.metrics.declaration import Metric
+from rlpipe.run import shapes
+from rlpipe.trajectory import Episode
+
+
+@dataclass(frozen=True)
+class FloorResult:
+    """Result of a floor.
+
+    Attributes:
+        policy: name of the floor
+        demonstrations: file of the demonstrations that ``replay`` repeats; None for other floors
+        result: the metric over its episodes
+        source: its record
+    """
+
+    policy: str
+    demonstrations: str | None
+    result: Estimate
+    source: Path
+
+    @property
+    def label(self) -> str:
+        """Name of the floor, with that of the file it repeats."""
+        repeated = "" if self.demonstrations is None else f" of {Path(self.demonstrations).name}"
+        return f"floor: {self.policy}{repeated}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns all fields."""
+        return {**asdict(self), "source": str(self.source)}
+
+
+def floors_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[FloorResult]:
+    """Returns the newest result of each floor that ran the same episodes as all of these runs, sorted by its label.
+
+    Records in the directories of the runs come before those of configurations, which lie beside the experiments.
+    """
+    protocols = [_episodes_of(run.protocol) for run in runs]
+    found: dict[str, FloorResult] = {}
+    for source in _records(runs):
+        record: Mapping[str, Any] = files.read(source, shapes.EvaluationRecord)
+        policy, protocol = record.get("policy"), record["protocol"]
+        if policy is None or any(_episodes_of(protocol) != one for one in protocols):
+            continue
+        result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
+        if result is not None:
+            repeated = protocol["demonstrations"] if policy == "replay" else None
+            floor = FloorResult(policy, repeated, result, source)
+            found.setdefault(floor.label, floor)
+    return [found[label] for label in sorted(found)]
+
+
+def _episodes_of(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of a protocol on which the result of a floor depends: it has no most likely actions."""
+    return {key: value for key, value in comparable(protocol).items() if key != "evaluation.deterministic"}
+
+
+def _records(runs: Sequence[EvaluatedRun]) -> Iterator[Path]:
+    """Yields the records in the directories of runs, and those beside their experiments."""
+    for run in runs:
+        yield from records_in(run.path / EVALUATIONS)
+    for folder in dict.fromkeys(map(_folder_of_experiments, runs)):
+        yield from records_in(folder / FLOORS)
+
+
+def _folder_of_experiments(run: EvaluatedRun) -> Path:
+    """Returns the folder above that of the experiment, whose name may itself have several parts."""
+    folder = run.path.parent
+    for _ in Path(run.config[EXPERIMENT]).parts:
+        folder = folder.parent
+    return folder
