@@ -123,7 +123,7 @@ def _evaluate_floor(
 ) -> EvaluationReport:
     """Evaluates a floor under the protocol of a run or a configuration, and writes its record."""
     from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS
-    from rlpipe.collection.floors import acting_config, check_kind
+    from rlpipe.collection.floors import check_kind
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
@@ -142,9 +142,11 @@ def _evaluate_floor(
     if policy == "replay":
         check_replay(config)
     _check_machine(config, local, ray_address)
-    engine = _engine(without_learner(acting_config(config, policy)), local, ray_address)
+    report = evaluation.evaluate_floor(
+        config, policy, lambda acting: _engine(without_learner(acting), local, ray_address)
+    )
     folder = Path(config.runner.logger.log_path, FLOORS) if run is None else run / EVALUATIONS
-    return evaluation.evaluate_floor(config, policy, engine).recorded(folder.resolve())
+    return report.recorded(folder.resolve())
 
 
 def _check_machine(config: Config, local: bool, ray_address: str | None) -> None:

@@ -101,17 +101,6 @@ def _counted(hint: Any) -> Any:
     return get_origin(hint)[inside] if inside else hint
 
 
-HistogramRecord = Annotated[dict[str, Any], _inside(_line_of(HistogramView, {}))]
-SpanRecord = Annotated[
-    dict[str, Any], _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}))
-]
-_METRICS_LINE = _line_of(
-    Row,
-    {"iteration": Iteration, "time": UnixTime, "histograms": dict[str, HistogramRecord]},
-    without=["events"],
-)
-
-
 def _episode_line(iteration: Any) -> Any:
     """Shape of an episode, with the type of its iteration."""
     return _line_of(
@@ -126,6 +115,15 @@ def _episode_line(iteration: Any) -> Any:
     )
 
 
+HistogramRecord = Annotated[dict[str, Any], _inside(_line_of(HistogramView, {}))]
+SpanRecord = Annotated[
+    dict[str, Any], _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}))
+]
+_METRICS_LINE = _line_of(
+    Row,
+    {"iteration": Iteration, "time": UnixTime, "histograms": dict[str, HistogramRecord]},
+    without=["events"],
+)
 _EPISODE_LINE = _episode_line(Iteration)
 _EVENT_LINE = _line_of(Event, {"time": UnixTime, "data": dict[str, FiniteJson]})
 

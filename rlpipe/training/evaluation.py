@@ -29,14 +29,15 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationRep
     return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine), config, state)
 
 
-def evaluate_floor(config: Config, policy: str, engine: Engine) -> EvaluationReport:
+def evaluate_floor(config: Config, policy: str, make_engine: Callable[[Config], Engine]) -> EvaluationReport:
     """Evaluates a floor under a configuration's protocol.
 
     Args:
-        config: configuration of the run or task
+        config: configuration of a run or a task
         policy: name of the floor
-        engine: engine for ``acting_config``; closed before this function returns
+        make_engine: makes an engine for the configuration under which workers act; closed before this function returns
     """
+    acting = acting_config(config, policy)
 
     def snapshot(ready: Ready) -> Snapshot:
         if policy != "replay":
@@ -44,7 +45,7 @@ def evaluate_floor(config: Config, policy: str, engine: Engine) -> EvaluationRep
         assert config.demos is not None  # or the check before would have refused it
         return Snapshot(0, Replay.weights_of(load_actions(config.demos, ready.spec)))
 
-    return EvaluationReport.of(_evaluated(acting_config(config, policy), snapshot, engine), config, policy=policy)
+    return EvaluationReport.of(_evaluated(acting, snapshot, make_engine(acting)), config, policy=policy)
 
 
 def _evaluated(config: Config, snapshot: Callable[[Ready], Snapshot], engine: Engine) -> MetricWindow:
