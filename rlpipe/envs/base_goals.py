@@ -82,7 +82,6 @@ def task_of_goal_env(env: Any, name: str, *, ignore_terminations: bool) -> GoalT
     Raises:
         ConfigError: a method is missing, needs more than the goals, or does not agree with the steps.
     """
-    remedy = "" if ignore_terminations else ", or set env.train.ignore_terminations=true"
     compute_reward = _method(env, "compute_reward", name, "")
     trial = _try(env, name)
     rewards = _judge(compute_reward, trial, name)
@@ -96,6 +95,7 @@ def task_of_goal_env(env: Any, name: str, *, ignore_terminations: bool) -> GoalT
         )
     if ignore_terminations:
         return GoalTask(rewards, lambda achieved, _: np.zeros(len(achieved), dtype=bool))
+    remedy = ", or set env.train.ignore_terminations=true"
     terminated = _judge(_method(env, "compute_terminated", name, remedy), trial, name)
     if (terminated(trial.achieved, trial.desired).astype(bool) & ~trial.terminated).any():
         raise ConfigError(

@@ -5,14 +5,12 @@ Andrychowicz et al. 2017, arXiv:1707.01495.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 
 def future_steps(
-    positions: NDArray[np.int64], lengths: NDArray[np.int64], uniform: NDArray[np.float64]
+    positions: NDArray[np.int64], ends: NDArray[np.int64], uniform: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Later steps of the same episodes, ``t' = t + floor(u (T - t))``, so that each of t, ..., T - 1 is equally likely.
 
@@ -20,20 +18,20 @@ def future_steps(
     step itself achieves its goal.
 
     Args:
-        positions: [B] number of each step in its episode, t, from 0.
-        lengths: [B] steps of the episode, T > t.
+        positions: [B] number of each step, t, counted along its episode from anywhere.
+        ends: [B] number behind the last step of the episode, T > t; its length where steps count from 0.
         uniform: [B] random numbers, 0 <= u < 1.
     Returns:
         [B] number of the later step in the same episode, t'.
     """
-    left = lengths - positions
+    left = ends - positions
     later = np.minimum((uniform * left).astype(np.int64), left - 1)  # the product may round up to ``left``
     return np.asarray(positions + later, dtype=np.int64)
 
 
 def terminated_under_goal(
     terminated: NDArray[np.bool_], by_old_goal: NDArray[np.bool_], by_new_goal: NDArray[np.bool_]
-) -> NDArray[Any]:
+) -> NDArray[np.bool_]:
     """True where a step ends the task under its new goal: by that goal, or because it ended for no reason of goals.
 
     Args:
@@ -41,4 +39,4 @@ def terminated_under_goal(
         by_old_goal: [B] True where the goal that it was collected for ends the task after it.
         by_new_goal: [B] the same for the new goal.
     """
-    return by_new_goal | (terminated & ~by_old_goal)
+    return np.asarray(by_new_goal | (terminated & ~by_old_goal))

@@ -117,9 +117,8 @@ class Episodes:
             uniform: [B] random numbers in [0, 1).
         """
         places, ends = (column[numbers % self._capacity] for column in (self._places, self._ends))
-        known = places >= 0
-        chosen = np.where(known, future_steps(places, np.where(known, ends, places + 1), uniform), places)
-        return Later(self._listed[chosen % len(self._listed)], np.where(known, chosen - places, -1))
+        chosen = future_steps(places, ends, uniform)
+        return Later(self._listed[chosen % len(self._listed)], np.where(places >= 0, chosen - places, -1))
 
     def state(self, oldest: int, count: int) -> dict[str, Tensor]:
         """Returns what ``later`` needs of the stored steps, the oldest first, and the running episodes.
