@@ -116,6 +116,24 @@ class AlgorithmConfig:
             "from decisions out of their order: take algorithm.name=ppo or grpo, or a policy without a memory."
         )
 
+    def check_chunks(self, config: Config) -> None:
+        """Checks that the algorithm can learn from decisions of several actions.
+
+        Args:
+            config: configuration of the run, with ``policy.chunk_size`` above 1.
+        Raises:
+            ConfigError: it cannot.
+        """
+
+    def check_task(self, task: SimulatorConfig) -> None:
+        """Checks what the algorithm needs of a task beside its spaces. It may make a simulator in this process.
+
+        Args:
+            task: configuration of the simulator.
+        Raises:
+            ConfigError: the task does not have it.
+        """
+
     def check_spaces(self, spec: SpaceSpec) -> None:
         """Checks that the options have an effect on what the simulator observes.
 

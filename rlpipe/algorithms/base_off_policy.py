@@ -19,8 +19,9 @@ from torch.nn import functional
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_random_shift
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.config.fields import option
-from rlpipe.config.schema import PipelineKind
+from rlpipe.config.schema import Config, PipelineKind
 from rlpipe.envs.base import SimulatorConfig
+from rlpipe.envs.base_goals import GoalTask, check_goals
 from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.functional.soft_actor_critic import (
@@ -33,6 +34,7 @@ from rlpipe.functional.soft_actor_critic import (
 )
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy
 from rlpipe.policies.base_features import Features
 from rlpipe.policies.base_perceptron import PerceptronPolicy
@@ -85,9 +87,49 @@ class OffPolicyConfig(AlgorithmConfig):
     random_shift: int = option(0, least=0, below=2**10, unit="pixels")
     """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
     ([cameras.md](cameras.md))."""
+    hindsight: float = option(0.0, least=0, most=1)
+    """Share of the sampled experience whose goal is replaced by one that its episode achieved later, for tasks with
+    ``achieved_goal`` and ``desired_goal`` ([hindsight.md](hindsight.md)); 0.8 is usual, 0 for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hindsight and self.n_step > 1:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight} and algorithm.n_step is {self.n_step}: the actions of later "
+                "steps aimed at another goal, which biases returns over several steps (arXiv:2102.12962). Set "
+                "algorithm.n_step=1, or algorithm.hindsight=0."
+            )
+
+    def check_chunks(self, config: Config) -> None:
+        if self.hindsight:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight} and policy.chunk_size is {config.policy.chunk_size}: what is "
+                "achieved between the actions of a chunk is not stored, so their rewards cannot be recomputed. Set "
+                "policy.chunk_size=1, or algorithm.hindsight=0."
+            )
+
+    def check_task(self, task: SimulatorConfig) -> None:
+        if self.hindsight:
+            self.goal_task(task)
+
+    def goal_task(self, task: SimulatorConfig) -> GoalTask:
+        """Returns how a task judges any goal.
+
+        Raises:
+            ConfigError: that is unknown.
+        """
+        found: GoalTask | None = resolve("envs", task.name, "env.train.name").goal_task(task)
+        if found is None:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight}, but {task.name} (env.train.name) has no goal_task, which "
+                "recomputes rewards for other goals: set algorithm.hindsight=0."
+            )
+        return found
 
     def check_spaces(self, spec: SpaceSpec) -> None:
         check_random_shift(self.random_shift, spec)
+        if self.hindsight:
+            check_goals(spec, f"algorithm.hindsight is {self.hindsight}")
 
     def check_one_process(self) -> None:
         if self.update_to_data is None:

@@ -57,13 +57,22 @@ class _Fragment:
             self._final_index.append(t * len(step.terminated) + ended)
         return ended
 
-    def batch(self, observations: Observations, policy_version: int, episodes: Sequence[Episode]) -> TrajectoryBatch:
+    def batch(
+        self,
+        observations: Observations,
+        policy_version: int,
+        episodes: Sequence[Episode],
+        first_slot: int,
+        steps_before: NDArray[np.int64],
+    ) -> TrajectoryBatch:
         """Returns the finished batch.
 
         Args:
             observations: [N, ...] observations after the last step
             policy_version: version of the weights that acted
             episodes: episodes that ended in it
+            first_slot: number of the first environment among those of all workers
+            steps_before: [N] environment steps of each running episode before the first step
         """
         self._observations[-1] = observations
         return TrajectoryBatch(
@@ -71,6 +80,7 @@ class _Fragment:
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
             num_steps=self._num_steps, step_rewards=self._step_rewards, memories=self._memories,
             chosen_episodes=tuple(episode for episode in episodes if episode.chosen),
+            first_slot=first_slot, steps_before=steps_before,
         )  # fmt: skip
 
 
@@ -110,6 +120,7 @@ class Collector:
         self._simulator = simulator
         self._policy = policy
         self._horizon = horizon
+        self._first_slot = first_slot
         self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
         self._incarnation = incarnation
         self._tracker = EpisodeTracker(
@@ -168,6 +179,7 @@ class Collector:
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
         noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
         fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks, self._memories.copy())
+        steps_before = self._tracker.lengths
         self._observed = []
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
@@ -188,7 +200,7 @@ class Collector:
                 break
         self._tracker.steps = first_step + self._horizon * chunks.execute  # idle or not, so that all count alike
         episodes, self._ended = self._ended, []
-        batch = fragment.batch(self._observations, policy_version, episodes)
+        batch = fragment.batch(self._observations, policy_version, episodes, self._first_slot, steps_before)
         window = self._describe(episodes, batch, chunks)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)

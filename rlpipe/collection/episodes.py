@@ -44,6 +44,11 @@ class EpisodeTracker:
         """Number of episodes that have begun and not ended."""
         return int(np.count_nonzero(self._lengths))
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] copy of the number of steps that each running episode has taken."""
+        return self._lengths.copy()
+
     def begin(self, beginnings: dict[int, Beginning]) -> None:
         """Registers the episodes that begin with the next step."""
         self._beginnings |= beginnings

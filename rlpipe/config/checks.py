@@ -26,6 +26,8 @@ def check(config: Config) -> None:
     _check_backends(config)
     _check_algorithm(config)
     _check_memory(config)
+    if config.policy.chunk_size > 1:
+        config.algorithm.check_chunks(config)
     _check_pipeline(config)
     _check_curriculum(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
+from rlpipe.envs.base_goals import GoalTask
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Bool, ChosenStart, Observations, SpaceSpec, State
@@ -167,6 +168,17 @@ class Simulator(ABC):
             The spaces; None if it would take long, or cannot be made here: the workers may have what it needs.
         Raises:
             ConfigError: no policy can use the spaces.
+        """
+        return None
+
+    @classmethod
+    def goal_task(cls, config: Any) -> GoalTask | None:  # noqa: ARG003 - for simulators whose tasks have goals
+        """Returns how the task judges any goal, as hindsight needs in the learner; None if that is unknown.
+
+        Args:
+            config: an instance of ``Config``.
+        Raises:
+            ConfigError: this task cannot be judged for other goals than its own.
         """
         return None
 

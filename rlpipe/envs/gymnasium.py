@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
 from rlpipe.envs.base_frames import stacked
+from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
 from rlpipe.envs.base_pixels import choose_opengl, make_with_pixels
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
@@ -441,6 +442,20 @@ class Gymnasium(OneByOne):
                 "max_episode_steps sets a limit.",
             )
         return simulator
+
+    @classmethod
+    def goal_task(cls, config: GymnasiumConfig) -> GoalTask:
+        import gymnasium
+
+        with warnings.catch_warnings(action="ignore"):  # the workers repeat them
+            try:
+                env = gymnasium.make(config.id, **make_kwargs(config))  # goals do not need pictures
+            except Exception as error:
+                raise ConfigError(
+                    f"algorithm.hindsight asks {config.id} for its reward function, but the learner cannot make one: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            return task_of_goal_env(env, config.id, ignore_terminations=config.ignore_terminations)
 
     @classmethod
     def can_wait_with(cls, config: GymnasiumConfig) -> bool:

@@ -70,9 +70,12 @@ class Frames:
 
     def at(self, numbers: Tensor) -> Tree:
         """Returns the frames of [B] numbers: leaves [B, ...]."""
-        places = numbers % self._capacity
-        frames: Tree = mapped(lambda leaf: leaf.index_select(0, places.to(leaf.device)), self._ring)
-        return frames
+        return Tree({name: self.leaf(name, numbers) for name in self._ring.leaves})
+
+    def leaf(self, name: str, numbers: Tensor) -> Tensor:
+        """Returns one leaf, [B, ...], of the frames of [B] numbers."""
+        leaf: Tensor = self._ring[name]
+        return leaf.index_select(0, (numbers % self._capacity).to(leaf.device))
 
     def state(self) -> dict[str, Tensor]:
         """Returns all frames, the oldest first, and the sizes of their fragments."""

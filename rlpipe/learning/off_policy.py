@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig, Transitions
+from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from rlpipe.config.schema import Stage
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
+from rlpipe.learning.hindsight import HindsightBuffer
 from rlpipe.learning.replay import ReplayBuffer
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -52,7 +53,7 @@ class OffPolicyLearner(LearnerBase):
         decided = spec.chunked(config.policy.chunk_size)
         self._algorithm.begin(self._policy, decided, self._device, self._generator)
         horizon = (self._options.discount, self._options.n_step)
-        self._replay = ReplayBuffer(self._options.replay_capacity, decided, self._device, *horizon)
+        self._replay = self._make_replay(decided)
         self._demo_buffer: ReplayBuffer | None = None
         self._demonstrations = 0
         # not yet seen by the policy's normaliser: first weights must follow from the seed alone
@@ -68,6 +69,14 @@ class OffPolicyLearner(LearnerBase):
         self._debt = 0.0
         self._pace: float | None = None
 
+    def _make_replay(self, spec: SpaceSpec) -> ReplayBuffer:
+        options = self._options
+        where = (options.replay_capacity, spec, self._device, options.discount)
+        if not options.hindsight:
+            return ReplayBuffer(*where, options.n_step)
+        self._goal_tasks = [options.goal_task(stage.config.env.train) for stage in self._stages]
+        return HindsightBuffer(*where, options.hindsight, self._goal_tasks[0])
+
     def begin_with(self, weights: Weights) -> Snapshot:
         snapshot = super().begin_with(weights)
         self._algorithm.policy_replaced()
@@ -76,7 +85,8 @@ class OffPolicyLearner(LearnerBase):
     def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
         """Stores the fragments of one iteration and takes gradient steps, as ``LearnerBase.update``."""
         self._threads.apply()
-        self._enter(stage)
+        if self._enter(stage) and isinstance(self._replay, HindsightBuffer):
+            self._replay.task = self._goal_tasks[stage]
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         if self._unseen is not None:
@@ -164,19 +174,19 @@ class OffPolicyLearner(LearnerBase):
         count = self._options.batch_size
         demonstrated = round(count * self._algorithm.demo_share) if self._demo_buffer is not None else 0
         rows = self._replay.draw(count - demonstrated, self._generator)
-        staleness = self._version - self._replay.versions(rows)
-        experience = self._replay.transitions(rows)
-        batch: Transitions = experience
+        batch = experience = self._replay.transitions(rows)
+        drawn = {
+            **rows.observed,
+            m.STALENESS: self._version - self._replay.versions(rows),
+            m.REPLAY_REWARD: experience.rewards,
+        }
         if self._demo_buffer is not None and demonstrated:
             rows = rows + self._demo_buffer.draw(demonstrated, self._generator)
             batch = self._replay.transitions(rows, demonstrated)
         batch = batch._replace(
             observations=self._shift(batch.observations), next_observations=self._shift(batch.next_observations)
         )
-        observed = dict(self._algorithm.step(batch))
-        observed[m.STALENESS] = staleness
-        observed[m.REPLAY_REWARD] = experience.rewards
-        return observed
+        return drawn | dict(self._algorithm.step(batch))
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,12 @@ from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.n_step import NStep, n_step
 from rlpipe.learning.frames import Frames
+from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
 from rlpipe.trajectory.tree import joined, mapped, tensors
+
+REWARD, TERMINATED = -5, -3
+"""Columns of stored numbers, which end with reward, discount, terminated, truncated and version."""
 
 
 class Rows(NamedTuple):
@@ -24,13 +29,15 @@ class Rows(NamedTuple):
     Attributes:
         numbers: [B, width] float32.
         observations: trees of the observations before and after; None where ``numbers`` holds them.
+        observed: values of metrics about how they were drawn.
     """
 
     numbers: Tensor
     observations: tuple[Tree, Tree] | None = None
+    observed: Mapping[Metric, Tensor] = MappingProxyType({})
 
     def __add__(self, other: object) -> Rows:
-        """Appends other rows."""
+        """Appends other rows, without their metrics."""
         assert isinstance(other, Rows)
         numbers = torch.cat([self.numbers, other.numbers])
         if self.observations is None or other.observations is None:
@@ -70,9 +77,14 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return min(self._end, self.capacity) if self._frames is None else self._frames.transitions
 
+    @property
+    def _oldest(self) -> int:
+        """Number of the oldest transition, where all that were taken are counted."""
+        return self._end - len(self)
+
     def _places(self, numbers: Tensor) -> Tensor:
         """Returns the rows that hold transitions, given their numbers, 0 for the oldest."""
-        return ((self._end - len(self) + numbers) % self.capacity).to(self._rows.device)
+        return ((self._oldest + numbers) % self.capacity).to(self._rows.device)
 
     def _add(self, columns: Sequence[NDArray[Any]], numbers: NDArray[np.int64] | None = None) -> None:
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float32)
@@ -159,12 +171,16 @@ class ReplayBuffer:
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         """Draws rows uniformly, with replacement; see ``transitions``."""
-        places = self._places(torch.randint(len(self), (count,), generator=generator))
-        numbers = self._rows.index_select(0, places)
+        return self._at(torch.randint(len(self), (count,), generator=generator))
+
+    def _at(self, numbers: Tensor) -> Rows:
+        """Returns a copy of the rows with these numbers, 0 for the oldest."""
+        places = self._places(numbers)
+        rows = self._rows.index_select(0, places)
         if self._frames is None:
-            return Rows(numbers)
+            return Rows(rows)
         before, after = self._numbers[places.cpu()].unbind(-1)
-        return Rows(numbers, (self._frames.at(before), self._frames.at(after)))
+        return Rows(rows, (self._frames.at(before), self._frames.at(after)))
 
     def transitions(self, rows: Rows, demonstrations: int = 0) -> Transitions:
         """Unpacks rows.

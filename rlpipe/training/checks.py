@@ -48,6 +48,8 @@ def check_spaces(config: Config) -> None:
         spec = resolve("envs", section.name, f"{key}.name").check_spaces(section)
         if spec is not None:
             config.algorithm.check_spaces(spec)
+            if key == "env.train":
+                config.algorithm.check_task(section)
             with torch.device("meta"):  # shapes without numbers
                 build_policy(config, spec)
             specs.append(spec)

@@ -42,6 +42,9 @@ class TrajectoryBatch:
         memories: [N, H] float32, memory of each environment before the first step; zeros where an episode begins. None
             for a policy without a memory.
         chosen_episodes: episodes that ended in the fragment and whose start a curriculum chose.
+        first_slot: number of the first environment among those of all workers; the others follow.
+        steps_before: [N] int64, environment steps of each running episode before the first step; 0 where an episode
+            begins. None where nobody collected the fragment.
     """
 
     observations: Observations
@@ -59,6 +62,8 @@ class TrajectoryBatch:
     step_rewards: Float32 | None = None
     memories: Float32 | None = None
     chosen_episodes: tuple[Episode, ...] = ()
+    first_slot: int = 0
+    steps_before: NDArray[np.int64] | None = None
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""

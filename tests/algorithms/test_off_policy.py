@@ -316,8 +316,12 @@ def test_soft_actor_critic_learns_the_scripted_task(tmp_path):
     assert rows[-1]["train/critic/q_data"] < 2.0  # at most 1 / (1 - 0.5)
 
 
-def test_a_restored_learner_goes_on_as_if_nothing_had_happened(tmp_path):
-    plan = stages(sac(tmp_path))
+GOALS = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Place-v0", "total_num_envs": 4}}
+
+
+@pytest.mark.parametrize("task", [{}, {"env": GOALS}], ids=["vectors", "goals in hindsight"])
+def test_a_restored_learner_goes_on_as_if_nothing_had_happened(task, tmp_path):
+    plan = stages(sac(tmp_path, "rollout.horizon=20", *(["algorithm.hindsight=0.8"] if task else []), **task))
     worker = RolloutWorker(plan, 0, 1)
     learner = OffPolicyLearner(plan, worker.ready().spec)
     for iteration in (1, 2):

@@ -194,6 +194,15 @@ def test_an_episode_that_spans_three_iterations_is_one_row(story):
     )
 
 
+def test_a_fragment_says_which_slots_it_is_of_and_how_far_their_episodes_were():
+    simulator = Scripted.make(ScriptedConfig("scripted", script=[[{"length": 3}], [{"length": 5}]]), 2, seeds)
+    policy = MLPPolicy(MLPConfig("mlp", hidden_sizes=[4]), simulator.spec)
+    collector = Collector(simulator, policy, 4, worker=1, first_slot=2, noise_seed=[0])
+    fragments = [collector.collect(version)[0] for version in range(3)]
+    assert [batch.steps_before.tolist() for batch in fragments] == [[0, 0], [1, 4], [2, 3]]
+    assert {batch.first_slot for batch in fragments} == {2}
+
+
 def test_termination_and_time_limit_on_the_same_step_are_both_kept(story):
     (row,) = story[1][2]
     assert (row.terminated, row.truncated, row.episode_return) == (True, True, 0.5)

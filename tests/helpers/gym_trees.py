@@ -114,6 +114,46 @@ class DrawnReach(Reach):
         return np.full((20, 20, 3), 10 * self.taken, dtype=np.uint8)
 
 
+class Place(gymnasium.Env):
+    """A goal dictionary with sparse reward: 0 where a point in a cube is close to the goal, else -1.
+
+    A random walk comes close in about one of a hundred episodes.
+    """
+
+    observation_space = Dict({
+        "observation": Box(-np.inf, np.inf, (1,)),
+        "achieved_goal": Box(-2.0, 2.0, (3,), np.float64),
+        "desired_goal": Box(-1.0, 1.0, (3,), np.float64),
+    })  # fmt: skip
+    action_space = Box(-1.0, 1.0, (3,))
+
+    def __init__(self, ends=False):
+        self.ends = ends
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken, self.place, self.goal = 0, np.zeros(3), self.np_random.uniform(-1.0, 1.0, size=3)
+        return self.observation(), {"is_success": False}
+
+    def observation(self):
+        nothing = np.zeros(1, dtype=np.float32)
+        return {"observation": nothing, "achieved_goal": self.place.copy(), "desired_goal": self.goal.copy()}
+
+    def step(self, action):
+        self.taken += 1
+        self.place = np.clip(self.place + 0.4 * action, -2.0, 2.0)
+        info = {"is_success": bool(np.linalg.norm(self.place - self.goal) <= 0.15)}
+        reward = float(self.compute_reward(self.place, self.goal, info))
+        terminated = self.compute_terminated(self.place, self.goal, info)
+        return self.observation(), reward, terminated, self.taken == STEPS, info
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.15).astype(np.float64)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):  # of one goal, as in Gymnasium-Robotics
+        return self.ends and bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.15)
+
+
 class Recall(gymnasium.Env):
     """Shows the goal, a sign, before the first action only; the share of actions with that sign is the return.
 
@@ -169,5 +209,5 @@ class Unpaid(Signs):
         return 0.0
 
 
-for task in (Signs, Parts, Sides, Reach, DrawnReach, Recall, Words, Endless, Unpaid):
+for task in (Signs, Parts, Sides, Reach, DrawnReach, Place, Recall, Words, Endless, Unpaid):
     gymnasium.register(f"{task.__name__}-v0", task)

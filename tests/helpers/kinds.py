@@ -51,6 +51,7 @@ KINDS = {
     "tree, chunks, sac": Kind(
         "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
     ),
+    "goals in hindsight, sac": Kind("Place", make=sac, overrides=("algorithm.hindsight=0.8",), alike=2),
     "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}),
     "tree, gru, chunks, reward of each action, ppo": Kind(
         "Signs", {**PPO, "logprob_level": "action", "reward_level": "action"}, {**GRU, "chunk_size": CHUNK}

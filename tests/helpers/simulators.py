@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlpipe.envs.base import NextSeed, SingleEnv
+from rlpipe.envs.gymnasium import Gymnasium
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 
 
@@ -29,6 +30,14 @@ class Unnumbered(Scripted):
     def step(self, actions, active=None):
         self.taken += 1
         return super().step(actions, active)
+
+
+class Unjudged(Gymnasium):
+    """Gymnasium's tasks, of which it does not say how they judge goals."""
+
+    @classmethod
+    def goal_task(cls, config):
+        return None
 
 
 class RaceEnv(ScriptedEnv):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import NEEDS_CLONING, NEEDS_DEMOS, NEEDS_SAC, SOFT_ACTOR_CRITIC
+from rlpipe.metrics.catalogue.conditions import (
+    NEEDS_CLONING,
+    NEEDS_DEMOS,
+    NEEDS_HINDSIGHT,
+    NEEDS_SAC,
+    SOFT_ACTOR_CRITIC,
+)
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.derivations import rate
 from rlpipe.metrics.reductions import Distribution, Last, Mean, Sum
@@ -126,8 +132,31 @@ REPLAY_FULL = observed(
 REPLAY_REWARD = observed(
     "train/replay_buffer/reward", Mean, "reward", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_SAC,
     meaning="Mean reward of the sampled experience, without demonstrations; with `algorithm.n_step`, the sum over "
-            "that many steps.",
+            "that many steps; with `algorithm.hindsight`, for the goals that it is learnt with.",
     formula="mean_i R_i over sampled experience, R_i = sum_{j<k} gamma^j r_{i+j}",
+)
+RELABELLED = observed(
+    "train/replay_buffer/relabelled", Mean, "fraction", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_HINDSIGHT,
+    meaning="Share of the sampled experience whose goal was replaced by one that its episode achieved later. It is "
+            "below `algorithm.hindsight` as long as the buffer holds steps of episodes that have not ended.",
+    formula="mean_i [step i has another goal than it was collected for]",
+)
+RELABELLED_REWARD = observed(
+    "train/replay_buffer/relabelled_reward", Mean, "reward", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_HINDSIGHT,
+    meaning="Mean reward of the relabelled steps for their new goals. At the largest reward of the task, every new "
+            "goal was achieved at once, so that nothing is learnt from it.",
+    formula="mean_i r(achieved after step i, new goal), over relabelled steps",
+)
+RELABELLED_REWARD_BEFORE = observed(
+    "train/replay_buffer/relabelled_reward_before", Mean, "reward", algorithms=SOFT_ACTOR_CRITIC,
+    needs=NEEDS_HINDSIGHT,
+    meaning="Mean reward of the same steps for the goals that they were collected for.",
+    formula="mean_i r_i, over relabelled steps",
+)
+RELABELLED_AHEAD = observed(
+    "train/replay_buffer/relabelled_ahead", Mean, "steps", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_HINDSIGHT,
+    meaning="Steps from a relabelled step to the one that achieved its new goal. For episodes of T steps about T / 4.",
+    formula="mean_i (t'_i - t_i), over relabelled steps",
 )
 DEMO_SAMPLES = observed(
     "train/demo_buffer/total_samples", Last, "steps", needs=NEEDS_DEMOS,

@@ -1,0 +1,102 @@
+"""A replay buffer for tasks with goals: hindsight experience replay, Andrychowicz et al. 2017, arXiv:1707.01495."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlpipe.envs.base_goals import ACHIEVED, DESIRED, GoalTask
+from rlpipe.functional.hindsight import terminated_under_goal
+from rlpipe.learning.episodes import Episodes
+from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, Rows
+from rlpipe.metrics import catalogue as m
+from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+
+
+class HindsightBuffer(ReplayBuffer):
+    """Gives a share of the drawn steps a goal that their episode achieved later, with the reward for that goal.
+
+    Steps of an episode that has not ended keep their goal. What is stored does not change.
+
+    Attributes:
+        task: judges the new goals.
+    """
+
+    def __init__(
+        self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, share: float, task: GoalTask
+    ) -> None:
+        """Allocates the buffer.
+
+        Args:
+            capacity, spec, device, discount: as of ``ReplayBuffer``; observations are trees with goals
+            share: share of the drawn steps that are relabelled
+            task: judges the new goals
+        """
+        super().__init__(capacity, spec, device, discount)
+        self.task = task
+        self._share = share
+        self._episodes = Episodes(capacity)
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        first = self._end
+        super().add(batch)
+        self._episodes.add(batch, first, self._oldest)
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        drawn = torch.randint(len(self), (count,), generator=generator)
+        wanted = torch.rand(count, generator=generator) < self._share
+        uniform = torch.rand(count, generator=generator, dtype=torch.float64)
+        later = self._episodes.later((self._oldest + drawn).numpy(), uniform.numpy())
+        relabelled = wanted & torch.from_numpy(later.ahead >= 0)
+        index = relabelled.nonzero()[:, 0]
+        rows = self._at(drawn)
+        device = rows.numbers.device
+        index_there = index.to(device)
+        before = rows.numbers[index_there, REWARD]
+        if len(index):
+            self._relabel(rows, index_there, torch.from_numpy(later.numbers)[index])
+        observed = {
+            m.RELABELLED: relabelled.double().to(device),
+            m.RELABELLED_REWARD: rows.numbers[index_there, REWARD],
+            m.RELABELLED_REWARD_BEFORE: before,
+            m.RELABELLED_AHEAD: torch.from_numpy(later.ahead)[index].to(device),
+        }
+        return rows._replace(observed=observed)
+
+    def _relabel(self, rows: Rows, index: Tensor, later: Tensor) -> None:
+        """Replaces goals, and what depends on them, in a copy of stored rows.
+
+        Args:
+            rows: from ``_at``
+            index: [K] rows to relabel
+            later: [K] number of the step whose achievement becomes the goal
+        """
+        assert self._frames is not None
+        assert rows.observations is not None
+        before, after = rows.observations
+        achieved, old = after[ACHIEVED][index], after[DESIRED][index]
+        new = self._frames.leaf(ACHIEVED, self._numbers[later % self.capacity, 1])
+        before[DESIRED][index] = after[DESIRED][index] = new
+        outcome, goals, terminated = achieved.cpu().numpy(), new.cpu().numpy(), rows.numbers[index, TERMINATED].cpu()
+        ended = terminated.numpy() > 0
+        by_old = np.zeros(len(ended), dtype=bool)
+        if ended.any():
+            by_old[ended] = self.task.terminated(outcome[ended], old.cpu().numpy()[ended])
+        ends = terminated_under_goal(ended, by_old, self.task.terminated(outcome, goals))
+        for column, values in ((REWARD, self.task.rewards(outcome, goals)), (TERMINATED, ends)):
+            rows.numbers[index, column] = torch.from_numpy(values).to(rows.numbers)
+
+    def state(self) -> dict[str, Tensor]:
+        episodes = self._episodes.state(self._oldest, len(self))
+        return super().state() | {f"episodes/{name}": tensor for name, tensor in episodes.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state(state)
+        own: dict[str, Any] = {
+            name.removeprefix("episodes/"): tensor for name, tensor in state.items() if name.startswith("episodes/")
+        }
+        self._episodes.load_state(own, len(state["rows"]) - len(self))
