@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rlpipe.analysis.evaluation_report import EvaluationReport
 
 
 def add_to(app: typer.Typer) -> None:
@@ -65,8 +68,12 @@ def evaluate(
     )  # fmt: skip
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
-        return
-    console = Console(highlight=False, soft_wrap=True)
+    else:
+        _show(report, Console(highlight=False, soft_wrap=True))
+
+
+def _show(report: EvaluationReport, console: Console) -> None:
+    """Prints the estimates, and below them what they depend on and where they are kept."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for column in ("", "mean", "95 % interval", "episodes"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)

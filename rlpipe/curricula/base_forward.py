@@ -52,8 +52,9 @@ class ForwardCurriculum(Curriculum):
         super().__init__(config, demonstrations, seed)
         generator = np.random.default_rng([seed, config.seeds])
         drawn = generator.choice(FIRST_TRAINING_SEED, config.seeds, replace=False)
-        self._seeds = (FIRST_TRAINING_SEED + drawn).tolist()
-        self._numbers = {seed: number for number, seed in enumerate(self._seeds)}
+        seeds = (FIRST_TRAINING_SEED + drawn).tolist()
+        self._offered = tuple(ChosenStart(seed=seed) for seed in seeds)
+        self._numbers = {seed: number for number, seed in enumerate(seeds)}
         self._outcomes = np.full((config.seeds, config.history), np.nan)
         self._waited = np.zeros(config.seeds, dtype=np.int64)  # episodes of others since the last one of each seed
 
@@ -69,8 +70,7 @@ class ForwardCurriculum(Curriculum):
         scores[success >= MASTERED] = SCORES["mastered"]
         shares = (1.0 - config.staleness) * rank_shares(scores, config.temperature)
         shares += config.staleness * rank_shares(self._waited.astype(np.float64), config.temperature)
-        offered = tuple(ChosenStart(seed=seed) for seed in self._seeds)
-        return Starts(offered, shares / shares.sum(), 1.0 - config.own_starts)
+        return Starts(self._offered, shares / shares.sum(), 1.0 - config.own_starts)
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         for episode in episodes:

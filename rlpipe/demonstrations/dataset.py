@@ -233,26 +233,29 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
     names, states = zip(*(kept for _, kept in drawn), strict=True)
-    by_name = _seeds_by_name(path)
+    by_name = seeds_by_name(path)
     seeds = tuple(by_name.get(name) for name in names)
     return Demonstrations(*columns, numbers, left_out, names, seeds, states)  # type: ignore[call-arg]
 
 
-def load_actions(path: str, spec: SpaceSpec) -> list[Float32]:
+def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> list[Float32]:
     """Reads the actions [L, A] of each successful trajectory from the first to the last, whatever was observed.
 
     Args:
         path: of an HDF5 file that has passed ``check_actions``.
         spec: of the simulator.
+        count: as of ``load``.
+        seed: as of ``load``.
     Raises:
-        ConfigError: the file is damaged, its actions are not those of the simulator, or it holds no success.
+        ConfigError: the file is damaged, its actions are not those of the simulator, or it holds too few successes.
     """
 
     def read(group: Any, where: str) -> Float32 | None:
         attempt = _attempt(group, where, spec)
         return spec.clip(attempt.actions) if attempt.success.any() else None
 
-    return _successful(path, read)[0]
+    found, _ = _successful(path, read)
+    return [found[number] for number in _drawn(len(found), count, seed, path)]
 
 
 def _successful(path: str, read: Callable[[Any, str], T | None]) -> tuple[list[T], int]:
@@ -296,7 +299,7 @@ def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
     return drawn
 
 
-def _seeds_by_name(path: str) -> dict[str, int]:
+def seeds_by_name(path: str) -> dict[str, int]:
     """Returns the seed of each trajectory, by its name, where the JSON says it."""
     import h5py
 

@@ -66,7 +66,6 @@ def replay_demonstrations(
 
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
-    information = json.loads(Path(source).with_suffix(".json").read_text(encoding="utf-8"))
     plugin = resolve("envs", task.name, "env.train.name")
     plugin.check(task, "env.train")
     try:
@@ -77,7 +76,7 @@ def replay_demonstrations(
     with work, h5py.File(source) as given:
         partial = Path(work.name, file.name)
         names = dataset.in_order(given)
-        seeds = _seeds(information, source, len(names))
+        seeds = _seeds(source, names)
         episodes: list[dict[str, Any]] = []
         steps = 0
         recorder = _Recorder(plugin, task, given)
@@ -97,19 +96,19 @@ def replay_demonstrations(
     return ReplayedDemonstrations(file, len(episodes), len(names) - len(episodes), steps, spec)
 
 
-def _seeds(information: Any, source: str, count: int) -> list[int]:
+def _seeds(path: str, names: Sequence[str]) -> list[int]:
     """Returns the seed of each trajectory.
 
     Raises:
         ConfigError: the file does not say them.
     """
-    seeds = [episode.get("episode_seed") for episode in information.get("episodes", [])]
-    if len(seeds) != count or not all(isinstance(seed, int) for seed in seeds):
+    seeds = dataset.seeds_by_name(path)
+    if any(name not in seeds for name in names):
         raise ConfigError(
-            f"demos: {source} holds {count} trajectories, but the JSON beside it does not give a seed for each, so "
+            f"demos: {path} holds {len(names)} trajectories, but the JSON beside it does not give a seed for each, so "
             "they cannot be replayed."
         )
-    return seeds
+    return [seeds[name] for name in names]
 
 
 def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
@@ -124,14 +123,14 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     """
     import h5py
 
-    information = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+    seeds = dataset.seeds_by_name(str(file))
     plugin = resolve("envs", task.name, "env.train.name")
     with h5py.File(file, "a", libver="latest") as out:
         names = dataset.in_order(out)
         recorder = _Recorder(plugin, replace(task, ignore_terminations=True), out)  # beyond the first success as well
         with closing(recorder.simulator):
-            for number, (name, seed) in enumerate(zip(names, _seeds(information, str(file), len(names)), strict=True)):
-                if (trajectory := recorder.replay(name, seed)) and dataset.STATES not in out[name]:
+            for number, name in enumerate(names):
+                if dataset.STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
                     trajectory.write_states(out[name])
                 progress(number + 1)
 

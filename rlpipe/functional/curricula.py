@@ -46,7 +46,7 @@ def rank_shares(scores: NDArray[np.float64], temperature: float) -> NDArray[np.f
         scores: [K], the highest of which has rank 1.
         temperature: small values favour the highest scores more.
     """
-    ranks = 1 + (scores[None, :] > scores[:, None]).sum(1)
+    ranks = 1 + len(scores) - np.searchsorted(np.sort(scores), scores, side="right")  # 1 + number of higher scores
     weights = (1.0 / ranks) ** (1.0 / temperature)
     shares: NDArray[np.float64] = weights / weights.sum()
     return shares

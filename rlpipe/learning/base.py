@@ -62,7 +62,7 @@ class LearnerBase(ABC):
         self._version = 0
         self._stage = 0
         self._config = config
-        self._given: Demonstrations | None = None
+        self._given: Demonstrations | None = None  # until the learner has made of it what it learns from
         if config.demos is not None:
             self._given = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
         self._curriculum = make_curriculum(config, self._given)

@@ -43,7 +43,8 @@ def evaluate_floor(config: Config, policy: str, make_engine: Callable[[Config], 
         if policy != "replay":
             return Snapshot(0, NoWeights.FROM_SEED)
         assert config.demos is not None  # or the check before would have refused it
-        return Snapshot(0, Replay.weights_of(load_actions(config.demos, ready.spec)))
+        shown = load_actions(config.demos, ready.spec, config.num_demos, config.runner.seed)
+        return Snapshot(0, Replay.weights_of(shown))
 
     return EvaluationReport.of(_evaluated(acting, snapshot, make_engine(acting)), config, policy=policy)
 

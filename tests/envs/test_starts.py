@@ -140,3 +140,11 @@ def test_the_next_episode_has_the_tasks_own_limit_again():
     simulator.reset()
     assert simulator.step(still).truncated[0]
     assert not any(simulator.step(still).truncated[0] for _ in range(11))
+
+
+def test_a_replay_repeats_the_same_drawn_demonstrations():
+    spec = spec_of(pick_cube())
+    drawn = dataset.load(str(SHIPPED), pick_cube(), spec, count=3, seed=1)
+    actions = dataset.load_actions(str(SHIPPED), spec, count=3, seed=1)
+    firsts = [drawn.actions[drawn.trajectory == number][0].tolist() for number in range(3)]
+    assert [one[0].tolist() for one in actions] == firsts
