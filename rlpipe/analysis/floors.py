@@ -23,20 +23,24 @@ class FloorResult:
     Attributes:
         policy: name of the floor
         demonstrations: file of the demonstrations that ``replay`` repeats; None for other floors
+        num_demos: number of them that it repeats; None for all
         result: the metric over its episodes
         source: its record
     """
 
     policy: str
     demonstrations: str | None
+    num_demos: int | None
     result: Estimate
     source: Path
 
     @property
     def label(self) -> str:
         """Name of the floor, with that of the file it repeats."""
-        repeated = "" if self.demonstrations is None else f" of {Path(self.demonstrations).name}"
-        return f"floor: {self.policy}{repeated}"
+        if self.demonstrations is None:
+            return f"floor: {self.policy}"
+        some = "" if self.num_demos is None else f"{self.num_demos} of "
+        return f"floor: {self.policy} of {some}{Path(self.demonstrations).name}"
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields."""
@@ -57,8 +61,9 @@ def floors_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[FloorResult]
             continue
         result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
         if result is not None:
-            repeated = protocol["demonstrations"] if policy == "replay" else None
-            floor = FloorResult(policy, repeated, result, source)
+            replays = policy == "replay"
+            repeated = (protocol["demonstrations"], protocol.get("num_demos")) if replays else (None, None)
+            floor = FloorResult(policy, *repeated, result, source)
             found.setdefault(floor.label, floor)
     return [found[label] for label in sorted(found)]
 

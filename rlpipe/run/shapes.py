@@ -195,6 +195,7 @@ class Protocol(TypedDict):
     evaluation_episodes: Count
     deterministic_actions: bool
     demonstrations: NotRequired[str | None]
+    num_demos: NotRequired[int | None]
 
 
 @whole_file

@@ -348,6 +348,13 @@ def test_replays_of_different_demonstrations_are_different_floors(alone, tmp_pat
     assert [label for label, _, _ in floors(alone)] == ["floor: replay of a.h5", "floor: replay of b.h5"]
 
 
+def test_replays_of_some_and_of_all_demonstrations_are_different_floors(alone, tmp_path):
+    file = demonstrator(tmp_path)
+    a_floor(alone, "replay", f"demos={file}")
+    a_floor(alone, "replay", f"demos={file}", "num_demos=3")
+    assert [label for label, _, _ in floors(alone)] == ["floor: replay of 3 of demos.h5", "floor: replay of demos.h5"]
+
+
 @pytest.mark.parametrize(
     ("override", "shown"),
     [
