@@ -61,9 +61,8 @@ def floors_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[FloorResult]
             continue
         result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
         if result is not None:
-            replays = policy == "replay"
-            repeated = (protocol["demonstrations"], protocol.get("num_demos")) if replays else (None, None)
-            floor = FloorResult(policy, *repeated, result, source)
+            repeated = protocol if policy == "replay" else {}
+            floor = FloorResult(policy, repeated.get("demonstrations"), repeated.get("num_demos"), result, source)
             found.setdefault(floor.label, floor)
     return [found[label] for label in sorted(found)]
 
