@@ -4,6 +4,7 @@ python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg
 python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py cluster                      cluster.png: which actor runs where
+rlpipe curriculum RUN --out docs/images/curriculum.png    curriculum.png: progress of a curriculum
 """
 
 from __future__ import annotations
