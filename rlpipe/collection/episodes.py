@@ -119,4 +119,5 @@ class EpisodeTracker:
             chosen=chosen is not None,
             demonstration=demonstration,
             demonstration_step=None if chosen is None or demonstration is None else chosen.step,
+            blend=None if chosen is None or demonstration is None else chosen.blend,
         )

@@ -137,6 +137,12 @@ def _check_curriculum(config: Config) -> None:
             f"({train.name}) cannot begin an episode in a stored state, as maniskill can: set curriculum.name=forward, "
             "which needs none."
         )
+    if curriculum.blends and not simulator.can_blend(train):
+        raise ConfigError(
+            f"curriculum.name is {name}, whose episodes begin between a demonstration's beginning and the task's own "
+            f"starts, but env.train ({train.name}) cannot mix states, as maniskill can: set "
+            "curriculum.name=reverse_forward, which does without."
+        )
     if curriculum.needs_states and config.demos is None:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations: demos=FILE.h5"

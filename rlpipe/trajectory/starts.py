@@ -23,6 +23,7 @@ class ChosenStart:
         demonstration: number of the demonstration that the state is from; None for no demonstration.
         step: steps of that demonstration before the state.
         limit: environment steps after which the episode is cut off; None for the task's own time limit.
+        blend: share of the way from the state to that of the reset at which the episode begins; 0 for the state itself.
     """
 
     seed: int | None = None
@@ -30,6 +31,7 @@ class ChosenStart:
     demonstration: int | None = None
     step: int = 0
     limit: int | None = None
+    blend: float = 0.0
 
 
 @dataclass(frozen=True)
