@@ -29,11 +29,11 @@ def check(config: Config) -> None:
     if config.policy.chunk_size > 1:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
-    _check_curriculum(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator = resolve("envs", section.name, f"{key}.name")
         simulator.check(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
+    _check_curriculum(config)
     _check_best_metric(config)
 
 
@@ -131,11 +131,15 @@ def _check_curriculum(config: Config) -> None:
             f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) chooses that "
             f"itself{remedy}."
         )
+    if getattr(train, "success_key", "") is None:
+        raise ConfigError(
+            f"curriculum.name is {name}, which follows the success of episodes, but env.train.success_key is null: "
+            "name the entry of info that says it, such as is_success."
+        )
     if curriculum.needs_states and not simulator.can_set_state(train):
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations, but env.train "
-            f"({train.name}) cannot begin an episode in a stored state, as maniskill can: set curriculum.name=forward, "
-            "which needs none."
+            f"({getattr(train, 'id', train.name)}) {simulator.why_without_states(train)}"
         )
     if curriculum.blends and not simulator.can_blend(train):
         raise ConfigError(

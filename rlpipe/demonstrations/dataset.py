@@ -202,7 +202,8 @@ def _recording(path: str) -> Recording:
 def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> Demonstrations:
     """Reads the successful trajectories, each up to where the task ends it.
 
-    With sparse reward, the reward is the success; otherwise it is the recorded reward.
+    With sparse reward, the reward is the success; otherwise it is the recorded reward. It is also the recorded one of a
+    simulator without reward modes, whose files name none.
 
     Args:
         path: of the HDF5 file.
@@ -215,7 +216,7 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     """
     check(path, task)
     recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")
-    wanted = getattr(task, "reward_mode", "sparse")
+    wanted = getattr(task, "reward_mode", "sparse" if recorded else None)
     if wanted not in ("sparse", recorded):
         raise ConfigError(
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
@@ -414,7 +415,7 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> _Attempt:
 
 
 def _trajectory(
-    group: Any, where: str, spec: SpaceSpec, reward_mode: str, ignore_terminations: bool
+    group: Any, where: str, spec: SpaceSpec, reward_mode: str | None, ignore_terminations: bool
 ) -> tuple[Any, ...] | None:
     """Reads one trajectory up to its end; None if it never succeeds."""
     observations = _observations(group, where, spec)
@@ -432,7 +433,8 @@ def _trajectory(
     if not success.any():
         return None
     last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
-    paid = success if reward_mode == "sparse" else group["rewards"][-len(success) :]
+    sparse = reward_mode == "sparse" or (reward_mode is None and "rewards" not in group)
+    paid = success if sparse else group["rewards"][-len(success) :]
     rewards = paid.astype(np.float32)
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
     (truncated if ignore_terminations else terminated)[-1] = True

@@ -82,6 +82,7 @@ def replay_demonstrations(
         recorder = _Recorder(plugin, task, given)
         with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
             spec = simulator.spec
+            _check_success(simulator, task)
             for number, (name, seed) in enumerate(zip(names, seeds, strict=True)):
                 if trajectory := recorder.replay(name, seed):
                     trajectory.write(out.create_group(f"traj_{len(episodes)}"))
@@ -94,6 +95,20 @@ def replay_demonstrations(
         for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
             os.replace(partial.with_suffix(ending), file.with_suffix(ending))
     return ReplayedDemonstrations(file, len(episodes), len(names) - len(episodes), steps, spec)
+
+
+def _check_success(simulator: Simulator, task: Any) -> None:
+    """Checks that trajectories can succeed.
+
+    Raises:
+        ConfigError: the simulator does not report success.
+    """
+    if not simulator.has_success:
+        raise ConfigError(
+            "demos: only trajectories that succeed are kept, but env.train "
+            f"({getattr(task, 'id', task.name)}) does not report success. For a Gymnasium task, env.train.success_key "
+            "names the entry of info that says it, such as is_success."
+        )
 
 
 def _seeds(path: str, names: Sequence[str]) -> list[int]:

@@ -24,6 +24,11 @@ from rlpipe.trajectory import Bool, ChosenStart, Observations, SpaceSpec, State
 NextSeed = Callable[[int], int | None]
 """Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
 
+NO_STATES = (
+    "cannot begin an episode in a stored state, as maniskill can, and the MuJoCo tasks of Gymnasium and "
+    "Gymnasium-Robotics: set curriculum.name=forward, which needs none."
+)
+
 
 @dataclass(frozen=True)
 class SimulatorConfig:
@@ -201,6 +206,11 @@ class Simulator(ABC):
     def can_blend(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
         """True if it can also begin an episode on the way from a stored state to the state of a reset."""
         return False
+
+    @classmethod
+    def why_without_states(cls, config: Any) -> str:  # noqa: ARG003 - for simulators where it depends on an option
+        """Returns why it cannot, and what to do, as the end of a sentence that begins with the task."""
+        return NO_STATES
 
     @classmethod
     def time_limit(cls, config: Any) -> int | None:

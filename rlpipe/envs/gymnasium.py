@@ -18,14 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import (
+    NO_STATES,
+    Beginning,
+    NextSeed,
+    OneByOne,
+    Simulator,
+    SimulatorConfig,
+    SingleEnv,
+    SingleStep,
+    Step,
+)
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
+from rlpipe.envs.base_mujoco_state import MuJoCoStates, is_mujoco_task, why_without_states
 from rlpipe.envs.base_pixels import choose_opengl, make_with_pixels
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.trajectory import Bool, Observations, SpaceSpec
+from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["Gymnasium"]
 
@@ -105,6 +116,16 @@ def name_of(env: Any) -> str:
     return str(env) if env.spec is None else str(env.spec.id)
 
 
+def observed(env: Any) -> Any:
+    """What a MuJoCo task observes now, through its wrappers."""
+    import gymnasium
+
+    if env is env.unwrapped:
+        return env._get_obs()
+    inner = observed(env.env)
+    return env.observation(inner) if isinstance(env, gymnasium.ObservationWrapper) else inner
+
+
 class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
@@ -121,13 +142,27 @@ class GymnasiumEnv(SingleEnv):
         self._spaces = Spaces(env.observation_space, env.action_space, name_of(env), ignored)
         self.spec = self._spaces.spec
         self.has_success = success_key is not None
+        self._states = MuJoCoStates(env.unwrapped) if is_mujoco_task(type(env.unwrapped)) else None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         observation, info = self._env.reset(seed=seed)
+        if self._states is not None:
+            self._states.was_reset()
         solved = info.get(self._success_key) if self._success_key else None
         return self._spaces.observation(observation), None if solved is None else bool(solved)
 
+    def state(self) -> State:
+        assert self._states is not None
+        return self._states.state()
+
+    def set_state(self, state: State) -> tuple[Observations, bool | None]:
+        assert self._states is not None
+        self._states.set_state(state)
+        return self._spaces.observation(observed(self._env)), None
+
     def step(self, action: Any) -> SingleStep:
+        if self._states is not None:
+            self._states.will_step()
         observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
         return SingleStep(
             self._spaces.observation(observation),
@@ -464,6 +499,14 @@ class Gymnasium(OneByOne):
     @classmethod
     def can_choose_starts(cls, config: GymnasiumConfig) -> bool:
         return not config.vectorized
+
+    @classmethod
+    def can_set_state(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized and why_without_states(config.id) is None
+
+    @classmethod
+    def why_without_states(cls, config: GymnasiumConfig) -> str:
+        return why_without_states(config.id) or NO_STATES
 
     @classmethod
     def time_limit(cls, config: GymnasiumConfig) -> int | None:

@@ -205,6 +205,21 @@ def test_gymnasiums_pictures_are_recorded_with_the_options_that_made_them(tmp_pa
         dataset.check(str(made.file), other)
 
 
+def test_a_simulator_without_reward_modes_pays_what_was_recorded(tmp_path):
+    config = reach(tmp_path, "DrawnReach-v0")
+    made = replay_demonstrations(to_the_goal(tmp_path / "given", "DrawnReach-v0"), config, tmp_path / "new.h5", print)
+    with h5py.File(made.file, "a") as file:
+        file["traj_0/rewards"][...] = [-1, 3]
+    assert dataset.load(str(made.file), config.env.train, made.spec).rewards.tolist() == [-1, 3]
+
+
+def test_a_task_that_reports_no_success_is_refused(tmp_path):
+    config = reach(tmp_path, "DrawnReach-v0", "env.train.success_key=null")
+    with pytest.raises(ConfigError, match=r"\(DrawnReach-v0\) does not report success.* env.train.success_key"):
+        replay_demonstrations(to_the_goal(tmp_path / "given", "DrawnReach-v0"), config, tmp_path / "new.h5", print)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
 def test_a_simulator_that_breaks_is_closed_and_nothing_is_written(tmp_path):
     source = to_the_goal(tmp_path / "given", "Breaking-v0")
     with pytest.raises(RuntimeError, match="a joint broke"):

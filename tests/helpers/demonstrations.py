@@ -11,8 +11,8 @@ import numpy as np
 SHIPPED = Path("configs/demonstrations/PickCube-v1.h5")
 
 
-def write(folder, trajectories, *, env_id="Reach-v1", reward_mode="dense", **info):
-    """A file in ManiSkill's format from (observations, actions, success) of each trajectory."""
+def write(folder, trajectories, *, env_id="Reach-v1", reward_mode="dense", seeds=(), **info):
+    """A file in ManiSkill's format from (observations, actions, success) of each trajectory, and their seeds."""
     file = folder / "demos.h5"
     with h5py.File(file, "w") as out:
         for index, (observations, actions, success) in enumerate(trajectories):
@@ -22,7 +22,10 @@ def write(folder, trajectories, *, env_id="Reach-v1", reward_mode="dense", **inf
             group["success"] = np.asarray(success, bool)
             group["rewards"] = np.arange(len(success), dtype=np.float32)
     kwargs = {"control_mode": "pd", "reward_mode": reward_mode, **info}
-    file.with_suffix(".json").write_text(json.dumps({"env_info": {"env_id": env_id, "env_kwargs": kwargs}}))
+    information = {"env_info": {"env_id": env_id, "env_kwargs": kwargs}}
+    if seeds:
+        information["episodes"] = [{"episode_id": index, "episode_seed": seed} for index, seed in enumerate(seeds)]
+    file.with_suffix(".json").write_text(json.dumps(information))
     return str(file)
 
 

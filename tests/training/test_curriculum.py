@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from tests.helpers.reach import ReachEnv
 from tests.helpers.runs import from_ledger, lines, scripted, without_timings
 
 REACH = "tests.helpers.reach:Reach"
+PENDULUM = {"name": "gymnasium", "id": "Pendulum-v1"}
 
 
 def demonstrated(folder: Path, count: int = 3) -> str:
@@ -36,13 +37,10 @@ def demonstrated(folder: Path, count: int = 3) -> str:
             success.append(answer.success)
         if len(actions) > 4 and any(success):
             trajectories.append((observations, actions, success))
-            kept.append({"episode_id": len(kept), "episode_seed": seed})
+            kept.append(seed)
         if len(kept) == count:
             break
-    file = Path(write(folder, trajectories, env_id=REACH, reward_mode="sparse"))
-    information = json.loads(file.with_suffix(".json").read_text())
-    file.with_suffix(".json").write_text(json.dumps(information | {"episodes": kept}))
-    return str(file)
+    return write(folder, trajectories, env_id=REACH, reward_mode="sparse", seeds=kept)
 
 
 def reach(folder, *overrides, name="reverse", **tree):
@@ -156,6 +154,11 @@ def test_starts_move_back_as_it_learns(tmp_path):
     ("changes", "says"),
     [
         ({"env": {"train": {"name": "scripted"}}}, "cannot begin an episode in a stored state, as maniskill can"),
+        ({"env": {"train": PENDULUM}}, "env.train.success_key is null"),
+        (
+            {"env": {"train": PENDULUM | {"success_key": "upright"}}},
+            r"env.train \(Pendulum-v1\) cannot begin an episode in a stored state",
+        ),
         ({"demos": None, "algorithm": {"name": "sac"}}, "begin in the course of demonstrations: demos=FILE.h5"),
         ({"algorithm": {"name": "behaviour_cloning"}}, "collects no episodes: leave the curriculum out"),
         (
@@ -168,3 +171,14 @@ def test_starts_move_back_as_it_learns(tmp_path):
 def test_a_curriculum_that_cannot_work_is_refused_before_the_start(tmp_path, changes, says):
     with pytest.raises(ConfigError, match=says):
         reach(tmp_path, **changes)
+
+
+def test_a_task_whose_libraries_are_missing_says_so(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    task = {"name": "gymnasium", "id": "Pusher-v5", "success_key": "is_success"}
+    with pytest.raises(
+        ConfigError, match=r"env.train \(Pusher-v5\) cannot be loaded .*pip install 'rlpipe\[robotics\]'"
+    ):
+        reach(tmp_path, env={"train": task})

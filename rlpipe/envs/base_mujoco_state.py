@@ -1,0 +1,165 @@
+"""States of the MuJoCo tasks of Gymnasium and Gymnasium-Robotics: taken in one episode, set when another begins.
+
+Importing this file imports no Gymnasium and no MuJoCo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import NO_STATES
+from rlpipe.trajectory import State
+
+NOW, BEFORE = "mujoco/state", "mujoco/state_before"
+"""Names of MuJoCo's integration state, and of that before the last physics step, both [S] float64."""
+OUTSIDE = "task"
+"""First part of the names of what a task keeps outside MuJoCo, such as ``task/goal``."""
+ATTRIBUTES = "state_attributes"
+"""Class attribute in which an own task names what it keeps outside MuJoCo."""
+_BASES = {"gymnasium.envs.mujoco.mujoco_env.MujocoEnv", "gymnasium_robotics.envs.robot_env.MujocoRobotEnv"}
+_KNOWN = {"gymnasium", "gymnasium_robotics"}
+"""Packages whose tasks keep at most a goal outside MuJoCo, besides what follows from the seed of the reset."""
+
+
+def why_without_states(env_id: str) -> str | None:
+    """Returns why episodes of a registered environment cannot begin in a stored state; None if they can.
+
+    Args:
+        env_id: registered id; the module before it, if there is one, has been imported.
+    Returns:
+        As of ``Simulator.why_without_states``.
+    """
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    registered = gymnasium.spec(env_id.rpartition(":")[2])
+    entry = registered.entry_point
+    try:
+        made_by = load_env_creator(entry) if isinstance(entry, str) else entry
+    except (gymnasium.error.Error, ImportError, AttributeError) as error:
+        return f"cannot be loaded ({error}): install what it needs, such as pip install 'rlpipe[robotics]'."
+    if not isinstance(made_by, type) or registered.additional_wrappers or not is_mujoco_task(made_by):
+        return NO_STATES
+    if made_by.__module__.partition(".")[0] not in _KNOWN and not hasattr(made_by, ATTRIBUTES):
+        return (
+            f"cannot begin an episode in a stored state, because the class {made_by.__name__} does not say what it "
+            f"keeps outside MuJoCo: name these attributes in the class, as {ATTRIBUTES} = ('goal',), or () for none."
+        )
+    return None
+
+
+def is_mujoco_task(kind: type) -> bool:
+    """True if a class is a MuJoCo task of the kinds known here, which observes with ``_get_obs``."""
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    return bool(bases & _BASES) and hasattr(kind, "_get_obs")
+
+
+class MuJoCoStates:
+    """Takes and sets the states of one task.
+
+    MuJoCo computes the poses of bodies and sites at the beginning of a physics step, so after it they are those before
+    its integration, and that is what tasks observe. A state therefore also holds the one before the last physics step,
+    which is repeated from there: the same poses, to the last bit. Where a task itself changes the state after its steps
+    (Fetch closes the gripper), it computes the poses anew, and both are the same.
+    """
+
+    def __init__(self, task: Any) -> None:
+        """Takes the states of a task that has taken no step yet.
+
+        Args:
+            task: unwrapped environment with MuJoCo's ``model`` and ``data``.
+        """
+        import mujoco
+
+        self._mujoco = mujoco
+        self._task = task
+        self._size: int = mujoco.mj_stateSize(task.model, mujoco.mjtState.mjSTATE_INTEGRATION)
+        self._stepped_from: NDArray[np.float64] | None = None
+        self._spare: Any = None
+
+    def was_reset(self) -> None:
+        """Notes that the task has been reset, and so has taken no step."""
+        self._stepped_from = None
+
+    def will_step(self) -> None:
+        """Notes the present state, from which the task is about to take a step."""
+        self._stepped_from = self._get(self._task.data)
+
+    def state(self) -> State:
+        """Returns the present state of the task.
+
+        Raises:
+            TypeError: what the task keeps outside MuJoCo is no number and no array of numbers.
+        """
+        now = self._get(self._task.data)
+        return {NOW: now, BEFORE: self._before(now)} | self._outside()
+
+    def _outside(self) -> dict[str, NDArray[Any]]:
+        task, found = self._task, {}
+        known = [name for name in ("goal",) if hasattr(task, name)]
+        for name in getattr(task, ATTRIBUTES, known):
+            found[f"{OUTSIDE}/{name}"] = values = np.array(getattr(task, name))
+            if values.dtype.kind not in "biuf":
+                raise TypeError(f"{name} of {task} is {getattr(task, name)!r}, but a state holds numbers and arrays.")
+        return found
+
+    def set_state(self, state: State) -> None:
+        """Sets the state of the task, which was reset with the seed of the state's episode.
+
+        Raises:
+            ValueError: the state is not one of this task.
+        """
+        wanted = {NOW: (self._size,), BEFORE: (self._size,)} | {
+            name: values.shape for name, values in self._outside().items()
+        }
+        if (given := {name: np.shape(values) for name, values in state.items()}) != wanted:
+            raise ValueError(f"a state of {_described(given)} is not one of this task, which has {_described(wanted)}.")
+        mujoco, task = self._mujoco, self._task
+        for name in state.keys() - {NOW, BEFORE}:
+            setattr(task, name.removeprefix(f"{OUTSIDE}/"), state[name].copy() if wanted[name] else state[name].item())
+        now, before = state[NOW], state[BEFORE]
+        self._set(task.data, before)
+        if np.array_equal(now, before):
+            mujoco.mj_forward(task.model, task.data)
+            self._stepped_from = None
+        else:
+            mujoco.mj_step(task.model, task.data)
+            mujoco.mj_rnePostConstraint(task.model, task.data)  # for the forces that some of Gymnasium's tasks observe
+            self._stepped_from = before
+        self._set(task.data, now)  # mj_forward moves the solver's warm start
+
+    def _before(self, now: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the state before the last physics step; the present one where there was none, or a later change."""
+        if self._stepped_from is None:
+            return now
+        mujoco, model, data = self._mujoco, self._task.model, self._task.data
+        spare = self._spare = self._spare or mujoco.MjData(model)
+        self._set(spare, self._stepped_from)
+        given = mujoco.mjtState.mjSTATE_USER  # controls and the like, which the task set before it stepped
+        inputs = np.empty(mujoco.mj_stateSize(model, given))
+        mujoco.mj_getState(model, data, inputs, given)
+        mujoco.mj_setState(model, spare, inputs, given)
+        steps = round((data.time - spare.time) / model.opt.timestep)
+        if steps < 1:
+            return now
+        if steps > 1:
+            mujoco.mj_step(model, spare, nstep=steps - 1)
+        before = self._get(spare)
+        mujoco.mj_step(model, spare)
+        return before if np.array_equal(self._get(spare), now) else now
+
+    def _get(self, data: Any) -> NDArray[np.float64]:
+        state = np.empty(self._size)
+        self._mujoco.mj_getState(self._task.model, data, state, self._mujoco.mjtState.mjSTATE_INTEGRATION)
+        return state
+
+    def _set(self, data: Any, state: NDArray[np.float64]) -> None:
+        self._mujoco.mj_setState(self._task.model, data, state, self._mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items()))
