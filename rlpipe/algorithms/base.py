@@ -94,6 +94,11 @@ class AlgorithmConfig:
         """Divergence in nats that ends an update early; None never ends it."""
         return None
 
+    @property
+    def fixes_gradient_steps(self) -> bool:
+        """True if the number of gradient steps follows from the configuration and the data, not from time."""
+        return True
+
     def check_split(self, config: Config) -> None:
         """Checks that the steps of an iteration can be divided as the algorithm needs.
 

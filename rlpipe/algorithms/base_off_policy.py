@@ -82,7 +82,8 @@ class OffPolicyConfig(AlgorithmConfig):
     """Steps before the first gradient step."""
     update_to_data: float | None = option(None, above=0)
     """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
-    for the other; how many those are depends on the machine."""
+    for the other; how many those are depends on the machine, and no two runs are equal
+    ([what is reproducible](configuration.md#what-is-reproducible))."""
 
     random_shift: int = option(0, least=0, below=2**10, unit="pixels")
     """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
@@ -99,6 +100,10 @@ class OffPolicyConfig(AlgorithmConfig):
                 "steps aimed at another goal, which biases returns over several steps (arXiv:2102.12962). Set "
                 "algorithm.n_step=1, or algorithm.hindsight=0."
             )
+
+    @property
+    def fixes_gradient_steps(self) -> bool:
+        return self.update_to_data is not None
 
     def check_chunks(self, config: Config) -> None:
         if self.hindsight:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
+from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, values_of
 from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.config.protocol import comparable
@@ -160,7 +160,7 @@ def compare(
     if metric is not None and metric not in ESTIMATED:
         raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Allowed values: {', '.join(ESTIMATED)}.")
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
-    warnings = _check_protocols(runs, anyway) + _check_versions(runs)
+    warnings = _check_protocols(runs, anyway) + _check_versions(runs) + _check_gradient_steps(runs)
     if metric is None:
         has_success = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
         metric = (m.EVAL_SUCCESS_ONCE if has_success else m.EVAL_EPISODE_RETURN).name
@@ -232,6 +232,25 @@ def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
     if not different:
         return []
     return [f"{'; '.join(different.values())}: with other versions the same seeds may be other episodes."]
+
+
+def _check_gradient_steps(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Warns about runs whose number of gradient steps depended on the machine, with the ratio that each had."""
+    ratios = {run.path.name: run.update_to_data() for run in runs if not run.fixes_gradient_steps}
+    if not ratios:
+        return []
+    known = [ratio for ratio in ratios.values() if ratio is not None]
+    each = (f"{name} {'unknown' if ratio is None else _two_digits(ratio)}" for name, ratio in ratios.items())
+    wanted = _two_digits(statistics.median(known)) if known else "0.5"
+    return [
+        f"{UPDATE_TO_DATA} is null, so the number of gradient steps depended on the machine and what else ran there. "
+        f"Gradient steps for each environment step: {', '.join(each)}. Runs with equal numbers of them: "
+        f"{UPDATE_TO_DATA}={wanted}"
+    ]
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -> list[Group]:

@@ -28,6 +28,7 @@ ORIGINS = {
     "policy.base": "environment steps do not include those of the base",
 }
 """Keys that name the run of another policy, and what that means for a comparison."""
+UPDATE_TO_DATA = "algorithm.update_to_data"
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,23 @@ class EvaluatedRun:
                     )
                 return row["total_timesteps"], seconds
         return None
+
+    @property
+    def fixes_gradient_steps(self) -> bool:
+        """False if the run took as many gradient steps as fit while workers collected."""
+        return self.config.get(UPDATE_TO_DATA, 0.0) is not None
+
+    def update_to_data(self) -> float | None:
+        """Returns the gradient steps for each environment step that the run took, once it had begun to learn.
+
+        None if it took none, or does not say how many.
+        """
+        taken = collected = before = 0.0
+        for row in read_jsonl(self.path / "metrics.jsonl"):
+            steps, before = row["total_timesteps"] - before, row["total_timesteps"]
+            if ratio := row["metrics"].get(m.UPDATE_TO_DATA.name):
+                taken, collected = taken + ratio * steps, collected + steps
+        return taken / collected if collected else None
 
     def evaluations(self, metric: Metric) -> int:
         """Counts the iterations in which the metric was measured."""

@@ -10,7 +10,9 @@ from rlpipe.config.schema import Config
 
 
 def protocol(config: Config) -> dict[str, Any]:
-    """Returns the protocol that ``run.json`` records: simulators with all their options, seeds, episodes, actions."""
+    """Returns the protocol that ``run.json`` records: simulators with all their options, seeds, episodes, actions, and
+    whether the number of gradient steps follows from the configuration or from the time that they take.
+    """
     return {
         "train_env": dataclasses.asdict(config.env.train),
         "eval_env": dataclasses.asdict(config.env.eval),
@@ -25,6 +27,7 @@ def protocol(config: Config) -> dict[str, Any]:
         "demonstrations": config.demos,
         "num_demos": config.num_demos,
         "curriculum": dataclasses.asdict(config.curriculum),
+        "gradient_steps": "fixed" if config.algorithm.fixes_gradient_steps else "as many as fit",
     }
 
 

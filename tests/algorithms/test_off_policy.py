@@ -12,6 +12,7 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 import rlpipe
 from rlpipe.algorithms.base_off_policy import Ensemble
 from rlpipe.collection.worker import RolloutWorker
+from rlpipe.config.protocol import protocol
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import cloning_loss
@@ -340,6 +341,11 @@ def test_on_ray_it_is_the_same_run_as_in_one_process(tmp_path, ray_cluster):
     one = "rollout.num_workers=1"
     ways = [rlpipe.train(sac(tmp_path / str(local), one), local=local).directory for local in (True, False)]
     assert metrics(ways[0]) == metrics(ways[1])
+
+
+def test_the_protocol_says_whether_the_number_of_gradient_steps_is_fixed(tmp_path):
+    fixed, free = sac(tmp_path), sac(tmp_path, "algorithm.update_to_data=null")
+    assert [protocol(one)["gradient_steps"] for one in (fixed, free)] == ["fixed", "as many as fit"]
 
 
 @pytest.mark.soak

@@ -26,7 +26,7 @@ from rlpipe.functional.intervals import (
 )
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from tests.helpers.demonstrations import demonstrator
-from tests.helpers.runs import scripted
+from tests.helpers.runs import sac, scripted
 from tests.helpers.simulators import RACE
 
 LENGTH = "eval/episode_len"
@@ -504,6 +504,28 @@ def test_json_holds_the_same(runs):
     assert found == json.loads(json.dumps(compare([*runs["bad"], *runs["good"]]).as_json()))
     assert found["groups"][1]["runs"][2]["value"] == 5 / 6
     assert found["differences"][0]["label"] == "good"
+
+
+def as_many_as_fit(run: Path, *ratios: float) -> Path:
+    """The same run, had it taken so many gradient steps for each environment step of an iteration."""
+    config, file = run / "config.yaml", run / "metrics.jsonl"
+    config.write_text(config.read_text().replace("update_to_data: 0.5", "update_to_data: null"))
+    rows = list(read_jsonl(file))
+    for row, ratio in zip(rows, ratios, strict=True):
+        row["metrics"]["train/sac/update_to_data"] = ratio
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_runs_whose_gradient_steps_depended_on_the_machine_give_a_warning_with_what_each_took(tmp_path):
+    fixed = rlpipe.train(sac(tmp_path), local=True).directory
+    assert compare([fixed]).warnings == []
+    one, other = (rlpipe.train(sac(tmp_path, f"runner.seed={seed}"), local=True).directory for seed in (1, 2))
+    as_many_as_fit(one, 0, 1, 2, 3)  # learns from the second of four equal iterations on
+    as_many_as_fit(other, 0, 1, 1, 1)
+    (warning,) = compare([one, other]).warnings
+    assert f"for each environment step: {one.name} 2, {other.name} 1." in warning
+    assert warning.endswith("algorithm.update_to_data=1.5")
 
 
 def test_a_wrong_protocol_exits_2_unless_anyway(alone, tmp_path):

@@ -17,12 +17,10 @@ from typer.testing import CliRunner, Result
 import rlpipe
 from rlpipe.cli import app
 from rlpipe.collection.seeds import training_seed
-from rlpipe.config.loading import load_config
-from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
-from tests.helpers.runs import lines, scripted, wait_for_rows, without_timings
+from tests.helpers.runs import scripted, wait_for_rows, without_timings
 
 
 def written(folder: Path, *overrides: str) -> str:
@@ -185,58 +183,3 @@ def test_ctrl_c_ends_all_of_them(tmp_path):
     rows = [line.split() for line in stdout.splitlines()]
     assert ["0", "interrupted", "130", str(run)] in rows
     assert ["1", "not", "begun", "-", "-"] in rows
-
-
-# --- Equal seed, equal run: learner.num_threads fixed, and a fixed number of gradient steps
-
-
-def off_policy(folder: Path, *overrides: str) -> Config:
-    return scripted(
-        folder,
-        *overrides,
-        policy={"name": "squashed_gaussian", "hidden_sizes": [8]},
-        algorithm={"name": "sac", "batch_size": 8, "update_to_data": 0.5, "learning_starts": 16},
-    )
-
-
-RECIPES = {"ppo": scripted, "sac": off_policy}
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_equal_seeds_give_equal_runs_in_one_process(tmp_path, recipe):
-    first, second = (rlpipe.train(RECIPES[recipe](tmp_path), local=True).directory for _ in range(2))
-    assert without_timings(first) == without_timings(second)
-    for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
-        assert lines(first, ledger) == lines(second, ledger)
-
-
-@pytest.mark.maniskill
-@pytest.mark.soak
-def test_equal_seeds_give_equal_runs_from_demonstrations(tmp_path):
-    small = [
-        "algorithm.update_to_data=0.5", "algorithm.learning_starts=16", "algorithm.batch_size=16",
-        "evaluation.episodes=2", "env.train.max_episode_steps=10", "rollout.horizon=10", "runner.total_timesteps=80",
-        "runner.logger.logger_backends=[]", f"runner.logger.log_path={tmp_path}",
-    ]  # fmt: skip
-    config = load_config("configs/sparse_pick_cube.yaml", small)
-    first, second = (rlpipe.train(config, local=True).directory for _ in range(2))
-    assert lines(first, "metrics.jsonl")[-1]["metrics"]["train/sac/critic_loss"] != 0
-    assert without_timings(first) == without_timings(second)
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_another_seed_gives_another_run(tmp_path, recipe):
-    first, second = (
-        rlpipe.train(RECIPES[recipe](tmp_path, f"runner.seed={seed}"), local=True).directory for seed in (0, 1)
-    )
-    assert without_timings(first) != without_timings(second)
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_cluster")
-def test_equal_seeds_give_equal_runs_on_ray_with_as_many_workers(tmp_path):
-    """With PPO each is the run in one process, to the last bit: ``tests/distributed/test_distributed.py``."""
-    first, second = (rlpipe.train(off_policy(tmp_path, "rollout.num_workers=2")).directory for _ in range(2))
-    assert without_timings(first) == without_timings(second)
-    for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
-        assert lines(first, ledger) == lines(second, ledger)

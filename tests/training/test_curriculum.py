@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,46 +16,10 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Episode
-from tests.helpers.demonstrations import write
-from tests.helpers.reach import ReachEnv
-from tests.helpers.runs import from_ledger, lines, scripted, without_timings
+from tests.helpers.curricula import reach
+from tests.helpers.runs import from_ledger, lines, without_timings
 
-REACH = "tests.helpers.reach:Reach"
 PENDULUM = {"name": "gymnasium", "id": "Pendulum-v1"}
-
-
-def demonstrated(folder: Path, count: int = 3) -> str:
-    """Demonstrations that go straight to the goal, with their seeds but without states."""
-    env, trajectories, kept = ReachEnv(), [], []
-    for seed in range(1000):
-        observations, actions, success = [env.reset(seed)[0]], [], []
-        while not any(success) and len(actions) < 10:
-            actions.append([np.clip((observations[-1][1] - observations[-1][0]) / 0.2, -1.0, 1.0)])
-            answer = env.step(actions[-1])
-            observations.append(answer.observation)
-            success.append(answer.success)
-        if len(actions) > 4 and any(success):
-            trajectories.append((observations, actions, success))
-            kept.append(seed)
-        if len(kept) == count:
-            break
-    return write(folder, trajectories, env_id=REACH, reward_mode="sparse", seeds=kept)
-
-
-def reach(folder, *overrides, name="reverse", **tree):
-    """RLPD on a task that pays only on arrival, 4 environments, 6 iterations of 16 steps each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    base = {
-        "env": {"train": {"name": REACH, "total_num_envs": 4}},
-        "policy": {"name": "squashed_gaussian", "hidden_sizes": [16]},
-        "algorithm": {
-            "name": "rlpd", "batch_size": 32, "critic_hidden_sizes": [16], "learning_starts": 64,
-            "update_to_data": 0.25, "replay_capacity": 500,
-        },
-        "demos": demonstrated(folder),
-        "curriculum": {"name": name, "own_starts": 0.3} | ({} if name == "forward" else {"step_back": 2}),
-    }  # fmt: skip
-    return scripted(folder, "runner.total_timesteps=384", "runner.save_interval=1", *overrides, **(base | tree))
 
 
 @pytest.fixture(scope="module")

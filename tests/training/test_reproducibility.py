@@ -1,0 +1,75 @@
+"""Equal seed, equal run: to the last bit, however busy the machine, in the mode that docs/configuration.md states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rlpipe
+from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
+from tests.helpers.curricula import reach
+from tests.helpers.runs import lines, load, sac, scripted, without_timings
+
+
+def demonstrated(folder: Path, *overrides: str) -> Config:
+    """RLPD from demonstrations, without a curriculum."""
+    return reach(folder, *overrides, curriculum={"name": "none"})
+
+
+RECIPES = {"ppo": scripted, "sac": sac, "rlpd": demonstrated, "curriculum": reach}
+
+
+def check_equal(one: Path, other: Path) -> None:
+    rows = without_timings(one)
+    assert len(rows) > 1
+    assert rows == without_timings(other)
+    for ledger in ("episodes.jsonl", "eval_episodes.jsonl"):
+        assert lines(one, ledger)
+        assert lines(one, ledger) == lines(other, ledger)
+
+
+def trained_twice(config: Config, **how) -> tuple[Path, Path]:
+    """A run as it is, and the same beside processes that keep every core busy."""
+    alone = rlpipe.train(config, **how).directory
+    with load():
+        return alone, rlpipe.train(config, **how).directory
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_equal_seeds_give_equal_runs_in_one_process(tmp_path, recipe):
+    check_equal(*trained_twice(RECIPES[recipe](tmp_path), local=True))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_seed_gives_another_run(tmp_path, recipe):
+    first, second = (
+        rlpipe.train(RECIPES[recipe](tmp_path, f"runner.seed={seed}"), local=True).directory for seed in (0, 1)
+    )
+    assert without_timings(first) != without_timings(second)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("pipeline", ["sync", "ahead"])
+def test_equal_seeds_give_equal_runs_on_ray_and_in_one_process_with_as_many_workers(tmp_path, pipeline):
+    config = reach(tmp_path, f"runner.pipeline={pipeline}", "rollout.num_workers=2")
+    first, second = trained_twice(config)
+    check_equal(first, second)
+    check_equal(first, rlpipe.train(config, local=True).directory)
+
+
+@pytest.mark.maniskill
+@pytest.mark.soak
+def test_equal_seeds_give_equal_runs_of_maniskill_from_demonstrations_with_a_curriculum(tmp_path):
+    small = [
+        "algorithm.learning_starts=16", "algorithm.batch_size=16", "evaluation.episodes=2", "num_demos=2",
+        "curriculum.name=reverse_forward", "rollout.horizon=16", "runner.total_timesteps=640", "learner.num_threads=1",
+        "runner.logger.logger_backends=[]", f"runner.logger.log_path={tmp_path}",
+    ]  # fmt: skip
+    config = load_config("configs/sparse_pick_cube.yaml", small)
+    first, second = trained_twice(config, local=True)
+    check_equal(first, second)
+    assert lines(first, "metrics.jsonl")[-1]["metrics"]["train/sac/critic_loss"] != 0
+    assert any(row["chosen"] for row in lines(first, "episodes.jsonl"))
