@@ -3,6 +3,7 @@
 python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
 python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
+python docs/make_pictures.py failures RUN RUN RUN RUN     failures.png: docs/sparse.md, a panel for each
 python docs/make_pictures.py cluster                      cluster.png: which actor runs where
 rlpipe curriculum RUN --out docs/images/curriculum.png    curriculum.png: progress of a curriculum
 """
@@ -37,6 +38,12 @@ from rlpipe.run.metric_logger import run_info
 from rlpipe.trajectory import SpaceSpec
 
 IMAGES = Path(__file__).parent / "images"
+FAILURES = (
+    "It works",
+    "1. No curriculum: nothing succeeds",
+    "2. Hardly a seed is close enough (reverse_forward)",
+    "3. Starts run ahead of the policy",
+)
 COLOURS = ("#1b6ca8", "#d1603d", "#4a8f4f", "#8a5aa8")
 
 
@@ -61,9 +68,9 @@ class Run:
         found = [row for row in self.rows if metric in row["metrics"]]
         return [row["total_timesteps"] for row in found], [row["metrics"][metric] for row in found]
 
-    def smooth(self, metric: str, window: int) -> tuple[list[int], list[float]]:
-        """Steps, and means over all episodes of the last ``window`` iterations."""
-        counts = [row["metrics"]["env/num_trajectories"] for row in self.rows]
+    def smooth(self, metric: str, window: int, count: str = "env/num_trajectories") -> tuple[list[int], list[float]]:
+        """Steps, and means over all episodes of the last ``window`` iterations; ``count`` is the number of episodes."""
+        counts = [row["metrics"].get(count, 0.0) for row in self.rows]
         sums = [count * row["metrics"].get(metric, 0.0) for count, row in zip(counts, self.rows, strict=True)]
         steps, values = [], []
         for i, row in enumerate(self.rows):
@@ -133,6 +140,28 @@ def draw_benchmarks(runs: Sequence[Run]) -> Figure:
         axes.set_title(f"{task}, {config.algorithm.name}", fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, loc="best")
     figure.supxlabel("line: episodes of training; dot: held-out episodes, with 95 % interval", fontsize=9, color="0.4")
+    return figure
+
+
+def draw_failures(runs: Sequence[Run]) -> Figure:
+    """Draws where episodes begin and how they go: for a run that works, and for three that do not."""
+    figure, panels = plt.subplots(2, 2, figsize=(10, 6.2), constrained_layout=True, sharey=True)
+    for title, run, axes in zip(FAILURES, runs, panels.flat, strict=True):
+        window = max(10, len(run.rows) // 30)
+        lines = {
+            "start, from the end (1) to the beginning (0)": run.series("env/curriculum/start"),
+            "way to the task's own starts": run.series("env/curriculum/blend"),
+            "success from chosen starts": run.smooth(
+                "env/curriculum/success_once", window, "env/curriculum/num_trajectories"
+            ),
+            "success from the task's own": run.smooth("env/success_once", window),
+        }
+        for (name, line), colour in zip(lines.items(), ("0.55", COLOURS[2], COLOURS[1], COLOURS[0]), strict=True):
+            axes.plot(*line, color=colour, linewidth=2.2 if colour == COLOURS[0] else 1.5, label=name)
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_ylim(-0.02, 1.02)
+        _finish(axes)
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
@@ -259,7 +288,7 @@ def main() -> None:
     elif what == "cluster":
         draw_cluster().savefig(IMAGES / "cluster.png", dpi=130)
     else:
-        draw = {"benchmarks": draw_benchmarks, "cartpole": draw_cartpole}[what]
+        draw = {"benchmarks": draw_benchmarks, "cartpole": draw_cartpole, "failures": draw_failures}[what]
         draw(runs).savefig(IMAGES / f"{what}.png", dpi=130)
 
 

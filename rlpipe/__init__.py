@@ -22,7 +22,7 @@ __all__ = ["evaluate", "load_config", "train"]
 
 
 def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Reads, completes and checks a configuration.
+    """Reads, completes and checks a configuration. What ``policy.base`` names is read as well.
 
     Args:
         source: YAML file, name of a shipped configuration, or the same as a mapping
@@ -31,8 +31,9 @@ def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = 
         rlpipe.errors.ConfigError: it is wrong; nothing has been started or written.
     """
     from rlpipe.config.loading import load_config
+    from rlpipe.training.first_weights import with_base_policy
 
-    return load_config(source, overrides)
+    return with_base_policy(load_config(source, overrides))
 
 
 def train(
@@ -61,7 +62,9 @@ def train(
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
     from rlpipe.training.checks import check_spaces
+    from rlpipe.training.first_weights import with_base_policy
 
+    config = with_base_policy(config)
     check_demonstrations(config)
     _check_machine(config, local, ray_address)
     if not local:  # with Ray, the first worker would report it only after it has started

@@ -52,7 +52,7 @@ class DemonstrationProgress:
 
     Attributes:
         number: of the demonstration in the run, from 0.
-        seed: of its reset.
+        seed: of its reset; None where a simulator drew its own.
         length: its steps.
         steps: environment steps of the run after which an episode began earlier in it than any before.
         starts: the step of the demonstration in which that episode began.
@@ -63,7 +63,7 @@ class DemonstrationProgress:
     """
 
     number: int
-    seed: int
+    seed: int | None
     length: int
     steps: tuple[int, ...]
     starts: tuple[int, ...]
@@ -97,6 +97,7 @@ class CurriculumProgress:
         own: success of consecutive episodes that began as the task draws them.
         evaluations: (environment steps, success, lower and upper 95 % bound) of each.
         seeds: (environment steps, share of the seeds mastered, share of those without any success).
+        blend: (environment steps, share of the way to the task's own starts) of a curriculum that spreads starts.
     """
 
     run: str
@@ -108,6 +109,7 @@ class CurriculumProgress:
     own: tuple[SuccessRate, ...] = field(repr=False)
     evaluations: list[tuple[float, ...]] = field(repr=False)
     seeds: list[tuple[float, ...]] = field(repr=False)
+    blend: list[tuple[float, ...]] = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """Returns everything, as JSON has it."""
@@ -133,21 +135,28 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
             f"{directory.path} has a curriculum ({name}), but no episode whose start it chose has ended yet: wait for "
             "the next iterations."
         )
+    shown = [one for one in chosen if one[1].demonstration is not None]
     found: dict[int, list[tuple[int, Episode]]] = {}
-    for step, episode in chosen:
-        if episode.demonstration is not None:
+    for step, episode in shown:
+        if episode.demonstration is not None and episode.demonstration_length is not None:  # else beyond its course
             found.setdefault(episode.demonstration, []).append((step, episode))
+    if shown and not found:
+        raise ConfigError(
+            f"{directory.path / 'episodes.jsonl'} does not say how long the demonstrations are (demonstration_length), "
+            "because an earlier version wrote it: train again."
+        )
     successes = int(config.get("curriculum.successes", 1))
     return CurriculumProgress(
         run=directory.run_id,
         name=name,
         total_steps=max(after.values()),
-        demonstrations=tuple(_demonstration(directory, found[number], successes) for number in sorted(found)),
+        demonstrations=tuple(_demonstration(found[number], successes) for number in sorted(found)),
         mean_start=_series(rows, m.CURRICULUM_START),
         chosen=_curve(chosen),
         own=_curve([one for one in episodes if not one[1].chosen]),
         evaluations=_series(rows, m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH),
         seeds=_series(rows, m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
+        blend=_series(rows, m.CURRICULUM_BLEND),
     )
 
 
@@ -163,13 +172,10 @@ def _ended(directory: RunDirectory, after: dict[int, int]) -> list[tuple[int, Ep
     return [(after[iteration], episode) for iteration, episode in found]
 
 
-def _demonstration(
-    directory: RunDirectory, episodes: Sequence[tuple[int, Episode]], successes: int
-) -> DemonstrationProgress:
-    """Returns the progress in one demonstration, from the episodes that began in it.
+def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> DemonstrationProgress:
+    """Returns the progress in one demonstration, from the episodes that began in its course.
 
     Args:
-        directory: of the run, for the error.
         episodes: with the environment steps after which they ended.
         successes: number in a row, from the beginning, that master it.
     """
@@ -184,12 +190,9 @@ def _demonstration(
         if began == 0:
             in_a_row = in_a_row + 1 if episode.success_once else 0
             solved_at = step if solved_at is None and in_a_row >= successes else solved_at
-    (first, *_) = (episode for _, episode in episodes)
-    if first.demonstration is None or first.demonstration_length is None or first.seed is None:
-        raise ConfigError(
-            f"{directory.path / 'episodes.jsonl'} does not say how long the demonstrations are (demonstration_length): "
-            "it is from an earlier version. Train again."
-        )
+    _, first = episodes[0]
+    assert first.demonstration is not None
+    assert first.demonstration_length is not None
     at_start = [one for one in episodes if (one[1].demonstration_step or 0) == starts[-1]]
     return DemonstrationProgress(
         first.demonstration, first.seed, first.demonstration_length, tuple(steps), tuple(starts), len(episodes),

@@ -23,7 +23,11 @@ from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode
 
 EXPERIMENT = "runner.logger.experiment_name"
-WARM_START = "policy.warm_start"
+ORIGINS = {
+    "policy.warm_start": "environment steps are counted from the warm start on",
+    "policy.base": "environment steps do not include those of the base",
+}
+"""Keys that name the run of another policy, and what that means for a comparison."""
 UPDATE_TO_DATA = "algorithm.update_to_data"
 
 
@@ -94,8 +98,9 @@ class EvaluatedRun:
         How the run was evaluated is taken from the protocol.
         """
         kept = {key: value for key, value in self.config.items() if Affects.COMPARISON in affected_by(Config, key)}
-        if (origin := self.config.get(WARM_START)) is not None:
-            kept[WARM_START] = _experiment(origin)  # the experiment may have one run per seed
+        for key in ORIGINS:
+            if (origin := self.config.get(key)) is not None:
+                kept[key] = _experiment(origin)  # the experiment may have one run per seed
         return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
 
     def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:

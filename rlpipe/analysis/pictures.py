@@ -55,8 +55,8 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     """Draws how far starts have moved back, and the success from chosen starts beside that from the task's own."""
     from matplotlib.figure import Figure
 
-    panels = [bool(progress.demonstrations), True, bool(progress.seeds)]
-    heights = [height for height, there in zip((3.0, 2.2, 1.6), panels, strict=True) if there]
+    panels = [bool(progress.demonstrations), True, bool(progress.seeds), bool(progress.blend)]
+    heights = [height for height, there in zip((3.0, 2.2, 1.6, 1.6), panels, strict=True) if there]
     figure = Figure(figsize=(8.0, 1.0 + sum(heights)), constrained_layout=True)
     axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     left = iter(axes)
@@ -65,6 +65,8 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     _draw_success(next(left), progress)
     if progress.seeds:
         _draw_seeds(next(left), progress)
+    if progress.blend:
+        _draw_blend(next(left), progress)
     for panel in axes:
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
@@ -105,8 +107,9 @@ def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
     axes.set(ylim=(-0.03, 1.03), ylabel="earliest start so far")
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["beginning", "25 %", "50 %", "75 %", "end"])
     solved = sum(one.solved_at is not None for one in shown)
-    which = f", of which {solved} solved (dot)" if solved else ""
-    axes.set_title(f"Where episodes begin in {len(shown)} demonstrations{which}", fontsize=10, loc="left")
+    those, some = ("1 demonstration", "") if len(shown) == 1 else (f"{len(shown)} demonstrations", f"{solved} of them ")
+    which = f", {some}solved (dot)" if solved else ""
+    axes.set_title(f"Where episodes begin in {those}{which}", fontsize=10, loc="left")
 
 
 def _draw_success(axes: Axes, progress: CurriculumProgress) -> None:
@@ -141,6 +144,14 @@ def _draw_seeds(axes: Axes, progress: CurriculumProgress) -> None:
     axes.set(ylim=(-0.03, 1.03), ylabel="share of seeds")
     axes.set_title("Seeds of the forward curriculum", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
+    """Draws how far starts have spread from the demonstrations' beginnings to the task's own."""
+    axes.step(*zip(*progress.blend, strict=True), where="post", color=COLOURS[3], linewidth=1.8)
+    axes.set(ylim=(-0.03, 1.03))
+    axes.set_yticks([0, 0.5, 1], ["demonstrations", "50 %", "own starts"])
+    axes.set_title("Where starts have spread to", fontsize=10, loc="left")
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlpipe.analysis.comparison import Comparison, Reached
 from rlpipe.analysis.comparison import compare as compare_runs
-from rlpipe.analysis.evaluated_run import WARM_START
+from rlpipe.analysis.evaluated_run import ORIGINS
 from rlpipe.cli.evaluate import interval, number, protocol_lines
 
 
@@ -168,6 +168,6 @@ def _notes(comparison: Comparison) -> Sequence[str]:
         notes.append("steps, wall clock: median over seeds, up to the first evaluation at that level")
     if any(found.at_the_latest for found in reached):
         notes.append("<=: evaluated only at the end; runner.val_check_interval shows when the level was reached")
-    if any(run.config.get(WARM_START) for group in comparison.groups for run in group.runs):
-        notes.append(f"{WARM_START}: environment steps are counted from the warm start on")
+    runs = [run for group in comparison.groups for run in group.runs]
+    notes += [f"{key}: {note}" for key, note in ORIGINS.items() if any(run.config.get(key) for run in runs)]
     return notes

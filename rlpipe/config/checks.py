@@ -141,6 +141,12 @@ def _check_curriculum(config: Config) -> None:
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations, but env.train "
             f"({getattr(train, 'id', train.name)}) {simulator.why_without_states(train)}"
         )
+    if curriculum.blends and not simulator.can_blend(train):
+        raise ConfigError(
+            f"curriculum.name is {name}, whose episodes begin between a demonstration's beginning and the task's own "
+            f"starts, but env.train ({train.name}) cannot mix states, as maniskill can: set "
+            "curriculum.name=reverse_forward, which does without."
+        )
     if curriculum.needs_states and config.demos is None:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations: demos=FILE.h5"

@@ -28,7 +28,7 @@ class CurriculumConfig:
     """Base of every curriculum's configuration."""
 
     name: str
-    """``none``, ``reverse``, ``forward``, ``reverse_forward``, or ``package.module:Class``."""
+    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, or ``package.module:Class``."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Curriculum(ABC):
     """Metrics that the terminal shows."""
     needs_states: ClassVar[bool] = True
     """True if episodes begin in states of demonstrations, False if at most their seeds are chosen."""
+    blends: ClassVar[bool] = False
+    """True if episodes also begin between such states and the task's own."""
     chooses: ClassVar[bool] = True
     """True unless every episode begins as the task draws it."""
 

@@ -160,7 +160,8 @@ def _needed_files(config: Config, source: str | None, folder: Path) -> list[str]
         ConfigError: a file is not in the folder.
     """
     needed = [] if source is None else [("CONFIG", str(Path(source).absolute()))]
-    for key, path in (("demos", config.demos), ("policy.warm_start", config.policy.warm_start)):
+    named = {"demos": config.demos, "policy.warm_start": config.policy.warm_start, "policy.base": config.policy.base}
+    for key, path in named.items():
         if path is not None and not Path(path).is_absolute():
             needed.append((key, path))
             if key == "demos" and Path(path).with_suffix(".json").exists():

@@ -120,7 +120,7 @@ class Simulator(ABC):
         spec: shapes and bounds that a policy must know.
         num_envs: N.
         has_success: True if steps report success.
-        notes: sentences a user should read once, such as that rendering is off.
+        notes: sentences a user should read once, such as that environments are stepped one by one.
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
@@ -200,6 +200,11 @@ class Simulator(ABC):
     @classmethod
     def can_set_state(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
         """True if it can also begin an episode in a stored state."""
+        return False
+
+    @classmethod
+    def can_blend(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """True if it can also begin an episode on the way from a stored state to the state of a reset."""
         return False
 
     @classmethod
@@ -293,6 +298,10 @@ class SingleEnv(ABC):
         """Continues from a state, right after ``reset`` with the seed of its episode. Returns what ``reset`` does."""
         raise NotImplementedError  # most environments cannot
 
+    def blended(self, state: State, share: float) -> State:
+        """Returns the state some share of the way from a state to the present one, for one that ``can_blend``."""
+        raise NotImplementedError  # most environments cannot
+
     @abstractmethod
     def close(self) -> None:
         """Frees the resources."""
@@ -302,7 +311,7 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
     """Begins an episode of one environment.
 
     Args:
-        env: has the ``reset`` and ``set_state`` of a ``SingleEnv``.
+        env: has the ``reset``, ``set_state`` and ``blended`` of a ``SingleEnv``.
         seed: next seed of its slot.
         chosen: start that a curriculum chose; None for that of the seed.
     Returns:
@@ -314,7 +323,8 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
     seed = seed if chosen.seed is None else chosen.seed
     observation, success = env.reset(seed)
     if chosen.state is not None:
-        observation, success = env.set_state(chosen.state)
+        state = env.blended(chosen.state, chosen.blend) if chosen.blend else chosen.state
+        observation, success = env.set_state(state)
     return observation, Beginning(seed, success, chosen)
 
 

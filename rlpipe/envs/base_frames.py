@@ -51,6 +51,9 @@ class StackedFrames(SingleEnv):
     def state(self) -> State:
         return self._env.state()
 
+    def blended(self, state: State, share: float) -> State:
+        return self._env.blended(state, share)
+
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
         return self._began(*self._env.set_state(state))
 

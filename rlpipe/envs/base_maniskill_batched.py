@@ -54,6 +54,9 @@ class StockEnv(Protocol):
     def state(self) -> State:
         """Returns the present state."""
 
+    def blended(self, state: State, share: float) -> State:
+        """Returns the state some share of the way from a state to the present one."""
+
     def step(self, action: Any) -> Any:
         """Takes one action."""
 

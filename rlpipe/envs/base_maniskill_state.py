@@ -16,6 +16,9 @@ from rlpipe.trajectory import State
 TARGETS = "drive_targets"
 """First part of the names of the drive targets, as ``actors`` and ``articulations`` are of ManiSkill's own."""
 
+ORIENTATION = slice(3, 7)
+"""Quaternion in the numbers of an actor or an articulation, which begin with its position."""
+
 
 def state_of(task: Any) -> State:
     """Returns the state of a task with one scene: ``actors/cube`` [13], ``drive_targets/panda`` [M], and so on."""
@@ -50,6 +53,21 @@ def set_state(task: Any, state: State) -> None:
     for name, one in driven(task):
         if f"{TARGETS}/{name}" in state:
             one.set_joint_drive_targets(tensors[f"{TARGETS}/{name}"], one.active_joints)
+
+
+def blended(first: State, second: State, share: float) -> State:
+    """Returns the state some share of the way from one state of a task to another.
+
+    Poses, joints, velocities and drive targets are interpolated; orientations take the shorter way. Objects that touch
+    in neither state may touch between them.
+    """
+    between = {name: (1.0 - share) * first[name] + share * second[name] for name in first}
+    for name, values in between.items():
+        if not name.startswith(f"{TARGETS}/"):
+            turned = np.copysign(1.0, first[name][ORIENTATION] @ second[name][ORIENTATION])
+            mixed = (1.0 - share) * turned * first[name][ORIENTATION] + share * second[name][ORIENTATION]
+            values[ORIENTATION] = mixed / np.linalg.norm(mixed)
+    return between
 
 
 def driven(task: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, Simulator
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
-from rlpipe.envs.base_maniskill_state import set_state, state_of
+from rlpipe.envs.base_maniskill_state import blended, set_state, state_of
 from rlpipe.envs.base_meshes import simplified_meshes
 from rlpipe.envs.base_rendering import INSTALL_VULKAN, can_render
 from rlpipe.errors import ConfigError
@@ -31,10 +31,8 @@ from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["ManiSkill"]
 
-NO_RENDERING = (
-    "ManiSkill: rendering is off, because no Vulkan device was found. State observations do not need it; videos do "
-    "(Mesa's lavapipe 24.3 or newer is enough)."
-)
+_MATERIALS: list[type[Any]] = []
+"""SAPIEN's own material, once SAPIEN is imported."""
 
 
 def no_vulkan(key: str, obs_mode: str) -> str:
@@ -111,7 +109,7 @@ class ManiSkillConfig(SimulatorConfig):
 
 
 class UnrenderedMaterial:
-    """Replaces ``sapien.render.RenderMaterial`` where no rendering device exists.
+    """Replaces ``sapien.render.RenderMaterial`` where nothing is rendered.
 
     Tasks colour objects even if nothing draws them. Attributes can be set; setters do nothing.
     """
@@ -126,9 +124,14 @@ class UnrenderedMaterial:
         raise AttributeError(name)
 
 
-def load_maniskill() -> bool:
-    """Imports ManiSkill's tasks; where rendering cannot work, first replaces SAPIEN's material.
+def load_maniskill(*, cameras: bool = False) -> bool:
+    """Imports ManiSkill's tasks, without a rendering device unless cameras need one.
 
+    Without cameras, SAPIEN's material is replaced: a task that is built anew for each episode otherwise makes materials
+    on the device, which takes five times as long as the rest of its reset, and opens a device that cannot be forked.
+
+    Args:
+        cameras: True if something is to be rendered.
     Returns:
         True if rendering works.
     """
@@ -142,22 +145,28 @@ def load_maniskill() -> bool:
         import sapien.pysapien.render
         import sapien.render
 
-        rendering = True
-        if sapien.render.RenderMaterial is UnrenderedMaterial:
-            rendering = False
-        else:
+        if not _MATERIALS:
+            _MATERIALS.append(sapien.render.RenderMaterial)
+        rendering = cameras or (loaded and sapien.render.RenderMaterial is _MATERIALS[0])  # cameras were there before
+        if rendering:
             try:
-                sapien.render.RenderMaterial()
+                _MATERIALS[0]()
             except RuntimeError:
                 rendering = False
-                sapien.render.RenderMaterial = UnrenderedMaterial
-                sapien.pysapien.render.RenderMaterial = UnrenderedMaterial
+        _use_material(_MATERIALS[0] if rendering else UnrenderedMaterial)
         import mani_skill.envs  # noqa: F401
     if not loaded:
         # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every
         # imported module. Those stay until the process ends, so the collector may leave them out.
         gc.freeze()
     return rendering
+
+
+def _use_material(material: type[Any]) -> None:
+    """Makes every module of SAPIEN and ManiSkill that was imported so far, and all later ones, use a material."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("sapien", "mani_skill")) and "RenderMaterial" in vars(module):
+            module.RenderMaterial = material  # type: ignore[attr-defined]  # just seen there
 
 
 def quicken_poses() -> None:
@@ -353,6 +362,9 @@ class ManiSkillEnv(SingleEnv):
     def state(self) -> State:
         return state_of(self.task)
 
+    def blended(self, state: State, share: float) -> State:
+        return blended(state, self.state(), share)
+
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
         set_state(self.task, state)
         return self._first_observation()
@@ -383,12 +395,11 @@ class ManiSkill(OneByOne):
     @classmethod
     def load(cls) -> None:
         if load_maniskill():
-            raise RuntimeError("a process that has opened a rendering device cannot be forked")
+            raise RuntimeError("a process that has opened a rendering device cannot be forked")  # cameras came before
 
     @classmethod
     def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
-        rendering = load_maniskill()
-        if config.has_cameras and not rendering:
+        if not load_maniskill(cameras=config.has_cameras) and config.has_cameras:
             raise ConfigError(no_vulkan("obs_mode", config.obs_mode))
         quicken_poses()
         quicken_quaternions()
@@ -406,9 +417,7 @@ class ManiSkill(OneByOne):
                 f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
                 f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
             ) from error
-        simulator = cls._simulator(envs, next_seed, config)
-        simulator.notes += () if rendering else (NO_RENDERING,)
-        return simulator
+        return cls._simulator(envs, next_seed, config)
 
     @classmethod
     def _simulator(cls, envs: list[ManiSkillEnv], next_seed: NextSeed, config: ManiSkillConfig) -> Simulator:
@@ -457,6 +466,10 @@ class ManiSkill(OneByOne):
 
     @classmethod
     def can_set_state(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
+        return True
+
+    @classmethod
+    def can_blend(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
         return True
 
     @classmethod

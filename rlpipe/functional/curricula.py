@@ -25,6 +25,18 @@ def geometric_starts(start: int, last: int) -> tuple[NDArray[np.int64], NDArray[
     return steps, halves
 
 
+def spread_levels(level: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Levels at which episodes begin, and their probabilities: half at the present one, the others at easier ones.
+
+    Args:
+        level: present level, from 0.
+    """
+    levels = np.maximum(np.arange(level, level - REACH, -1, dtype=np.int64), 0)
+    halves = np.array([0.5**power for power in range(1, REACH + 1)])
+    halves[-1] = halves[-2]
+    return levels, halves
+
+
 def demonstration_shares(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share [D] of the episodes that each demonstration gets: proportional to what its start has yet to move back.
 

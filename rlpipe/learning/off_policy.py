@@ -99,6 +99,7 @@ class OffPolicyLearner(LearnerBase):
             int(np.count_nonzero(batch.valid) if batch.num_steps is None else batch.num_steps.sum())
             for batch in batches
         )
+        self._policy.count_steps(collected)
         received = self._now()
         rates = self._learning_rates(iteration, window)
         learner = self._config.learner

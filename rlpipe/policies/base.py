@@ -32,6 +32,8 @@ Weights = dict[str, NDArray[Any]]
 
 NumPy has no bfloat16: the bits of such numbers are uint16, which every NumPy can send, save and compare.
 """
+BASE = "base."
+"""Beginning of the names of weights that belong to the policy that another one holds."""
 _FILES = "files_sha256"
 """Name among the weights of the digest of the files that a policy is made from."""
 
@@ -41,8 +43,8 @@ class PolicyConfig:
     """Base of every policy's configuration."""
 
     name: str
-    """``mlp``, ``gru``, ``squashed_gaussian``, ``tokens``, or ``package.module:Class``. Without a ``policy`` section:
-    ``mlp``."""
+    """``mlp``, ``gru``, ``squashed_gaussian``, ``residual``, ``tokens``, ``vla``, or ``package.module:Class``. Without
+    a ``policy`` section: ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
     chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")
@@ -67,6 +69,20 @@ class PolicyConfig:
     def memory_width(self) -> int:
         """Numbers that the policy remembers of the episode so far (H); 0 for a policy without a memory."""
         return 0
+
+    @property
+    def base(self) -> str | None:
+        """Run directory or checkpoint file of another policy, which this one holds; None if it holds none."""
+        return None
+
+    @property
+    def holds_base(self) -> bool:
+        """True if the policy holds another one.
+
+        Its configuration then has the fields ``base`` and ``base_policy``: the options of the other policy, empty until
+        they are read.
+        """
+        return False
 
 
 class NoWeights(StrEnum):
@@ -312,6 +328,12 @@ class Policy(ABC, nn.Module):
         if self.normalizer is not None:
             self.normalizer.update(observations, learners)
 
+    def count_steps(self, steps: int) -> None:
+        """Takes note of environment steps that a replay buffer has received; by default it does nothing.
+
+        A policy that explores by a schedule keeps their number in a buffer, which travels with the weights.
+        """
+
     def trained_state(self) -> dict[str, Tensor]:
         """Parameters and buffers by name that learning may change; without those that a policy reads from files."""
         state: dict[str, Tensor] = self.state_dict()
@@ -355,6 +377,11 @@ class Policy(ABC, nn.Module):
                 f"{platform.node()} have {self.files_digest.hex()[:16] or 'none'}...: copy the same folder to every "
                 "machine, and name it with policy.model."
             )
+
+
+def as_base(weights: Weights) -> Weights:
+    """Returns the weights of a policy under the names that they have in one that holds it."""
+    return {name if name == _FILES else f"{BASE}{name}": array for name, array in weights.items()}
 
 
 def to_array(tensor: Tensor) -> NDArray[Any]:

@@ -118,6 +118,7 @@ class PerceptronPolicy(PartsPolicy):
         outputs: int,
         last_gain: float = 0.01,
         inputs: int | None = None,
+        beside: int = 0,
     ) -> None:
         """Draws the first weights from torch's global generator.
 
@@ -127,6 +128,7 @@ class PerceptronPolicy(PartsPolicy):
             outputs: width of the actor's last layer.
             last_gain: scale of that layer's first weights.
             inputs: width of what a subclass puts between the features and the perceptrons; None for nothing.
+            beside: numbers that a subclass gives the actor's perceptron beside these.
         Raises:
             ConfigError: the options name leaves that there are not, or share an encoder that there is not.
         """
@@ -140,9 +142,8 @@ class PerceptronPolicy(PartsPolicy):
         self.chunk_size = config.chunk_size
         self._config = config
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
-        self.actor = perceptron(
-            [inputs or self.actor_features.width, *config.hidden_sizes, outputs], config.activation, last_gain
-        )
+        seen = (inputs or self.actor_features.width) + beside
+        self.actor = perceptron([seen, *config.hidden_sizes, outputs], config.activation, last_gain)
         self.shares_encoder = config.shared_encoder
         self._encoder_is_trained_elsewhere = False
         if not self.shares_encoder:
@@ -171,10 +172,14 @@ class PerceptronPolicy(PartsPolicy):
     def value_each_action(self) -> None:
         self.critic = self._make_critic(self.chunk_size)
 
+    def actor_inputs(self, observations: Tensor | Tree) -> Tensor:
+        """[B, width] features that the actor sees, whose gradients end where another loss trains the encoders."""
+        features: Tensor = self.actor_features(self.normalized(observations))
+        return features.detach() if self._encoder_is_trained_elsewhere else features
+
     def actor_outputs(self, observations: Tensor | Tree) -> Tensor:
         """[B, outputs] of the actor's last layer."""
-        features = self.actor_features(self.normalized(observations))
-        outputs: Tensor = self.actor(features.detach() if self._encoder_is_trained_elsewhere else features)
+        outputs: Tensor = self.actor(self.actor_inputs(observations))
         return outputs
 
     def value(self, observations: Tensor | Tree) -> Tensor:

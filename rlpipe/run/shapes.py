@@ -273,6 +273,7 @@ class PolicyKeys(TypedDict):
     """``policy`` of ``config.yaml``, as far as readers of a run directory need it."""
 
     warm_start: NotRequired[str | None]
+    base: NotRequired[str | None]
 
 
 @whole_file

@@ -18,13 +18,13 @@ from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
-from rlpipe.run.checkpoint import find_checkpoint, subtree
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.run.rollback import Rollback, roll_back
 from rlpipe.secrets import redacted
 from rlpipe.training.checks import check_engine
 from rlpipe.training.engine import Engine, Ref
+from rlpipe.training.first_weights import first_weights
 from rlpipe.training.interruption import Interruption
 from rlpipe.training.loop import TrainingLoop
 
@@ -90,7 +90,7 @@ class _Run:
         self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
         self._incarnation = 0 if self._directory is None else self._directory.read_json()["incarnation"] + 1
         self._terminal: list[Backend] = []
-        self._warm_start: Weights | None = None
+        self._first_weights: Weights | None = None
         self._recoveries: list[int] = []
         self._loop: TrainingLoop | None = None
 
@@ -135,10 +135,10 @@ class _Run:
         """Starts workers and learner; creates or rolls back the run directory only once both have succeeded."""
         config, engine, state = self._config, self._engine, self._state
         check_engine(config, engine)
-        if config.policy.warm_start is not None and state is None:
-            self._warm_start = subtree("policy/", find_checkpoint(Path(config.policy.warm_start))[0].arrays)
+        if state is None:
+            self._first_weights = first_weights(config)
         self._ready = engine.start_workers(self._plan, self._incarnation)
-        snapshot = engine.start_learner(self._ready, state, self._warm_start)
+        snapshot = engine.start_learner(self._ready, state, self._first_weights)
         engine.get(snapshot)  # whatever does not fit is an error before anything is written
         if self._directory is None or state is None:
             self._directory = RunDirectory.create(config, engine.cluster())
@@ -207,7 +207,7 @@ class _Run:
         self._engine.finish(Status.FAILED)  # backends that cannot forget must not be given rows that are rolled back
         self._state = checkpoint.newest_or_none(self._directory.path)
         self._incarnation += 1
-        snapshot = self._engine.rebuild(self._ready, self._state, self._warm_start, self._incarnation)
+        snapshot = self._engine.rebuild(self._ready, self._state, self._first_weights, self._incarnation)
         self._engine.get(snapshot)
         return snapshot, self._roll_back()
 

@@ -35,6 +35,7 @@ class Episode:
         demonstration: number of the demonstration in whose course it began; None for no demonstration.
         demonstration_step: steps of that demonstration before the start; None likewise.
         demonstration_length: steps of that demonstration; None likewise.
+        blend: share of the way from that start to the task's own at which the episode began; None likewise.
     """
 
     worker: int
@@ -58,6 +59,7 @@ class Episode:
     demonstration: int | None = None
     demonstration_step: int | None = None
     demonstration_length: int | None = None
+    blend: float | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""

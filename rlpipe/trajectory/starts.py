@@ -24,6 +24,7 @@ class ChosenStart:
         step: steps of that demonstration before the state.
         length: steps of that demonstration.
         limit: environment steps after which the episode is cut off; None for the task's own time limit.
+        blend: share of the way from the state to that of the reset at which the episode begins; 0 for the state itself.
     """
 
     seed: int | None = None
@@ -32,6 +33,7 @@ class ChosenStart:
     step: int = 0
     length: int | None = None
     limit: int | None = None
+    blend: float = 0.0
 
 
 @dataclass(frozen=True)

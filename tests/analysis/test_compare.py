@@ -122,19 +122,26 @@ def test_where_a_run_is_logged_makes_it_no_other_kind(tmp_path):
         ("policies/a.npz", "policies/b.npz", False),
     ],
 )
-def test_seeds_that_went_on_from_runs_of_one_experiment_belong_together(runs, first, second, alike):
+@pytest.mark.parametrize("key", ["policy.warm_start", "policy.base"])
+def test_seeds_that_went_on_from_runs_of_one_experiment_belong_together(key, runs, first, second, alike):
     ours, theirs = (
-        dataclasses.replace(run, config=run.config | {"policy.warm_start": f"runs/{origin}"})
+        dataclasses.replace(run, config=run.config | {key: f"runs/{origin}"})
         for run, origin in zip(map(EvaluatedRun.read, runs["good"][:2]), (first, second), strict=True)
     )
     assert (ours.kind == theirs.kind) is alike
 
 
-def test_a_warm_start_is_said(alone):
-    said = "environment steps are counted from the warm start on"
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("warm_start", "environment steps are counted from the warm start on"),
+        ("base", "environment steps do not include those of the base"),
+    ],
+)
+def test_a_policy_of_another_run_is_said(key, said, alone):
     assert said not in command(alone)[1]
     text = (alone / "config.yaml").read_text()
-    (alone / "config.yaml").write_text(text.replace("warm_start: null", "warm_start: runs/taught/a-seed0"))
+    (alone / "config.yaml").write_text(text.replace("warm_start: null", f"{key}: runs/taught/a-seed0"))
     assert said in command(alone)[1]
 
 

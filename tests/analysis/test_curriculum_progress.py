@@ -159,6 +159,19 @@ def test_a_curriculum_over_seeds_has_a_panel_of_them_and_none_of_demonstrations(
     assert titles == ["Success of consecutive episodes, with 95 % intervals", "Seeds of the forward curriculum"]
 
 
+def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstrations(tmp_path):
+    quick = ["num_demos=1", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840"]
+    directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
+    progress = read_progress(RunDirectory(directory))
+    (one,) = progress.demonstrations
+    later = [row for row in lines(directory, "episodes.jsonl") if row["chosen"] and not row["demonstration_length"]]
+    assert later
+    assert one.episodes + len(later) == sum(rate.episodes for rate in progress.chosen)
+    titles = [panel.get_title(loc="left") for panel in draw_curriculum(progress).axes]
+    assert titles[0] == "Where episodes begin in 1 demonstration, solved (dot)"
+    assert titles[-1] == "Where starts have spread to"
+
+
 @pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_the_command_writes_the_picture_in_the_format_of_its_ending(run, tmp_path, ending, begins):
     file = tmp_path / f"progress{ending}"

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpipe.curricula.base import DemonstratedEpisode
+from rlpipe.curricula.base_spread import SpreadCurriculum
 from rlpipe.curricula.forward import ForwardCurriculum
 from rlpipe.curricula.none import NoCurriculum
 from rlpipe.curricula.reverse import ReverseCurriculum
 from rlpipe.curricula.reverse_forward import ReverseForwardCurriculum
+from rlpipe.curricula.reverse_spread import ReverseSpreadCurriculum
 from rlpipe.trajectory import Episode
 
 
@@ -32,7 +34,7 @@ def tried(start, success, seed=0):
         worker=0, slot=0, seed=seed if start is None else start.seed, policy_version=0, episode_return=float(success),
         length=1, success_once=success, success_at_end=success, success_at_reset=False, terminated=success,
         truncated=not success, chosen=True, demonstration=None if start is None else start.demonstration,
-        demonstration_step=None if start is None else start.step,
+        demonstration_step=None if start is None else start.step, blend=None if start is None else start.blend,
     )  # fmt: skip
 
 
@@ -159,3 +161,58 @@ class TestReverseForward:
         again = made(ReverseForwardCurriculum, shown(10), step_back=10, successes=1, seeds=7)
         again.load_state(curriculum.state())
         assert again.starts().probabilities.tolist() == curriculum.starts().probabilities.tolist()
+
+
+TEN = {"levels": 10, "spread_window": 4, "spread_success": 0.75}
+
+
+class TestSpread:
+    """Ten levels, each of which is left after three successes among four episodes."""
+
+    def test_begins_at_the_beginnings_of_the_demonstrations_in_scenes_of_the_tasks_own(self):
+        starts = made(SpreadCurriculum, shown(40, 20), **TEN).starts()
+        assert {(start.seed, start.state["t"], start.blend) for start in starts.offered} == {(None, 0, 0.0)}
+        assert Counter(start.demonstration for start in starts.offered) == {0: 5, 1: 5}
+        assert starts.probabilities.sum() == pytest.approx(1.0)
+
+    def test_moves_on_when_most_of_the_last_episodes_at_its_level_succeed(self):
+        curriculum = made(SpreadCurriculum, shown(40), **TEN)
+        for outcome, expected in ((True, 0), (False, 0), (False, 0), (True, 0), (True, 0), (True, 1), (True, 1)):
+            curriculum.observe([tried(at_the_front(curriculum), outcome)])
+            assert curriculum.level == expected
+
+    def test_half_of_the_episodes_begin_at_the_present_level_and_the_others_at_easier_ones(self):
+        curriculum = made(SpreadCurriculum, shown(40), **TEN)
+        curriculum.level = 6
+        starts = curriculum.starts()
+        assert [start.blend for start in starts.offered] == [0.6, 0.5, 0.4, 0.3, 0.2]
+        assert starts.probabilities.tolist() == [0.5, 0.25, 0.125, 0.0625, 0.0625]
+
+    def test_episodes_of_an_easier_level_do_not_count(self):
+        curriculum = made(SpreadCurriculum, shown(40), **TEN)
+        curriculum.level = 6
+        curriculum.observe([tried(curriculum.starts().offered[1], True)] * 9)
+        assert curriculum.level == 6
+
+    def test_the_task_draws_every_start_once_the_last_level_is_left(self):
+        curriculum = made(SpreadCurriculum, shown(40), levels=1, spread_window=2)
+        curriculum.observe([tried(at_the_front(curriculum), True)] * 2)
+        assert curriculum.starts() is None
+
+    def test_continues_where_it_was(self):
+        curriculum = made(SpreadCurriculum, shown(40), **TEN)
+        for successes in (4, 3):
+            curriculum.observe([tried(at_the_front(curriculum), True)] * successes)
+        again = made(SpreadCurriculum, shown(40), **TEN)
+        again.load_state(curriculum.state())
+        assert again.level == 1
+        again.observe([tried(at_the_front(again), True)])
+        assert again.level == 2
+
+
+class TestReverseSpread:
+    def test_goes_on_from_the_beginnings_once_the_demonstrations_are_solved(self):
+        curriculum = made(ReverseSpreadCurriculum, shown(10), step_back=10, successes=1)
+        assert at_the_front(curriculum).seed == 100
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        assert {(start.seed, start.step, start.blend) for start in curriculum.starts().offered} == {(None, 0, 0.0)}

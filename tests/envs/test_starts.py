@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from rlpipe.config.loading import load_config
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import add_states, replay_demonstrations, states_of
+from rlpipe.envs.base_maniskill_state import blended
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
 from rlpipe.trajectory import ChosenStart
 from tests.helpers.demonstrations import SHIPPED, few
@@ -54,6 +56,35 @@ def test_a_stored_state_is_observed_as_it_was_recorded_and_can_be_continued(show
         assert step.success.tolist() == [False, False, True]
     finally:
         simulator.close()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_episode_may_begin_between_a_stored_state_and_that_of_the_reset(shown, batched):
+    simulator = ManiSkill.make(pick_cube(batched=batched), 3, lambda _: 7)
+    blends = [0.0, 0.25, 1.0]
+    simulator.next_start = lambda n: replace(start_at(shown, 0, blend=blends[n]), seed=None)
+    try:
+        seen, beginnings = simulator.reset()
+        assert [one.seed for one in beginnings.values()] == [7, 7, 7]
+        simulator.next_start = lambda _: None
+        (own, *_), _ = simulator.reset()
+        assert seen[0] == pytest.approx(shown[2][0], abs=1e-5)
+        assert seen[2] == pytest.approx(own, abs=1e-5)
+        goal = slice(26, 29)  # where the goal is observed
+        assert not np.allclose(seen[0][goal], seen[2][goal])
+        assert seen[1][goal] == pytest.approx(0.75 * seen[0][goal] + 0.25 * seen[2][goal], abs=1e-5)
+    finally:
+        simulator.close()
+
+
+def test_orientations_take_the_shorter_way():
+    # a quarter turn about z, written with either sign, half of the way from none
+    turned = np.sqrt(0.5)
+    for sign in (1.0, -1.0):
+        first, second = np.zeros(13), np.zeros(13)
+        first[3], second[3], second[6] = 1.0, sign * turned, sign * turned
+        between = blended({"actors/cube": first}, {"actors/cube": second}, 0.5)["actors/cube"]
+        assert np.abs(between[3:7]) == pytest.approx([np.cos(np.pi / 8), 0.0, 0.0, np.sin(np.pi / 8)])
 
 
 def test_a_state_of_another_task_is_refused(shown):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe.functional.curricula import demonstration_shares, geometric_starts, rank_shares
+from rlpipe.functional.curricula import demonstration_shares, geometric_starts, rank_shares, spread_levels
 
 
 def test_half_of_the_episodes_begin_at_the_present_start_and_the_others_closer_to_the_end():
@@ -18,6 +18,12 @@ def test_half_of_the_episodes_begin_at_the_present_start_and_the_others_closer_t
 
 def test_no_episode_begins_after_the_last_step():
     assert geometric_starts(10, 11)[0].tolist() == [10, 11, 11, 11, 11]
+
+
+def test_no_episode_begins_before_the_first_level():
+    levels, probabilities = spread_levels(2)
+    assert levels.tolist() == [2, 1, 0, 0, 0]
+    assert probabilities.sum() == 1.0
 
 
 def test_a_demonstration_gets_episodes_in_proportion_to_how_far_its_start_has_yet_to_move():

@@ -36,14 +36,14 @@ def steps(count, success_at=None, *, action=0.5):
     return observations, np.full((count, 1), action), success
 
 
-def demonstrator(folder):
-    """Twenty demonstrations of the scripted simulator: the action is 0.8 times the bias, which is observed last."""
+def demonstrator(folder, gain=0.8):
+    """Twenty demonstrations of the scripted simulator: the action is the bias, which is observed last, times a gain."""
     generator = np.random.default_rng(0)
     shown = []
     for index in range(20):
         bias = np.where(generator.random(11) < 0.5, -1.0, 1.0)
         observations = np.stack([np.full(11, index % 4), np.zeros(11), np.arange(11), bias], axis=1)
-        shown.append((observations, 0.8 * bias[:10, None], [False] * 9 + [True]))
+        shown.append((observations, gain * bias[:10, None], [False] * 9 + [True]))
     return write(folder, shown)
 
 

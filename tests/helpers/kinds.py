@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import rlpipe
 from rlpipe.config.schema import Config
 from tests.helpers.runs import sac, scripted
 
@@ -43,6 +44,16 @@ class Kind(NamedTuple):
         return self.make(folder, "rollout.horizon=8", "runner.total_timesteps=256", *self.overrides, *overrides, **tree)
 
 
+def correcting(folder: Path, *overrides: str, **tree: Any) -> Config:
+    """Soft actor-critic that corrects a policy of PPO, which learns for an iteration here."""
+    first = {**tree, "algorithm": PPO, "policy": {**PERCEPTRON, "chunk_size": CHUNK}}
+    base = rlpipe.train(
+        scripted(folder / "base", "rollout.horizon=8", "runner.total_timesteps=96", **first), local=True
+    )
+    policy = {"name": "residual", "hidden_sizes": [8], "chunk_size": CHUNK, "progressive_exploration": 200}
+    return sac(folder, f"policy.base={base.directory}", *overrides, **tree, policy=policy)
+
+
 KINDS = {
     "tree, ppo": Kind("Signs", PPO, {**PERCEPTRON, "encoders": ENCODERS, "normalize_observations": True}),
     "tree, several parts, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS}),
@@ -51,6 +62,7 @@ KINDS = {
     "tree, chunks, sac": Kind(
         "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
     ),
+    "tree, residual, chunks, sac": Kind("Reach", make=correcting, overrides=("runner.total_timesteps=384",), alike=2),
     "goals in hindsight, sac": Kind("Place", make=sac, overrides=("algorithm.hindsight=0.8",), alike=2),
     "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}),
     "tree, gru, chunks, reward of each action, ppo": Kind(

@@ -43,6 +43,9 @@ class ReachEnv(SingleEnv):
         self._point, self._goal, self._steps = state["reach"]
         return self._observation(), False
 
+    def blended(self, state: State, share: float) -> State:
+        return {"reach": (1.0 - share) * state["reach"] + share * self.state()["reach"]}
+
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
         self._point += 0.2 * float(np.clip(np.asarray(action).ravel()[0], -1.0, 1.0))
@@ -60,6 +63,10 @@ class Reach(OneByOne):
 
     @classmethod
     def can_set_state(cls, config: ReachConfig) -> bool:
+        return True
+
+    @classmethod
+    def can_blend(cls, config: ReachConfig) -> bool:
         return True
 
     @classmethod

@@ -73,7 +73,7 @@ def test_episodes_of_a_curriculum_never_enter_env(drawn):
     assert read(m.CURRICULUM, episodes) == {}
 
 
-@pytest.mark.parametrize("name", ["reverse", "forward", "reverse_forward"])
+@pytest.mark.parametrize("name", ["reverse", "forward", "reverse_forward", "reverse_spread"])
 def test_two_workers_have_the_numbers_of_one(tmp_path, name):
     one, two = (
         rlpipe.train(reach(tmp_path / str(count), f"rollout.num_workers={count}", name=name), local=True).directory

@@ -68,6 +68,11 @@ CURRICULUM_SEEDS_UNSOLVED = observed(
     meaning="Share of the forward curriculum's seeds without any success in their last episodes.",
     formula="mean_k [no success over the last episodes of seed k]",
 )
+CURRICULUM_BLEND = observed(
+    "env/curriculum/blend", Mean, "fraction", needs=NEEDS_CURRICULUM,
+    meaning="How far starts have been spread: 0 at the demonstrations' beginnings, 1 at the task's own starts.",
+    formula="level / levels",
+)
 CURRICULUM = EpisodeMetrics(
     success_once=CURRICULUM_SUCCESS_ONCE,
     episode_return=CURRICULUM_RETURN,
