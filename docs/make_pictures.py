@@ -5,6 +5,7 @@ python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a pane
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py failures RUN RUN RUN RUN     failures.png: docs/sparse.md, a panel for each
 python docs/make_pictures.py cluster                      cluster.png: which actor runs where
+rlpipe curriculum RUN --out docs/images/curriculum.png    curriculum.png: progress of a curriculum
 """
 
 from __future__ import annotations

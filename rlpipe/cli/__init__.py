@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 from rlpipe.cli import (
     compare,
     configs,
+    curriculum,
     demos,
     diagnose,
     doctor,
@@ -54,6 +55,7 @@ metrics.add_to(app)
 sync.add_to(app)
 export.add_to(app)
 timeline.add_to(app)
+curriculum.add_to(app)
 
 
 def main() -> None:

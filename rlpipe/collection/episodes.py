@@ -119,5 +119,6 @@ class EpisodeTracker:
             chosen=chosen is not None,
             demonstration=demonstration,
             demonstration_step=None if chosen is None or demonstration is None else chosen.step,
+            demonstration_length=None if chosen is None else chosen.length,
             blend=None if chosen is None or demonstration is None else chosen.blend,
         )

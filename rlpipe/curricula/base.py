@@ -59,7 +59,7 @@ class DemonstratedEpisode:
     def start(self, demonstration: int, step: int, limit: int | None) -> ChosenStart:
         """Returns the start after some steps; see ``ChosenStart``."""
         state = {name: values[step] for name, values in self.states.items()}
-        return ChosenStart(self.seed, state, demonstration, step, limit)
+        return ChosenStart(self.seed, state, demonstration, step, self.length, limit)
 
 
 class Curriculum(ABC):

@@ -34,6 +34,7 @@ class Episode:
         chosen: True if a curriculum chose the start, so that the episode says nothing about the task's own starts.
         demonstration: number of the demonstration in whose course it began; None for no demonstration.
         demonstration_step: steps of that demonstration before the start; None likewise.
+        demonstration_length: steps of that demonstration; None likewise.
         blend: share of the way from that start to the task's own at which the episode began; None likewise.
     """
 
@@ -57,6 +58,7 @@ class Episode:
     chosen: bool = False
     demonstration: int | None = None
     demonstration_step: int | None = None
+    demonstration_length: int | None = None
     blend: float | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:

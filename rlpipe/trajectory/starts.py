@@ -22,6 +22,7 @@ class ChosenStart:
         state: to begin in; None for that of the reset.
         demonstration: number of the demonstration that the state is from; None for no demonstration.
         step: steps of that demonstration before the state.
+        length: steps of that demonstration.
         limit: environment steps after which the episode is cut off; None for the task's own time limit.
         blend: share of the way from the state to that of the reset at which the episode begins; 0 for the state itself.
     """
@@ -30,6 +31,7 @@ class ChosenStart:
     state: State | None = None
     demonstration: int | None = None
     step: int = 0
+    length: int | None = None
     limit: int | None = None
     blend: float = 0.0
 

@@ -37,8 +37,8 @@ def test_the_ledger_tells_chosen_starts_from_the_tasks_own(run):
     own = [row for row in rows if not row["chosen"]]
     assert len(chosen) > len(own) > 0
     assert {row["demonstration"] for row in chosen} <= {0, 1, 2}
-    assert all(row["demonstration_step"] > 0 and row["seed"] < 1000 for row in chosen)
-    assert all(row["demonstration"] is None and row["seed"] >= 2**30 for row in own)
+    assert all(0 < row["demonstration_step"] < row["demonstration_length"] and row["seed"] < 1000 for row in chosen)
+    assert all(row["demonstration"] is row["demonstration_length"] is None and row["seed"] >= 2**30 for row in own)
 
 
 def test_no_evaluation_begins_in_a_chosen_start(run):

@@ -1,0 +1,177 @@
+"""Pictures of runs: data in, figure out. matplotlib (``rlpipe[plots]``) is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpipe.analysis.curriculum import CurriculumProgress, SuccessRate
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#1b6ca8", "#d1603d", "#4a8f4f", "#8a5aa8")
+GREY = "0.45"
+MOST_NAMED = 10
+"""Demonstrations that have a colour and a name each; of more, each is a thin line."""
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def check_picture(file: Path, key: str) -> None:
+    """Checks that a picture can be drawn and written to a file.
+
+    Args:
+        file: its ending says the format.
+        key: option that names it, for the error.
+    Raises:
+        ConfigError: matplotlib is not installed, or the ending is unknown, or there is no such folder.
+    """
+    if file.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{key} is {file}; its name must end in one of {', '.join(ENDINGS)}.")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{key} is {file}, but there is no folder {file.parent}.")
+    require("matplotlib", "plots", key)
+
+
+def save(figure: Figure, file: Path, key: str) -> None:
+    """Writes a figure.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        figure.savefig(file, dpi=130)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot write {file}: {error}.") from error
+
+
+def draw_curriculum(progress: CurriculumProgress) -> Figure:
+    """Draws how far starts have moved back, and the success from chosen starts beside that from the task's own."""
+    from matplotlib.figure import Figure
+
+    panels = [bool(progress.demonstrations), True, bool(progress.seeds), bool(progress.blend)]
+    heights = [height for height, there in zip((3.0, 2.2, 1.6, 1.6), panels, strict=True) if there]
+    figure = Figure(figsize=(8.0, 1.0 + sum(heights)), constrained_layout=True)
+    axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+    left = iter(axes)
+    if progress.demonstrations:
+        _draw_starts(next(left), progress)
+    _draw_success(next(left), progress)
+    if progress.seeds:
+        _draw_seeds(next(left), progress)
+    if progress.blend:
+        _draw_blend(next(left), progress)
+    for panel in axes:
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[-1].set(xlabel="environment steps", xlim=(0, progress.total_steps))
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
+    return figure
+
+
+def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
+    """Draws a line for each demonstration, which falls from its end to its beginning."""
+    import matplotlib as mpl
+
+    shown = progress.demonstrations
+    named = len(shown) <= MOST_NAMED
+    colours = [COLOURS[0]] * len(shown)
+    if named:
+        colours = [mpl.colors.to_hex(mpl.colormaps["viridis"](place)) for place in np.linspace(0, 0.85, len(shown))]
+    names: list[tuple[str, float, str]] = []
+    for one, colour in zip(shown, colours, strict=True):
+        shares = [start / one.length for start in one.starts]
+        axes.step(
+            [*one.steps, progress.total_steps], [*shares, shares[-1]], where="post", color=colour,
+            linewidth=1.6 if named else 0.7, alpha=1.0 if named else 0.35,
+        )  # fmt: skip
+        if one.solved_at is not None:
+            axes.plot(one.solved_at, 0.0, "o", markersize=5, color=colour, clip_on=False, zorder=4)
+        if named:
+            names.append((f"demonstration {one.number}", shares[-1], colour))
+    if progress.mean_start and not named:
+        steps, means = zip(*progress.mean_start, strict=True)
+        axes.plot(steps, means, color="0.15", linewidth=2.2)
+        names.append(("mean", means[-1], "0.15"))
+    for (name, _, colour), height in zip(names, spread([height for _, height, _ in names], 0.075), strict=True):
+        axes.annotate(
+            name, (1.0, height), xytext=(6, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+            va="center", fontsize=8, color=colour, annotation_clip=False,
+        )  # fmt: skip
+    axes.set(ylim=(-0.03, 1.03), ylabel="earliest start so far")
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["beginning", "25 %", "50 %", "75 %", "end"])
+    solved = sum(one.solved_at is not None for one in shown)
+    those, some = ("1 demonstration", "") if len(shown) == 1 else (f"{len(shown)} demonstrations", f"{solved} of them ")
+    which = f", {some}solved (dot)" if solved else ""
+    axes.set_title(f"Where episodes begin in {those}{which}", fontsize=10, loc="left")
+
+
+def _draw_success(axes: Axes, progress: CurriculumProgress) -> None:
+    """Draws the success of episodes with chosen and with own starts, with 95 % intervals, and that of evaluations."""
+    _draw_curve(axes, progress.chosen, COLOURS[1], "chosen starts")
+    _draw_curve(axes, progress.own, COLOURS[0], "the task's own starts")
+    for number, (step, value, low, high) in enumerate(progress.evaluations):
+        axes.errorbar(
+            step, value, yerr=[[max(0.0, value - low)], [max(0.0, high - value)]], fmt="o", color=COLOURS[2],
+            markersize=5, capsize=3, clip_on=False, zorder=4, label=None if number else "evaluation",
+        )  # fmt: skip
+    axes.set(ylim=(-0.03, 1.03), ylabel="success_once")
+    axes.set_title("Success of consecutive episodes, with 95 % intervals", fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="best", ncols=3)
+
+
+def _draw_curve(axes: Axes, curve: Sequence[SuccessRate], colour: str, label: str) -> None:
+    if not curve:
+        return
+    steps = [rate.step for rate in curve]
+    axes.fill_between(
+        steps, [rate.low for rate in curve], [rate.high for rate in curve], color=colour, alpha=0.15, linewidth=0
+    )
+    axes.plot(steps, [rate.value for rate in curve], color=colour, linewidth=1.8, marker=".", label=label)
+
+
+def _draw_seeds(axes: Axes, progress: CurriculumProgress) -> None:
+    """Draws how the forward curriculum goes on."""
+    steps, mastered, unsolved = zip(*progress.seeds, strict=True)
+    axes.plot(steps, mastered, color=COLOURS[2], linewidth=1.8, label="mastered")
+    axes.plot(steps, unsolved, color=GREY, linewidth=1.8, label="without any success")
+    axes.set(ylim=(-0.03, 1.03), ylabel="share of seeds")
+    axes.set_title("Seeds of the forward curriculum", fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
+    """Draws how far starts have spread from the demonstrations' beginnings to the task's own."""
+    axes.step(*zip(*progress.blend, strict=True), where="post", color=COLOURS[3], linewidth=1.8)
+    axes.set(ylim=(-0.03, 1.03))
+    axes.set_yticks([0, 0.5, 1], ["demonstrations", "50 %", "own starts"])
+    axes.set_title("Where starts have spread to", fontsize=10, loc="left")
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Moves heights apart, as little as an order from low to high allows, so that neighbours are a gap apart."""
+    order = sorted(range(len(heights)), key=lambda n: heights[n])
+    moved = list(heights)
+    groups: list[list[int]] = []
+    for n in order:
+        groups.append([n])
+        while len(groups) > 1 and _place(groups[-1], heights, gap) < _place(groups[-2], heights, gap) + gap * len(
+            groups[-2]
+        ):
+            upper = groups.pop()
+            groups[-1] += upper
+    for group in groups:
+        for place, n in enumerate(group):
+            moved[n] = _place(group, heights, gap) + gap * place
+    return moved
+
+
+def _place(group: Sequence[int], heights: Sequence[float], gap: float) -> float:
+    """Height of the lowest of some that lie a gap apart, around their mean."""
+    return sum(heights[n] for n in group) / len(group) - gap * (len(group) - 1) / 2

@@ -1,0 +1,206 @@
+"""``rlpipe curriculum``: how far a curriculum has come, from the ledger of a run to its table and its picture."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.analysis.curriculum import STUCK, read_progress
+from rlpipe.analysis.pictures import check_picture, draw_curriculum, spread
+from rlpipe.cli import app
+from rlpipe.errors import ConfigError
+from rlpipe.run.directory import RunDirectory
+from tests.helpers.curricula import reach
+from tests.helpers.runs import lines, scripted
+
+STEPS = 64
+"""Environment steps of an iteration."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of 6 iterations with three demonstrations and reverse_forward; 3 successes in a row move a start."""
+    return rlpipe.train(reach(tmp_path_factory.mktemp("run"), name="reverse_forward"), local=True).directory
+
+
+@pytest.fixture
+def rewritten(run, tmp_path):
+    """Reads the run with other episodes: (iteration, number of the demonstration or None, its step, success)."""
+    copy = shutil.copytree(run, tmp_path / "run")
+
+    def write(*episodes):
+        template = next(row for row in lines(run, "episodes.jsonl") if row["chosen"])
+        rows = [
+            template | {
+                "iteration": iteration, "step": place, "slot": 0, "seed": 100 + (number or 0), "success_once": success,
+                "chosen": number is not None, "demonstration": number, "demonstration_step": step,
+                "demonstration_length": None if number is None else 10,
+            }
+            for place, (iteration, number, step, success) in enumerate(episodes)
+        ]  # fmt: skip
+        (copy / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return read_progress(RunDirectory.existing(copy))
+
+    return write
+
+
+def test_a_start_is_the_earliest_step_in_which_an_episode_has_begun(rewritten):
+    (one,) = rewritten((1, 0, 8, True), (1, 0, 9, True), (2, 0, 6, False), (3, 0, 8, True)).demonstrations
+    assert (one.number, one.seed, one.length, one.start, one.episodes) == (0, 100, 10, 6, 4)
+    assert (one.steps, one.starts) == ((STEPS, 2 * STEPS), (8, 6))
+    assert (one.last.value, one.last.episodes) == (0.75, 4)
+    assert (one.at_start.value, one.at_start.episodes) == (0.0, 1)
+
+
+def test_each_demonstration_has_its_own_progress(rewritten):
+    found = rewritten((1, 2, 8, True), (1, 0, 6, False), (2, 2, 4, True)).demonstrations
+    assert [(one.number, one.start) for one in found] == [(0, 6), (2, 4)]
+
+
+def test_a_demonstration_is_solved_by_successes_in_a_row_from_its_beginning(rewritten):
+    (one,) = rewritten(
+        (1, 0, 0, True), (1, 0, 0, True), (2, 0, 0, False), (2, 0, 0, True), (3, 0, 2, False), (3, 0, 0, True),
+        (4, 0, 0, True), (5, 0, 0, True),
+    ).demonstrations  # fmt: skip
+    assert one.solved_at == 4 * STEPS
+
+
+@pytest.mark.parametrize(("episodes", "stuck"), [(STUCK - 1, False), (STUCK, True)])
+def test_a_demonstration_is_stuck_after_many_episodes_in_one_start(rewritten, episodes, stuck):
+    (one,) = rewritten(*[(1, 0, 8, True)] * 100, *[(2, 0, 6, False)] * episodes).demonstrations
+    assert one.stuck is stuck
+
+
+def test_success_from_chosen_and_from_own_starts_is_kept_apart(rewritten):
+    progress = rewritten(*[(1, 0, 8, True)] * 30, *[(2, 0, 8, False)] * 10, *[(3, None, None, True)] * 7)
+    assert [(rate.value, rate.episodes) for rate in progress.chosen] == [(1.0, 10)] * 3 + [(0.0, 10)]
+    assert [(rate.value, rate.episodes, rate.step) for rate in progress.own] == [(1.0, 7, 3 * STEPS)]
+
+
+def test_an_episode_whose_iteration_has_no_row_yet_does_not_count(rewritten):
+    (one,) = rewritten((1, 0, 8, True), (7, 0, 4, True)).demonstrations
+    assert one.start == 8
+
+
+def test_the_ledger_of_a_real_run_tells_seeds_and_lengths_and_starts_only_move_back(run):
+    progress = read_progress(RunDirectory.existing(run))
+    ledger = [row for row in lines(run, "episodes.jsonl") if row["chosen"]]
+    assert sum(one.episodes for one in progress.demonstrations) == len(ledger)
+    for one in progress.demonstrations:
+        assert list(one.starts) == sorted(set(one.starts), reverse=True)
+        assert 0 <= one.start < one.length <= 10
+        assert {row["seed"] for row in ledger if row["demonstration"] == one.number} == {one.seed}
+
+
+def test_a_run_without_a_curriculum_is_refused(tmp_path):
+    directory = rlpipe.train(scripted(tmp_path), local=True).directory
+    with pytest.raises(ConfigError, match=r"trained without a curriculum: its curriculum.name is none"):
+        read_progress(RunDirectory.existing(directory))
+
+
+def test_a_run_in_which_no_such_episode_has_ended_is_refused(rewritten):
+    with pytest.raises(ConfigError, match="no episode whose start it chose has ended yet"):
+        rewritten((1, None, None, True))
+
+
+# --- the table and the picture
+
+
+def command(*arguments):
+    result = CliRunner().invoke(app, ["curriculum", *map(str, arguments)])
+    if isinstance(result.exception, ConfigError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_has_a_row_for_each_demonstration_the_furthest_behind_first(run):
+    rows = [line.split() for line in command(run).splitlines()]
+    shown = [row for row in rows if len(row) > 3 and row[0] in "012"]
+    behind = sorted(read_progress(RunDirectory.existing(run)).demonstrations, key=lambda one: -one.start / one.length)
+    assert [row[:4] for row in shown] == [
+        [str(value) for value in (one.number, one.seed, one.length, one.start)] for one in behind
+    ]
+
+
+def test_json_holds_what_the_table_and_the_picture_show(run):
+    assert json.loads(command(run, "--json")) == json.loads(
+        json.dumps(read_progress(RunDirectory.existing(run)).as_json())
+    )
+
+
+def test_the_picture_has_a_line_for_each_demonstration_that_falls_to_its_present_start(rewritten):
+    progress = rewritten((1, 0, 8, True), (2, 1, 4, True), (3, 0, 6, False))
+    starts, success = draw_curriculum(progress).axes
+    assert [line.get_ydata().tolist() for line in starts.lines] == [[0.8, 0.6, 0.6], [0.4, 0.4]]
+    assert starts.lines[0].get_xdata().tolist() == [STEPS, 3 * STEPS, 6 * STEPS]
+    assert [text.get_text() for text in starts.texts] == ["demonstration 0", "demonstration 1"]
+    assert "chosen starts" in [text.get_text() for text in success.get_legend().get_texts()]
+
+
+def test_many_demonstrations_are_thin_lines_around_their_mean(rewritten):
+    progress = rewritten(*[(1, number, 8, True) for number in range(30)])
+    starts = draw_curriculum(progress).axes[0]
+    assert len(starts.lines) == 31
+    assert [text.get_text() for text in starts.texts] == ["mean"]
+
+
+def test_a_curriculum_over_seeds_has_a_panel_of_them_and_none_of_demonstrations(tmp_path):
+    directory = rlpipe.train(reach(tmp_path, name="forward"), local=True).directory
+    titles = [panel.get_title(loc="left") for panel in draw_curriculum(read_progress(RunDirectory(directory))).axes]
+    assert titles == ["Success of consecutive episodes, with 95 % intervals", "Seeds of the forward curriculum"]
+
+
+def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstrations(tmp_path):
+    quick = ["num_demos=1", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840"]
+    directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
+    progress = read_progress(RunDirectory(directory))
+    (one,) = progress.demonstrations
+    later = [row for row in lines(directory, "episodes.jsonl") if row["chosen"] and not row["demonstration_length"]]
+    assert later
+    assert one.episodes + len(later) == sum(rate.episodes for rate in progress.chosen)
+    titles = [panel.get_title(loc="left") for panel in draw_curriculum(progress).axes]
+    assert titles[0] == "Where episodes begin in 1 demonstration, solved (dot)"
+    assert titles[-1] == "Where starts have spread to"
+
+
+@pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_the_command_writes_the_picture_in_the_format_of_its_ending(run, tmp_path, ending, begins):
+    file = tmp_path / f"progress{ending}"
+    assert str(file) in command(run, "--out", file).replace("\n", "")
+    assert file.read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("progress.gif", "must end in one of .png, .svg, .pdf"), ("none/progress.png", "no folder")]
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path, name, says):
+    with pytest.raises(ConfigError, match=says):
+        command(tmp_path / "no run", "--out", tmp_path / name)
+
+
+def test_without_matplotlib_there_is_a_table_and_the_picture_names_the_extra(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "demonstration" in command(run)
+    with pytest.raises(ConfigError, match=r"--out needs the package matplotlib, .* pip install 'rlpipe\[plots\]'"):
+        check_picture(tmp_path / "progress.png", "--out")
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.01, 0.2))
+def test_labels_are_moved_a_gap_apart_in_their_order(heights, gap):
+    moved = spread(heights, gap)
+    order = sorted(range(len(heights)), key=lambda n: heights[n])
+    assert all(moved[above] - moved[below] >= gap - 1e-9 for below, above in itertools.pairwise(order))
+    assert sum(moved) == pytest.approx(sum(heights))
+
+
+def test_labels_that_are_apart_stay_where_they_are():
+    assert spread([0.5, 0.1, 0.9], 0.1) == [0.5, 0.1, 0.9]
