@@ -70,6 +70,7 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     for panel in axes:
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
+    figure.align_ylabels(axes)
     axes[-1].set(xlabel="environment steps", xlim=(0, progress.total_steps))
     axes[-1].xaxis.set_major_formatter("{x:,.0f}")
     return figure
@@ -155,23 +156,27 @@ def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Moves heights apart, as little as an order from low to high allows, so that neighbours are a gap apart."""
-    order = sorted(range(len(heights)), key=lambda n: heights[n])
-    moved = list(heights)
+    """Moves heights between 0 and 1 apart, as little as their order allows, so that neighbours are a gap apart.
+
+    They stay between 0 and 1 where there is room for all of them.
+    """
     groups: list[list[int]] = []
-    for n in order:
+    for n in sorted(range(len(heights)), key=lambda n: heights[n]):
         groups.append([n])
-        while len(groups) > 1 and _place(groups[-1], heights, gap) < _place(groups[-2], heights, gap) + gap * len(
-            groups[-2]
-        ):
-            upper = groups.pop()
-            groups[-1] += upper
+        while len(groups) > 1:
+            below, above = groups[-2:]
+            if _lowest(above, heights, gap) >= _lowest(below, heights, gap) + gap * len(below):
+                break
+            groups[-2:] = [below + above]
+    moved = list(heights)
     for group in groups:
         for place, n in enumerate(group):
-            moved[n] = _place(group, heights, gap) + gap * place
+            moved[n] = _lowest(group, heights, gap) + gap * place
     return moved
 
 
-def _place(group: Sequence[int], heights: Sequence[float], gap: float) -> float:
+def _lowest(group: Sequence[int], heights: Sequence[float], gap: float) -> float:
     """Height of the lowest of some that lie a gap apart, around their mean."""
-    return sum(heights[n] for n in group) / len(group) - gap * (len(group) - 1) / 2
+    size = gap * (len(group) - 1)
+    mean = sum(heights[n] for n in group) / len(group)
+    return max(0.0, min(mean - size / 2, 1.0 - size))

@@ -199,7 +199,8 @@ def test_labels_are_moved_a_gap_apart_in_their_order(heights, gap):
     moved = spread(heights, gap)
     order = sorted(range(len(heights)), key=lambda n: heights[n])
     assert all(moved[above] - moved[below] >= gap - 1e-9 for below, above in itertools.pairwise(order))
-    assert sum(moved) == pytest.approx(sum(heights))
+    if gap * (len(heights) - 1) <= 1:
+        assert all(-1e-9 <= height <= 1 + 1e-9 for height in moved)
 
 
 def test_labels_that_are_apart_stay_where_they_are():
