@@ -22,7 +22,7 @@ PICTURES = {
 """Files in docs/images, with what they show."""
 _COLUMNS = (
     "row", "task", "demonstrations", "algorithm", "success_once, 95 %", "each seed", "floors: random, zero, replay",
-    "n", "environment steps", "gradient steps", "wall clock", "cores",
+    "n", "environment steps", "gradient steps", "wall clock", "processor time", "cores",
 )  # fmt: skip
 _PACKAGES = ("python", "rlpipe", "ray", "torch", "mani_skill", "gymnasium")
 _NOTHING = "-"
@@ -127,6 +127,7 @@ def _result_table(rows: Found, floors: Found) -> str:
             _list(each, "environment_steps", "{:,}".format),
             _list(each, "gradient_steps", "{:,}".format),
             _durations([one["seconds"] for one in each]),
+            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
             _list(each, "cores", str),
         ]
         lines.append(_line(cells))
@@ -174,7 +175,9 @@ def _list(results: Sequence[Result], key: str, shown: Callable[[Any], str]) -> s
 
 
 def _durations(seconds: Sequence[float]) -> str:
-    longest = max(seconds)
+    longest = max(seconds, default=0.0)
+    if not longest:
+        return _NOTHING
     scale, unit = (3600, "h") if longest >= 7200 else (60, "min") if longest >= 120 else (1, "s")
     return f"{', '.join(f'{one / scale:.1f}' for one in seconds)} {unit}"
 
