@@ -320,7 +320,7 @@ def test_the_page_and_the_pictures_need_the_results_alone(trained, tmp_path):
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:8] == ["`race`", "Race", "none", "`ppo`, then `ppo`", "0.500 [0.250, 0.750]", "0, 1: 0.500, 0.500",
                          "-, 0.500, -", "12"]  # fmt: skip
-    assert (cells[8], cells[9], cells[11]) == ("192", "32", "1")
+    assert (cells[8], cells[9], cells[12]) == ("192", "32", "1")
     assert "Not run yet: `later`." in written
     assert "sparse_demonstrations.png" not in written  # it learns without
     for name in ("sparse_steps.png", "sparse_wall_clock.png"):
