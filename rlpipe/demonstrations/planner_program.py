@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlpipe.envs.maniskill import UnrenderedMaterial, load_maniskill
+from rlpipe.envs.maniskill import UnrenderedMaterial, load_maniskill, use_material
 
 MARK = "\x1e"
 """Begins a message among whatever else the process prints (RFC 7464)."""
@@ -140,7 +140,7 @@ def program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
         function: ``describe_python`` or ``plan_and_convert``.
         arguments: its keyword arguments, as JSON can hold them.
     """
-    sent = (UnrenderedMaterial, load_maniskill, send, report_tried, report_saved, function)
+    sent = (UnrenderedMaterial, use_material, load_maniskill, send, report_tried, report_saved, function)
     return "\n\n".join(
         [
             "from __future__ import annotations",

@@ -12,7 +12,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,6 @@ from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["ManiSkill"]
-
-_MATERIALS: list[type[Any]] = []
-"""SAPIEN's own material, once SAPIEN is imported."""
-
 
 def no_vulkan(key: str, obs_mode: str) -> str:
     """Error of a configuration with cameras on a machine that cannot render; ``key`` is that of the mode."""
@@ -114,6 +110,9 @@ class UnrenderedMaterial:
     Tasks colour objects even if nothing draws them. Attributes can be set; setters do nothing.
     """
 
+    replaced: ClassVar[Any] = None
+    """SAPIEN's own material, once SAPIEN is imported."""
+
     def __init__(self, *_: Any, **__: Any) -> None:
         """Accepts the arguments of a real material, and ignores them."""
         self.base_color = [1.0, 1.0, 1.0, 1.0]
@@ -145,15 +144,14 @@ def load_maniskill(*, cameras: bool = False) -> bool:
         import sapien.pysapien.render
         import sapien.render
 
-        if not _MATERIALS:
-            _MATERIALS.append(sapien.render.RenderMaterial)
-        rendering = cameras or (loaded and sapien.render.RenderMaterial is _MATERIALS[0])  # cameras were there before
+        own = UnrenderedMaterial.replaced = UnrenderedMaterial.replaced or sapien.render.RenderMaterial
+        rendering = cameras or (loaded and sapien.render.RenderMaterial is own)  # cameras were there before
         if rendering:
             try:
-                _MATERIALS[0]()
+                own()
             except RuntimeError:
                 rendering = False
-        _use_material(_MATERIALS[0] if rendering else UnrenderedMaterial)
+        use_material(own if rendering else UnrenderedMaterial)
         import mani_skill.envs  # noqa: F401
     if not loaded:
         # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every
@@ -162,7 +160,7 @@ def load_maniskill(*, cameras: bool = False) -> bool:
     return rendering
 
 
-def _use_material(material: type[Any]) -> None:
+def use_material(material: type[Any]) -> None:
     """Makes every module of SAPIEN and ManiSkill that was imported so far, and all later ones, use a material."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("sapien", "mani_skill")) and "RenderMaterial" in vars(module):

@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlpipe.demonstrations import planner_program
 from rlpipe.demonstrations.dataset import last_attempt
 from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, compact, make_demonstrations
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import describe_python
+from rlpipe.envs.maniskill import load_maniskill
 from rlpipe.errors import ConfigError
 
 READY = {
@@ -317,3 +319,14 @@ def test_the_planner_makes_demonstrations_whose_seeds_lead_to_where_they_begin(t
         for index in range(2):
             shown = file[f"traj_{index}/obs"][0]
             assert np.delete(shown, IS_GRASPED) == pytest.approx(np.delete(first[index], IS_GRASPED), abs=1e-6)
+
+
+def load_and_report() -> None:
+    """Loads ManiSkill in the planner's process."""
+    print("rendering", load_maniskill())
+
+
+def test_the_planners_program_holds_all_that_it_needs_to_load_maniskill():
+    source = planner_program.program(load_and_report, {})
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout.strip(), ended.returncode) == ("rendering False", 0), ended.stderr
