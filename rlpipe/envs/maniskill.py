@@ -31,6 +31,7 @@ from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["ManiSkill"]
 
+
 def no_vulkan(key: str, obs_mode: str) -> str:
     """Error of a configuration with cameras on a machine that cannot render; ``key`` is that of the mode."""
     return f"{key} is {obs_mode}, but this machine has no Vulkan device to render with. {INSTALL_VULKAN}"
