@@ -1,4 +1,4 @@
-"""What a finished seed or a measured floor says, read from its own files."""
+"""Results of finished seeds and measured floors, read from the files of their runs."""
 
 from __future__ import annotations
 

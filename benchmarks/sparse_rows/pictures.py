@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,7 +273,8 @@ def _label(axes: Axes, ends: Sequence[tuple[float, float]], names: Sequence[str]
 
 def _title(figure: Figure, title: str, note: str) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
-    figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=FAINT)
+    lines = textwrap.wrap(note, int(15 * figure.get_figwidth()))  # letters in an inch
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8.5, color=FAINT)
 
 
 def _figure(width: float, height: float) -> Figure:

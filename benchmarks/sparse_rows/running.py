@@ -181,7 +181,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Journal:
-    """What was run for one seed or floor, beside its runs: a file of lines, and the output of all commands.
+    """Record of the commands of one seed or floor, kept beside its runs: a file of lines, and the output of each.
 
     Attributes:
         file: with a line when a command begins, and one when it ends

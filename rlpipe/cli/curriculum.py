@@ -118,7 +118,7 @@ def _covered(share: float, width: int = 10) -> Text:
 
 
 def _there(one: DemonstrationProgress) -> Text:
-    """What came of the episodes that began in the present start."""
+    """Returns how many of the episodes from the present start succeeded, or that the demonstration is solved."""
     if one.solved_at is not None:
         return Text("solved", style="green")
     succeeded = round(one.at_start.value * one.at_start.episodes)

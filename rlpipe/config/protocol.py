@@ -10,8 +10,10 @@ from rlpipe.config.schema import Config
 
 
 def protocol(config: Config) -> dict[str, Any]:
-    """Returns the protocol that ``run.json`` records: simulators with all their options, seeds, episodes, actions, and
-    whether the number of gradient steps follows from the configuration or from the time that they take.
+    """Returns the protocol that ``run.json`` records.
+
+    It holds the simulators with all their options, seeds, episodes and actions, and whether the number of gradient
+    steps follows from the configuration or from the time that they take.
     """
     return {
         "train_env": dataclasses.asdict(config.env.train),

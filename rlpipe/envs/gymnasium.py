@@ -117,7 +117,7 @@ def name_of(env: Any) -> str:
 
 
 def observed(env: Any) -> Any:
-    """What a MuJoCo task observes now, through its wrappers."""
+    """Returns the present observation of a MuJoCo task, as its wrappers change it."""
     import gymnasium
 
     if env is env.unwrapped:

@@ -6,7 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 REACH = 5
-"""Steps of a demonstration, from its present start on, in which episodes may begin."""
+"""Number of starts, from the present one on towards easier ones, in which episodes may begin."""
+_SHARES = np.array([1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16])
+"""Share of the episodes that each of them gets."""
+_SHARES.setflags(write=False)
 
 
 def geometric_starts(start: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -19,10 +22,7 @@ def geometric_starts(start: int, last: int) -> tuple[NDArray[np.int64], NDArray[
         start: present start.
         last: last step in which an episode may begin; steps beyond count as this one.
     """
-    steps = np.minimum(np.arange(start, start + REACH, dtype=np.int64), last)
-    halves = np.array([0.5**power for power in range(1, REACH + 1)])
-    halves[-1] = halves[-2]
-    return steps, halves
+    return np.minimum(np.arange(start, start + REACH, dtype=np.int64), last), _SHARES
 
 
 def spread_levels(level: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -31,10 +31,7 @@ def spread_levels(level: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     Args:
         level: present level, from 0.
     """
-    levels = np.maximum(np.arange(level, level - REACH, -1, dtype=np.int64), 0)
-    halves = np.array([0.5**power for power in range(1, REACH + 1)])
-    halves[-1] = halves[-2]
-    return levels, halves
+    return np.maximum(np.arange(level, level - REACH, -1, dtype=np.int64), 0), _SHARES
 
 
 def demonstration_shares(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
