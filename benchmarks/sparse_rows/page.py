@@ -11,18 +11,23 @@ from typing import Any
 from benchmarks.sparse_rows.results import Result, Results
 from benchmarks.sparse_rows.rows import Row, Table
 from rlpipe.errors import ConfigError
-from rlpipe.functional.intervals import bootstrap_over_runs, wilson_interval
+from rlpipe.functional.intervals import bootstrap_difference, bootstrap_over_runs, newcombe_interval, wilson_interval
 
 BEGIN, END = "<!-- made by benchmarks/sparse.py --report -->", "<!-- end of what benchmarks/sparse.py made -->"
 PICTURES = {
     "sparse_demonstrations.png": "Success against the number of demonstrations",
     "sparse_steps.png": "Success against environment steps",
     "sparse_wall_clock.png": "Success against wall clock",
+    "sparse_choices.png": "Success with one thing changed",
 }
 """Files in docs/images, with what they show."""
 _COLUMNS = (
     "row", "task", "demonstrations", "algorithm", "success_once, 95 %", "each seed", "floors: random, zero, replay",
     "n", "environment steps", "gradient steps", "wall clock", "processor time", "cores",
+)  # fmt: skip
+_CHOICE_COLUMNS = (
+    "row", "changed", "success_once, 95 %", "difference, 95 %", "each seed", "n", "environment steps", "gradient steps",
+    "processor time",
 )  # fmt: skip
 _PACKAGES = ("python", "rlpipe", "ray", "torch", "mani_skill", "gymnasium")
 _NOTHING = "-"
@@ -45,6 +50,19 @@ def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
     return successes / episodes, low, high
 
 
+def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float, float]:
+    """Returns how much higher the first success rate is, with its 95 % interval, as ``rlpipe compare`` does.
+
+    Args:
+        ours: a digit for each episode, of each seed
+        theirs: likewise, of what it is compared with
+    """
+    pair = [[[int(digit) for digit in one] for one in outcomes] for outcomes in (ours, theirs)]
+    (won, played), (lost_to, against) = ((sum(map(sum, runs)), sum(map(len, runs))) for runs in pair)
+    bounds = [newcombe_interval((won, played), (lost_to, against)), bootstrap_difference(*pair)]
+    return won / played - lost_to / against, min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
 def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
     """Returns the Markdown of all tables.
 
@@ -60,7 +78,7 @@ def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
         rows = [row for row in table.of_group(group) if found[row.name]]
         if not rows:
             continue
-        make = _floor_table if rows[0].policies else _result_table
+        make = _floor_table if rows[0].policies else _choice_table if rows[0].against else _result_table
         blocks.append(f"**{title}**\n\n{make([(row, found[row.name]) for row in rows], floors)}")
     blocks += [f"![{PICTURES[name]}](images/{name})" for name in pictures]
     if ran := [row for row in table.rows.values() if found[row.name]]:
@@ -114,14 +132,13 @@ def _result_table(rows: Found, floors: Found) -> str:
     lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
     for row, found in rows:
         each = list(found.values())
-        seeds = ", ".join(_rate(found[seed]) if seed in found else _NOTHING for seed in row.parts)
         cells = [
             f"`{row.name}`",
             row.task,
             str(row.demonstrations or "none"),
             "; ".join(dict.fromkeys(f"`{one['algorithm']}`".replace(", then ", "`, then `") for one in each)),
             f"{_estimate([one['success_once'] for one in each])}{_few(row, found)}",
-            f"{', '.join(row.parts)}: {seeds}",
+            _seeds(row, found),
             ", ".join(_floor(each[0], policy, floors) for policy in ("random", "zero", "replay")),
             f"{sum(one['n'] for one in each):,}",
             _list(each, "environment_steps", "{:,}".format),
@@ -129,6 +146,28 @@ def _result_table(rows: Found, floors: Found) -> str:
             _durations([one["seconds"] for one in each]),
             _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
             _list(each, "cores", str),
+        ]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _choice_table(rows: Found, _: Found) -> str:
+    lines = [_line(_CHOICE_COLUMNS), _line(["---"] * len(_CHOICE_COLUMNS))]
+    outcomes = {row.name: [one["success_once"] for one in found.values()] for row, found in rows}
+    for row, found in rows:
+        each, ours, reference = list(found.values()), outcomes[row.name], outcomes.get(row.against)
+        compared = reference is not None and row.name != row.against
+        apart = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*difference(ours, reference or ())) if compared else _NOTHING
+        cells = [
+            f"`{row.name}`",
+            row.about,
+            f"{_estimate(ours)}{_few(row, found)}",
+            apart,
+            _seeds(row, found),
+            f"{sum(one['n'] for one in each):,}",
+            _list(each, "environment_steps", "{:,}".format),
+            _list(each, "gradient_steps", "{:,}".format),
+            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
         ]
         lines.append(_line(cells))
     return "\n".join(lines)
@@ -153,6 +192,11 @@ def _floor(result: Result, policy: str, floors: Found) -> str:
         if policy in found and episodes(found[policy]) == episodes(result):
             return _rate(found[policy])
     return _NOTHING
+
+
+def _seeds(row: Row, found: Mapping[str, Result]) -> str:
+    rates = (_rate(found[seed]) if seed in found else _NOTHING for seed in row.parts)
+    return f"{', '.join(row.parts)}: {', '.join(rates)}"
 
 
 def _estimate(outcomes: Sequence[str]) -> str:

@@ -216,6 +216,37 @@ def _draw_panel(axes: Axes, members: Sequence[Curve], axis: str, curves: Sequenc
     _label(axes, ends, names, colours)
 
 
+def draw_choices(curves: Sequence[Curve]) -> Figure:
+    """Draws the success of rows that differ in one thing from the one that they are compared with: a line for each."""
+    rows = sorted(curves, key=lambda curve: (curve.row.name != curve.row.against, -curve.final[0]))
+    figure = _figure(8.4, 0.34 * len(rows) + 1.3)
+    axes = figure.subplots()
+    for place, curve in enumerate(rows):
+        value, low, high = curve.final
+        reference = curve.row.name == curve.row.against
+        colour = TASKS[1] if reference else TASKS[0]
+        if reference:
+            axes.axvline(value, color=colour, linewidth=1.0, alpha=0.4)
+        axes.hlines(place, low, high, color=colour, linewidth=1.6, alpha=0.55)
+        each = [interval((result["success_once"],))[0] for result in curve.results]
+        axes.plot(each, [place] * len(each), "|", color=colour, markersize=7, alpha=0.6, clip_on=False)
+        axes.plot(value, place, "o", color=colour, markersize=7, markeredgecolor="white", clip_on=False, zorder=5)
+    axes.set_yticks(range(len(rows)), [textwrap.fill(curve.row.about, 52) for curve in rows])
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    axes.set_xlabel("success_once")
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+    _title(
+        figure,
+        f"One thing changed: {rows[0].row.task}",
+        "dot: held-out episodes of all seeds, with 95 % interval; strokes: each seed",
+    )
+    return figure
+
+
 def _name(curve: Curve, curves: Sequence[Curve], *, whole: bool) -> str:
     """Label of a row in its panel: its number of demonstrations, with the word if it is the topmost; else its group."""
     count, group = curve.row.demonstrations, _group(curve.row.group, curves)
@@ -286,8 +317,11 @@ def _figure(width: float, height: float) -> Figure:
 def draw(table: Table, results: Results) -> dict[str, bytes]:
     """Draws what there are results for; returns PNG files by name."""
     curves = [Curve(row, list(found.values())) for row in table.results if (found := current(row, results))]
+    choices = [Curve(row, list(found.values())) for row in table.choices if (found := current(row, results))]
     with mpl.rc_context(_STYLE):
         drawn = {}
+        if choices:
+            drawn["sparse_choices.png"] = _png(draw_choices(choices))
         if shown := [curve for curve in curves if curve.row.demonstrations]:
             drawn["sparse_demonstrations.png"] = _png(draw_demonstrations(shown))
         if curves:

@@ -75,6 +75,7 @@ class Row:
         demonstrations: number that a run learns from
         seeds: a result for each
         policies: of floors; a result for each, in place of the seeds
+        against: name of the row with which this one is compared, itself included, because they differ in one thing
         name: of the row
     """
 
@@ -87,6 +88,7 @@ class Row:
     demonstrations: int = 0
     seeds: tuple[int, ...] = ()
     policies: tuple[str, ...] = ()
+    against: str = ""
     name: str = ""
 
     @property
@@ -169,6 +171,8 @@ class Table:
         }
         for row in rows.values():
             row.check(found["groups"])
+            if row.against and (row.against not in rows or rows[row.against].group != row.group):
+                raise ConfigError(f"row {row.name}: there is no row {row.against!r} in its group to compare it with.")
         return cls(found["groups"], rows)
 
     def of_group(self, group: str) -> list[Row]:
@@ -177,8 +181,13 @@ class Table:
 
     @property
     def results(self) -> list[Row]:
-        """Rows with something learnt."""
-        return [row for row in self.rows.values() if not row.policies]
+        """Rows with something learnt, each for itself."""
+        return [row for row in self.rows.values() if not row.policies and not row.against]
+
+    @property
+    def choices(self) -> list[Row]:
+        """Rows that are there to be compared with another one."""
+        return [row for row in self.rows.values() if row.against]
 
     @property
     def floors(self) -> list[Row]:

@@ -25,6 +25,7 @@ from benchmarks.sparse_rows.measured import curve
 from benchmarks.sparse_rows.results import Results
 from benchmarks.sparse_rows.rows import PREVIOUS, Table
 from rlpipe.analysis.comparison import compare
+from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.config.loading import load_pretraining
 from rlpipe.config.sections import build
 from rlpipe.config.tree import read_tree, to_yaml
@@ -242,6 +243,7 @@ def test_settings_are_those_on_which_results_depend(tmp_path):
         ({"commands": [f"train base policy.warm_start={PREVIOUS}"]}, "there is no run before it"),
         ({"commands": ["train base"], "group": "theirs"}, "its group is 'theirs'; declared are ours, floors"),
         ({"commands": ["train base"], "sedes": [1]}, r"rows\.row\.sedes"),
+        ({"commands": ["train base"], "against": "raw"}, "there is no row 'raw' in its group"),
     ],
 )
 def test_a_row_that_cannot_be_run_is_refused(tmp_path, row, message):
@@ -327,6 +329,33 @@ def test_the_page_and_the_pictures_need_the_results_alone(trained, tmp_path):
         assert f"(images/{name})" in written
         drawn = matplotlib.image.imread(alone.folder / "docs" / "images" / name)
         assert drawn.std() > 0.05  # not a blank sheet
+
+
+def test_a_row_is_compared_with_the_one_that_it_names(trained, tmp_path):
+    copy = Bench(tmp_path / "copy")
+    shutil.copytree(trained.folder, copy.folder)
+    commands = list(trained.table.rows["race"].commands)
+    copy.declare(race={"commands": commands, "against": "race"}, changed={"commands": commands, "against": "race"})
+    stored = json.loads((copy.folder / "results" / "race.json").read_text())
+    won = {seed: result | {"success_once": "1" * 6} for seed, result in stored.items()}
+    (copy.folder / "results" / "changed.json").write_text(json.dumps(won))
+    lines = {
+        line.split("`")[1]: line.split(" | ")[2:5] for line in copy.report().splitlines() if line.startswith("| `")
+    }
+    assert lines["race"] == ["0.500 [0.250, 0.750]", "-", "0, 1: 0.500, 0.500"]
+    assert lines["changed"] == ["1.000 [0.758, 1.000]", "+0.500 [+0.154, +0.750]", "0, 1: 1.000, 1.000"]
+    drawn = {file.name for file in (copy.folder / "docs" / "images").iterdir()}
+    assert drawn == {"sparse_choices.png"}  # no curve: nothing is learnt there for its own sake
+
+
+def test_the_difference_is_that_of_compare(trained):
+    runs = [run for run in trained.runs if run.parent.name.startswith("race-")]
+    first, second = (tuple(run for run in runs if run.parent.name.endswith("-1") is before) for before in (True, False))
+    found = compare([*first, *second]).differences[0]
+    outcomes = ["".join(str(int(one.success_once)) for one in EvaluatedRun.read(run).episodes) for run in runs]
+    by_run = dict(zip(runs, outcomes, strict=True))
+    ours, theirs = ([by_run[run] for run in kind] for kind in (second, first))
+    assert page.difference(ours, theirs) == (found.value, found.low, found.high)
 
 
 def test_a_missing_seed_is_said(trained, tmp_path):
