@@ -25,6 +25,10 @@ _COLUMNS = (
     "row", "task", "demonstrations", "algorithm", "success_once, 95 %", "each seed", "floors: random, zero, replay",
     "n", "environment steps", "gradient steps", "wall clock", "processor time", "cores",
 )  # fmt: skip
+_PUBLISHED_COLUMNS = (
+    "row", "task", "demonstrations", "success in the last step, 95 %", "each seed", "success_once", "n",
+    "environment steps", "gradient steps", "processor time", "published",
+)  # fmt: skip
 _CHOICE_COLUMNS = (
     "row", "changed", "success_once, 95 %", "difference, 95 %", "each seed", "n", "environment steps", "gradient steps",
     "processor time",
@@ -78,8 +82,7 @@ def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
         rows = [row for row in table.of_group(group) if found[row.name]]
         if not rows:
             continue
-        make = _floor_table if rows[0].policies else _choice_table if rows[0].against else _result_table
-        blocks.append(f"**{title}**\n\n{make([(row, found[row.name]) for row in rows], floors)}")
+        blocks.append(f"**{title}**\n\n{_table(rows[0])([(row, found[row.name]) for row in rows], floors)}")
     blocks += [f"![{PICTURES[name]}](images/{name})" for name in pictures]
     if ran := [row for row in table.rows.values() if found[row.name]]:
         blocks += [_commands(learnt)] if (learnt := [row for row in ran if not row.policies]) else []
@@ -128,6 +131,13 @@ Found = Sequence[tuple[Row, Mapping[str, Result]]]
 """Rows with their results by part."""
 
 
+def _table(row: Row) -> Callable[[Found, Found], str]:
+    """Returns what makes the table of a group, of which one row is given."""
+    if row.policies:
+        return _floor_table
+    return _choice_table if row.against else _published_table if row.published else _result_table
+
+
 def _result_table(rows: Found, floors: Found) -> str:
     lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
     for row, found in rows:
@@ -146,6 +156,27 @@ def _result_table(rows: Found, floors: Found) -> str:
             _durations([one["seconds"] for one in each]),
             _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
             _list(each, "cores", str),
+        ]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _published_table(rows: Found, _: Found) -> str:
+    lines = [_line(_PUBLISHED_COLUMNS), _line(["---"] * len(_PUBLISHED_COLUMNS))]
+    for row, found in rows:
+        each = list(found.values())
+        cells = [
+            f"`{row.name}`",
+            row.task,
+            str(row.demonstrations),
+            f"{_estimate([one['success_at_end'] for one in each])}{_few(row, found)}",
+            _seeds(row, found, "success_at_end"),
+            f"{interval(tuple(one['success_once'] for one in each))[0]:.3f}",
+            f"{sum(one['n'] for one in each):,}",
+            _list(each, "environment_steps", "{:,}".format),
+            _list(each, "gradient_steps", "{:,}".format),
+            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
+            row.published,
         ]
         lines.append(_line(cells))
     return "\n".join(lines)
@@ -194,8 +225,8 @@ def _floor(result: Result, policy: str, floors: Found) -> str:
     return _NOTHING
 
 
-def _seeds(row: Row, found: Mapping[str, Result]) -> str:
-    rates = (_rate(found[seed]) if seed in found else _NOTHING for seed in row.parts)
+def _seeds(row: Row, found: Mapping[str, Result], outcomes: str = "success_once") -> str:
+    rates = (_rate(found[seed], outcomes) if seed in found else _NOTHING for seed in row.parts)
     return f"{', '.join(row.parts)}: {', '.join(rates)}"
 
 
@@ -204,8 +235,8 @@ def _estimate(outcomes: Sequence[str]) -> str:
     return f"{rate:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _rate(result: Result) -> str:
-    return f"{result['success_once'].count('1') / result['n']:.3f}"
+def _rate(result: Result, outcomes: str = "success_once") -> str:
+    return f"{result[outcomes].count('1') / result['n']:.3f}"
 
 
 def _few(row: Row, found: Mapping[str, Result]) -> str:

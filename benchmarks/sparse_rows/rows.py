@@ -76,6 +76,7 @@ class Row:
         seeds: a result for each
         policies: of floors; a result for each, in place of the seeds
         against: name of the row with which this one is compared, itself included, because they differ in one thing
+        published: what others have published of success in the last step, shown beside ours
         name: of the row
     """
 
@@ -89,6 +90,7 @@ class Row:
     seeds: tuple[int, ...] = ()
     policies: tuple[str, ...] = ()
     against: str = ""
+    published: str = ""
     name: str = ""
 
     @property
@@ -181,8 +183,8 @@ class Table:
 
     @property
     def results(self) -> list[Row]:
-        """Rows with something learnt, each for itself."""
-        return [row for row in self.rows.values() if not row.policies and not row.against]
+        """Rows with something learnt under a protocol of ours, each for itself."""
+        return [row for row in self.rows.values() if not (row.policies or row.against or row.published)]
 
     @property
     def choices(self) -> list[Row]:

@@ -348,6 +348,19 @@ def test_a_row_is_compared_with_the_one_that_it_names(trained, tmp_path):
     assert drawn == {"sparse_choices.png"}  # no curve: nothing is learnt there for its own sake
 
 
+def test_success_in_the_last_step_stands_beside_what_others_have_published(trained, tmp_path):
+    copy = Bench(tmp_path / "copy")
+    shutil.copytree(trained.folder, copy.folder)
+    copy.declare(race={"commands": list(trained.table.rows["race"].commands), "published": "0.9 (theirs)"})
+    stored = json.loads((copy.folder / "results" / "race.json").read_text())
+    ended = {seed: result | {"success_at_end": "111000", "success_once": "111111"} for seed, result in stored.items()}
+    (copy.folder / "results" / "race.json").write_text(json.dumps(ended))
+    line = next(line for line in copy.report().splitlines() if line.startswith("| `race`"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[3:6] == ["0.500 [0.250, 0.750]", "0, 1: 0.500, 0.500", "1.000"]
+    assert cells[-1] == "0.9 (theirs)"
+
+
 def test_the_difference_is_that_of_compare(trained):
     runs = [run for run in trained.runs if run.parent.name.startswith("race-")]
     first, second = (tuple(run for run in runs if run.parent.name.endswith("-1") is before) for before in (True, False))
