@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlpipe.functional.rotations import rotation_between
 from rlpipe.trajectory import State
 
 TARGETS = "drive_targets"
@@ -64,9 +65,7 @@ def blended(first: State, second: State, share: float) -> State:
     between = {name: (1.0 - share) * first[name] + share * second[name] for name in first}
     for name, values in between.items():
         if not name.startswith(f"{TARGETS}/"):
-            turned = np.copysign(1.0, first[name][ORIENTATION] @ second[name][ORIENTATION])
-            mixed = (1.0 - share) * turned * first[name][ORIENTATION] + share * second[name][ORIENTATION]
-            values[ORIENTATION] = mixed / np.linalg.norm(mixed)
+            values[ORIENTATION] = rotation_between(first[name][ORIENTATION], second[name][ORIENTATION], share)
     return between
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import NO_STATES
+from rlpipe.functional.rotations import rotation_between
 from rlpipe.trajectory import State
 
 NOW, BEFORE = "mujoco/state", "mujoco/state_before"
@@ -132,6 +133,32 @@ class MuJoCoStates:
             self._stepped_from = before
         self._set(task.data, now)  # mj_forward moves the solver's warm start
 
+    def blended(self, state: State, share: float) -> State:
+        """Returns the state some share of the way from a state to the present one, which no step has left yet.
+
+        Joints, free bodies and mocap bodies move along the shortest way, orientations included; velocities, controls,
+        activations and what the task keeps outside MuJoCo are interpolated. All else is that of the present state.
+        """
+        mujoco, model, data = self._mujoco, self._task.model, self._task.data
+        first, between = mujoco.MjData(model), mujoco.MjData(model)
+        self._set(first, state[NOW])
+        self._set(between, self._get(data))
+        way = np.empty(model.nv)
+        mujoco.mj_differentiatePos(model, way, 1.0, first.qpos, data.qpos)
+        between.qpos[:] = first.qpos
+        mujoco.mj_integratePos(model, between.qpos, way, share)
+        for name in ("qvel", "act", "ctrl", "mocap_pos"):
+            getattr(between, name)[:] = _mixed(getattr(first, name), getattr(data, name), share)
+        between.mocap_quat[:] = [
+            rotation_between(one, other, share) for one, other in zip(first.mocap_quat, data.mocap_quat, strict=True)
+        ]
+        now = self._get(between)
+        outside = {
+            name: _mixed(state[name], values, share) if values.dtype.kind == "f" else values
+            for name, values in self._outside().items()
+        }
+        return {NOW: now, BEFORE: now} | outside
+
     def _before(self, now: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns the state before the last physics step; the present one where there was none, or a later change."""
         if self._stepped_from is None:
@@ -159,6 +186,11 @@ class MuJoCoStates:
 
     def _set(self, data: Any, state: NDArray[np.float64]) -> None:
         self._mujoco.mj_setState(self._task.model, data, state, self._mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+def _mixed(first: NDArray[Any], second: NDArray[Any], share: float) -> NDArray[Any]:
+    """Returns the numbers some share of the way from one array to another."""
+    return np.asarray((1.0 - share) * first + share * second)
 
 
 def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -160,6 +160,10 @@ class GymnasiumEnv(SingleEnv):
         self._states.set_state(state)
         return self._spaces.observation(observed(self._env)), None
 
+    def blended(self, state: State, share: float) -> State:
+        assert self._states is not None
+        return self._states.blended(state, share)
+
     def step(self, action: Any) -> SingleStep:
         if self._states is not None:
             self._states.will_step()
@@ -503,6 +507,10 @@ class Gymnasium(OneByOne):
     @classmethod
     def can_set_state(cls, config: GymnasiumConfig) -> bool:
         return not config.vectorized and why_without_states(config.id) is None
+
+    @classmethod
+    def can_blend(cls, config: GymnasiumConfig) -> bool:
+        return cls.can_set_state(config)
 
     @classmethod
     def why_without_states(cls, config: GymnasiumConfig) -> str:

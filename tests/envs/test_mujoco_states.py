@@ -131,6 +131,39 @@ def test_the_first_observation_passes_through_the_wrappers_of_the_task():
     assert np.array_equal(first, seen)
 
 
+def test_an_episode_may_begin_between_a_stored_state_and_that_of_the_reset():
+    *_, states = recorded(FETCH.format("PickAndPlace"))
+    single = GymnasiumEnv(gymnasium.make("FetchPickAndPlace-v4"))
+    observation, _ = single.reset(SEED + 1)
+    own = single.state()
+    seen = {}
+    for share in (0.0, 0.25, 1.0):
+        single.reset(SEED + 1)
+        seen[share], _ = single.set_state(single.blended(states[-1], share))
+    single.close()
+    for leaf in ("achieved_goal", "desired_goal"):  # where the block and its goal are
+        assert seen[1.0][leaf] == pytest.approx(observation[leaf], abs=1e-6)
+        assert not np.allclose(seen[0.0][leaf], seen[1.0][leaf], atol=1e-3)
+        assert seen[0.25][leaf] == pytest.approx(0.75 * seen[0.0][leaf] + 0.25 * seen[1.0][leaf], abs=1e-5)
+    assert own["task/goal"] == pytest.approx(seen[1.0]["desired_goal"])
+
+
+def test_a_free_body_turns_the_shorter_way():
+    """Halfway between none and a quarter turn is an eighth of a turn, with either sign of the quaternion."""
+    env = gymnasium.make("FetchPush-v4")
+    single = GymnasiumEnv(env)
+    single.reset(SEED)
+    data, block = env.unwrapped.data, slice(-4, None)
+    data.qpos[block] = [1.0, 0.0, 0.0, 0.0]
+    state = single.state()
+    for sign in (1.0, -1.0):
+        data.qpos[block] = sign * np.array([np.sqrt(0.5), 0.0, 0.0, np.sqrt(0.5)])
+        single.set_state(single.blended(state, 0.5))
+        assert np.abs(data.qpos[block]) == pytest.approx([np.cos(np.pi / 8), 0.0, 0.0, np.sin(np.pi / 8)])
+        single.set_state(state)
+    single.close()
+
+
 def test_a_state_of_another_task_is_refused():
     *_, states = recorded("Reacher-v5")
     simulator = made("Pusher-v5", lambda _: ChosenStart(SEED, states[0]))

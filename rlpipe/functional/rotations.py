@@ -1,0 +1,22 @@
+"""Orientations as unit quaternions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def rotation_between(first: ArrayLike, second: ArrayLike, share: float) -> NDArray[np.float64]:
+    """[4] unit quaternion some share of the shorter way from one to another.
+
+    Both are interpolated and normalised, which turns at an almost even pace. ``q`` and ``-q`` are the same orientation.
+
+    Args:
+        first: [4] unit quaternion.
+        second: likewise.
+        share: from 0 for the first to 1 for the second.
+    """
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    mixed = (1.0 - share) * np.copysign(1.0, one @ other) * one + share * other
+    unit: NDArray[np.float64] = mixed / np.linalg.norm(mixed)
+    return unit
