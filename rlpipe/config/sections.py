@@ -107,7 +107,11 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
         if name not in ("train", "eval"):
             raise ConfigError(f"unknown key env.{name!s}; legal are env.train and env.eval.")
     train = _mapping(env, "env.train")
-    return EnvConfig(_plugin("env.train", train), _plugin("env.eval", _merged(train, _mapping(env, "env.eval"))))
+    trained = _plugin("env.train", train)
+    evaluated = _mapping(env, "env.eval")
+    name = evaluated.get("name", train["name"])
+    usual = resolve("envs", name, "env.eval.name").evaluation_options if isinstance(name, str) else {}
+    return EnvConfig(trained, _plugin("env.eval", _merged(train | dict(usual), evaluated)))
 
 
 def _stage_configs(stages: Any) -> tuple[StageConfig, ...]:

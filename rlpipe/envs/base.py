@@ -35,7 +35,7 @@ class SimulatorConfig:
     """Base of every simulator's configuration."""
 
     name: str
-    """``gymnasium``, ``maniskill``, ``scripted``, or ``package.module:Class``."""
+    """``gymnasium``, ``maniskill``, ``envpool``, ``scripted``, or ``package.module:Class``."""
     total_num_envs: int = option(16, least=1, below=2**31, unit="environments")
     """Number of environments over all rollout workers (N). Under ``env.eval``: slots of the evaluation, at most one per
     episode."""
@@ -123,6 +123,7 @@ class Simulator(ABC):
         notes: sentences a user should read once, such as that environments are stepped one by one.
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
+        evaluation_options: options that an evaluation has, where ``env.eval`` does not say otherwise.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
         next_start: asked before each reset of a slot that has an episode left, by a simulator that
             ``can_choose_starts``.
@@ -135,6 +136,7 @@ class Simulator(ABC):
     notes: tuple[str, ...] = ()
     reset_seconds: float | None = None
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    evaluation_options: ClassVar[Mapping[str, Any]] = {}
     can_wait: ClassVar[bool] = False
     next_start: NextStart | None = None
 

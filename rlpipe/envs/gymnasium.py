@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class GymnasiumConfig(SimulatorConfig):
     """Entry of ``info`` that says whether the goal is reached, such as ``is_success``; None for a task without one."""
     vectorized: bool = option(False)
     """Use the environment's own vectorisation. It then draws its own seeds after the first episode of each slot; such
-    episodes have no seed in the ledger. Evaluation needs seeds, so set ``env.eval.vectorized=false`` as well."""
+    episodes have no seed in the ledger. Evaluations need seeds, so ``env.eval`` does not repeat this."""
     pixels: int | None = option(None, least=8, most=4096, unit="pixels", fixed=True)
     """Observe the rendered picture, so high and wide, instead of the environment's own observation
     ([cameras.md](cameras.md)). None: do not render."""
@@ -463,6 +463,7 @@ class Gymnasium(OneByOne):
     """Registered Gymnasium environments, one by one; with ``vectorized``, a ``GymnasiumVector`` instead."""
 
     Config = GymnasiumConfig
+    evaluation_options: ClassVar[Mapping[str, Any]] = {"vectorized": False}
 
     @classmethod
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
