@@ -57,8 +57,9 @@ def test_an_episode_ends_at_its_limit_and_the_next_one_begins_at_once():
 
 def test_the_rewards_are_those_of_the_library():
     """Steps of ours are steps of the library, so the same actions pay the same, over an end as well."""
-    ours, theirs = made(max_episode_steps=4, seeds=range(99)), envpool.make(
-        REACH, "gymnasium", num_envs=3, seed=[0, 1, 2], num_threads=1, max_episode_steps=4
+    ours, theirs = (
+        made(max_episode_steps=4, seeds=range(99)),
+        envpool.make(REACH, "gymnasium", num_envs=3, seed=[0, 1, 2], num_threads=1, max_episode_steps=4),
     )
     ours.reset()
     theirs.reset()

@@ -1,0 +1,213 @@
+"""Measures what collection costs beside the simulator's own loop.
+
+    python benchmarks/simulators.py                       # every task whose packages are installed
+    python benchmarks/simulators.py MetaWorld/PickPlace-v3 FetchPush-v4 --rounds 7
+
+For each task, both take turns in one process with one thread: the loop of the library alone, with random actions drawn
+beforehand, and a rollout worker of rlpipe with a policy of three layers of 256, its metrics and its fragments. Printed
+are the processor time of an environment step of each, resets included, and the share of the library's speed that is
+left: the median of the neighbouring rounds, with the least and the greatest. Processor time, because other work on the
+machine lengthens the wall clock of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks import machine
+from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
+from rlpipe.policies.base import NoWeights, Snapshot
+from rlpipe.training.local import LocalEngine
+
+DRAWN = 64
+"""Steps of random actions that are drawn beforehand, and repeated."""
+
+
+class Task(NamedTuple):
+    """A task to measure.
+
+    Attributes:
+        simulator: ``env.train``, without the number of environments.
+        environments: their number.
+        package: module that must be installed.
+        library: makes the loop of the library.
+    """
+
+    simulator: dict[str, Any]
+    environments: int
+    package: str
+    library: Callable[[Task], Iterator[None]]
+
+
+def drawn(shape: tuple[int, ...], low: Any, high: Any, dtype: Any) -> Iterator[Any]:
+    """Yields random actions without end."""
+    generator = np.random.default_rng(0)
+    actions = [generator.uniform(low, high, shape).astype(dtype) for _ in range(DRAWN)]
+    while True:
+        yield from actions
+
+
+def envpool_loop(task: Task) -> Iterator[None]:
+    """Steps a pool in one thread."""
+    import envpool
+
+    count, options = task.environments, task.simulator.get("kwargs", {})
+    env = envpool.make(task.simulator["id"], "gymnasium", num_envs=count, seed=0, num_threads=1, **options)
+    env.reset()
+    space = env.action_space
+    for actions in drawn((count, *space.shape), space.low, space.high, space.dtype):
+        env.step(actions)
+        yield
+
+
+def gymnasium_loop(task: Task) -> Iterator[None]:
+    """Steps environments that ``gymnasium.make`` returns one after another, and resets each at its end."""
+    import gymnasium
+
+    envs = [gymnasium.make(task.simulator["id"]) for _ in range(task.environments)]
+    for number, env in enumerate(envs):
+        env.reset(seed=number)
+    space = envs[0].action_space
+    for actions in drawn((len(envs), *space.shape), space.low, space.high, space.dtype):
+        for env, action in zip(envs, actions, strict=True):
+            *_, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        yield
+
+
+def maniskill_loop(task: Task) -> Iterator[None]:
+    """Steps ManiSkill's environments one after another, and resets each at its end."""
+    import gymnasium
+    import mani_skill.envs  # noqa: F401 - registers the tasks
+    import torch
+
+    options = {key: task.simulator[key] for key in ("control_mode", "reward_mode")}
+    envs = [
+        gymnasium.make(task.simulator["id"], obs_mode="state", sim_backend="cpu", render_backend="none", **options)
+        for _ in range(task.environments)
+    ]
+    for number, env in enumerate(envs):
+        env.reset(seed=number)
+    shape = envs[0].unwrapped.single_action_space.shape
+    with torch.inference_mode():
+        for actions in drawn((len(envs), *shape), -1.0, 1.0, np.float32):
+            for env, action in zip(envs, actions, strict=True):
+                *_, terminated, truncated, _ = env.step(action)
+                if bool(terminated) or bool(truncated):
+                    env.reset()
+            yield
+
+
+def _envpool(name: str, count: int = 64, **kwargs: Any) -> Task:
+    return Task({"name": "envpool", "id": name, "kwargs": kwargs}, count, "envpool", envpool_loop)
+
+
+def _maniskill(name: str, control_mode: str) -> Task:
+    options = {"control_mode": control_mode, "reward_mode": "sparse"}
+    return Task({"name": "maniskill", "id": name, **options}, 16, "mani_skill", maniskill_loop)
+
+
+TASKS = {
+    "MetaWorld/PickPlace-v3": _envpool("MetaWorld/PickPlace-v3", partially_observable=False),
+    "FetchPush-v4": _envpool("FetchPush-v4"),
+    "PandaPickCube-v1": _envpool("PandaPickCube-v1", 16),
+    "AdroitHandDoorSparse-v1": _envpool("AdroitHandDoorSparse-v1"),
+    "gymnasium_robotics:FetchPush-v4": Task(
+        {"name": "gymnasium", "id": "gymnasium_robotics:FetchPush-v4", "success_key": "is_success"},
+        16, "gymnasium_robotics", gymnasium_loop,
+    ),
+    "PickCube-v1": _maniskill("PickCube-v1", "pd_ee_delta_pos"),
+    "PushCube-v1": _maniskill("PushCube-v1", "pd_joint_delta_pos"),
+}  # fmt: skip
+
+
+def worker_loop(task: Task, steps: int) -> Iterator[None]:
+    """Collects fragments in this process, each of some steps of every environment."""
+    config = load_config(
+        {
+            "env": {"train": {**task.simulator, "total_num_envs": task.environments}},
+            "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256]},
+            "algorithm": {"name": "ppo"},
+            "rollout": {"num_workers": 1, "horizon": steps},
+            "evaluation": {"episodes": 1},
+        }
+    )
+    engine = LocalEngine(config)
+    engine.start_workers(stages(config), 0)
+    while True:
+        engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))
+        yield
+
+
+def spent(loop: Iterator[None], times: int) -> float:
+    """Processor seconds of some turns of a loop."""
+    began = time.process_time()
+    for _ in range(times):
+        next(loop)
+    return time.process_time() - began
+
+
+def measure(task: Task, rounds: int, seconds: float) -> tuple[float, float, list[float]]:
+    """Returns the microseconds of a step of the library and of ours, and the ratio of each round."""
+    library, steps = task.library(task), 16
+    next(library)
+    steps = max(16, int(seconds / (spent(library, 8) / 8)))
+    ours = worker_loop(task, steps)
+    next(ours)
+    pairs = [(spent(library, steps), spent(ours, 1)) for _ in range(rounds)]
+    scale = 1e6 / (steps * task.environments)
+    return (
+        scale * statistics.median(one for one, _ in pairs),
+        scale * statistics.median(other for _, other in pairs),
+        [one / other for one, other in pairs],
+    )
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of {', '.join(TASKS)}; all if none is named")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of the library's loop in each round")
+    options = parser.parse_args()
+    if unknown := sorted({*options.tasks} - {*TASKS}):
+        parser.error(f"there is no task {unknown[0]}; there are {', '.join(TASKS)}")
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    screen = Table("task", "environments", "library, us/step", "rlpipe, us/step", "share of the library's speed")
+    for name in options.tasks or TASKS:
+        task = TASKS[name]
+        if importlib.util.find_spec(task.package) is None:
+            screen.add_row(name, "", "", "", f"{task.package} is not installed")
+            continue
+        library, ours, shares = measure(task, options.rounds, options.seconds)
+        share = f"{statistics.median(shares):.2f} [{min(shares):.2f}, {max(shares):.2f}]"
+        screen.add_row(
+            f"{name} ({task.simulator['name']})", str(task.environments), f"{library:,.0f}", f"{ours:,.0f}", share
+        )
+    Console(width=140).print(screen)
+    print(f"{machine.processor()}, one thread; torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
