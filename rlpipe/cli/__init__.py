@@ -27,6 +27,7 @@ from rlpipe.cli import (
     pretrain,
     submit,
     sync,
+    tasks,
     timeline,
     train,
 )
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 train.add_to(app)
 configs.add_to(app)
+tasks.add_to(app)
 pretrain.add_to(app)
 submit.add_to(app)
 demos.add_to(app)

@@ -61,6 +61,23 @@ class SimulatorConfig:
         return None
 
 
+@dataclass(frozen=True)
+class TaskEntry:
+    """Task that a simulator offers, as far as is known without making it.
+
+    Attributes:
+        id: what ``env.train.id`` is.
+        time_limit: environment steps after which every episode ends; None if that is not known yet.
+        settings: what a configuration must also say, such as ``success_key=is_success``.
+        needs: what this machine lacks for it; empty if nothing is known to be missing.
+    """
+
+    id: str
+    time_limit: int | None = None
+    settings: str = ""
+    needs: str = ""
+
+
 NextStart = Callable[[int], ChosenStart | None]
 """Returns the chosen start of a slot's next episode; None where the task draws it. Asked once its seed is known."""
 
@@ -177,6 +194,15 @@ class Simulator(ABC):
             ConfigError: no policy can use the spaces.
         """
         return None
+
+    @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        """Lists the tasks that can be named in ``id``, quickly; none for a simulator without such names.
+
+        Raises:
+            ConfigError: its packages are not installed.
+        """
+        return []
 
     @classmethod
     def goal_task(cls, config: Any) -> GoalTask | None:  # noqa: ARG003 - for simulators whose tasks have goals

@@ -7,7 +7,6 @@ EnvPool.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -16,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import (
+    Beginning,
+    NextSeed,
+    OneByOne,
+    Simulator,
+    SimulatorConfig,
+    SingleEnv,
+    SingleStep,
+    Step,
+    TaskEntry,
+)
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest
+from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Bool, Observations, SpaceSpec
 from rlpipe.trajectory.tree import mapped
 
@@ -335,6 +344,13 @@ class EnvPool(OneByOne):
         return cls([PoolOfOne(config, task) for _ in range(num_envs)], next_seed, ignore_terminations=False)
 
     @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        require("envpool", "envpool", "envpool")
+        import envpool
+
+        return [TaskEntry(name) for name in envpool.list_all_envs()]
+
+    @classmethod
     def can_choose_starts(cls, config: EnvPoolConfig) -> bool:
         return config.seed_each_episode
 
@@ -344,13 +360,9 @@ class EnvPool(OneByOne):
 
     @classmethod
     def check(cls, config: EnvPoolConfig, key: str) -> None:
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                import envpool
-        except ImportError as error:
-            raise ConfigError(
-                f"{key}.name is envpool, but EnvPool cannot be imported ({error}): pip install 'rlpipe[envpool]'."
-            ) from error
+        require("envpool", "envpool", f"{key}.name=envpool")
+        import envpool
+
         known = envpool.list_all_envs()
         if config.id not in known:
             raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, known)}")

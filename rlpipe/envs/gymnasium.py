@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
+import io
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +30,7 @@ from rlpipe.envs.base import (
     SingleEnv,
     SingleStep,
     Step,
+    TaskEntry,
 )
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
@@ -39,6 +42,19 @@ from rlpipe.plugins import nearest
 from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["Gymnasium"]
+
+
+REGISTERING = ("gymnasium_robotics",)
+"""Packages whose import registers tasks, if they are installed."""
+SUCCESS_KEYS = {
+    "gymnasium_robotics.envs.fetch": "is_success",
+    "gymnasium_robotics.envs.shadow_dexterous_hand": "is_success",
+    "gymnasium_robotics.envs.adroit_hand": "success",
+    "gymnasium_robotics.envs.maze": "success",
+}
+"""Entry of the info that tells success, by the beginning of the module of a task."""
+NEEDED = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "Box2D", "gymnasium_robotics": "mujoco"}
+"""Package that a task needs, likewise."""
 
 
 @dataclass(frozen=True)
@@ -459,6 +475,20 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
+def _entry(spec: Any) -> TaskEntry:
+    """Returns what the registration of an environment says of it."""
+    module = spec.entry_point.partition(":")[0]
+    package = module.partition(".")[0]
+    settings, needs = "", ""
+    for start, key in SUCCESS_KEYS.items():
+        settings = f"success_key={key}" if module.startswith(start) else settings
+    for start, needed in NEEDED.items():
+        if module.startswith(start) and importlib.util.find_spec(needed) is None:
+            needs = f"the package {needed}"
+    prefix = f"{package}:" if package in REGISTERING else ""
+    return TaskEntry(f"{prefix}{spec.id}", spec.max_episode_steps, settings, needs)
+
+
 class Gymnasium(OneByOne):
     """Registered Gymnasium environments, one by one; with ``vectorized``, a ``GymnasiumVector`` instead."""
 
@@ -482,6 +512,15 @@ class Gymnasium(OneByOne):
                 "max_episode_steps sets a limit.",
             )
         return simulator
+
+    @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        import gymnasium
+
+        for package in REGISTERING:
+            with contextlib.suppress(ImportError), contextlib.redirect_stderr(io.StringIO()):  # it prints advice
+                importlib.import_module(package)
+        return [_entry(spec) for _, spec in sorted(gymnasium.registry.items()) if isinstance(spec.entry_point, str)]
 
     @classmethod
     def goal_task(cls, config: GymnasiumConfig) -> GoalTask:

@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import Beginning, NextSeed, OneByOne, Simulator, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import (
+    Beginning,
+    NextSeed,
+    OneByOne,
+    Simulator,
+    SimulatorConfig,
+    SingleEnv,
+    SingleStep,
+    Step,
+    TaskEntry,
+)
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
@@ -462,6 +472,11 @@ class ManiSkill(OneByOne):
         super().close()
         self._envs = []
         collect_exempted()
+
+    @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        require("mani_skill", "maniskill", "maniskill")
+        return [TaskEntry(name, limit) for name, limit in sorted(_known_tasks().items())]
 
     @classmethod
     def can_set_state(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options

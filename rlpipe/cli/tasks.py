@@ -1,0 +1,216 @@
+"""``rlpipe tasks``: tasks that can be trained here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from rlpipe.errors import ConfigError
+
+MOST_TRIED = 12
+"""Matching tasks that are made, to see what they are like; of more, only what is known without that is listed."""
+MOST_SHOWN = 40
+"""Tasks of a simulator in the table."""
+_UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """Task of a simulator, with what making it has shown.
+
+    Attributes:
+        simulator: what ``env.train.name`` is.
+        id: what ``env.train.id`` is.
+        time_limit: environment steps after which every episode ends.
+        settings: what a configuration must also say.
+        needs: what this machine lacks for it.
+        demonstrations: shipped file of demonstrations.
+        tried: True if it was made, and the next three are known.
+        observation: its size, or the leaves of a tree with their shapes.
+        action: its size and its kind.
+        success: True if steps tell success.
+    """
+
+    simulator: str
+    id: str
+    time_limit: int | None
+    settings: str
+    needs: str
+    demonstrations: str | None
+    tried: bool = False
+    observation: str = ""
+    action: str = ""
+    success: bool = False
+
+
+@dataclass
+class Catalogue:
+    """Tasks that were found.
+
+    Attributes:
+        tasks: by simulator and id.
+        missing: why the tasks of a simulator are not there, by simulator.
+    """
+
+    tasks: list[FoundTask] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="tasks")(tasks)
+
+
+def tasks(
+    search: Annotated[
+        str | None,
+        typer.Option(help=f"Part of a task's id. Up to {MOST_TRIED} matches are also made and looked at.",
+                     metavar="WORD", show_default=False),
+    ] = None,
+    simulator: Annotated[
+        str | None,
+        typer.Option(help="Only tasks of this simulator, such as envpool.", metavar="NAME", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of them as JSON.")] = False,
+) -> None:  # fmt: skip
+    """List the tasks that the installed simulators offer, and what those that match a word are like."""
+    found = find(search, simulator)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(task) for task in found.tasks], indent=2))
+        return
+    piped = not sys.stdout.isatty()  # a file or a pipe has no width
+    console = Console(highlight=False, width=400 if piped else None)
+    for name in dict.fromkeys(task.simulator for task in found.tasks):
+        members = [task for task in found.tasks if task.simulator == name]
+        console.print(_table(name, members, boxed=not piped))
+        rest = len(members) - MOST_SHOWN
+        console.print(f"[dim]and {rest:,} more: --search WORD, or --json[/]\n" if rest > 0 else "")
+    for name, reason in found.missing.items():
+        console.print(f"[dim]{name}: {reason}[/]")
+
+
+def find(search: str | None, simulator: str | None) -> Catalogue:
+    """Finds tasks, and makes them if there are only a few.
+
+    Args:
+        search: part of their ids, in any case; None for all.
+        simulator: name of the only simulator to look at; None for all.
+    Raises:
+        ConfigError: there is no such simulator, or none of its tasks matches.
+    """
+    from rlpipe.config import shipped
+    from rlpipe.plugins import available, nearest, resolve
+
+    names = available("envs") if simulator is None else [simulator]
+    found, known = Catalogue(), []
+    for name in names:
+        plugin = resolve("envs", name, "--simulator")
+        try:
+            entries = plugin.tasks()
+        except ConfigError as error:
+            found.missing[name] = str(error)
+            continue
+        known += [entry.id for entry in entries]
+        for entry in entries:
+            if search is None or search.lower() in entry.id.lower():
+                file = Path("configs", "demonstrations", f"{entry.id}.h5")
+                there = name == "maniskill" and shipped.located(file).is_file()
+                own = (entry.id, entry.time_limit, entry.settings, entry.needs)
+                found.tasks.append(FoundTask(name, *own, demonstrations=str(file) if there else None))
+    if search is not None and not found.tasks:
+        raise ConfigError(
+            f"no task has {search!r} in its id{nearest(search, known)}"
+            + "".join(f" {name} could not be searched: {reason}" for name, reason in found.missing.items())
+        )
+    if search is not None and len(found.tasks) <= MOST_TRIED:
+        found.tasks = [_tried(task) for task in found.tasks]
+    return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops what Python code prints, and answers no to what it asks, such as whether to download assets."""
+    stdin, sys.stdin = sys.stdin, io.StringIO("n\n" * 100)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        sys.stdin = stdin
+
+
+def _tried(task: FoundTask) -> FoundTask:
+    """Makes one environment of a task, and looks at it."""
+    from rlpipe.config.schema import FIRST_TRAINING_SEED
+    from rlpipe.config.sections import typed
+    from rlpipe.plugins import resolve
+    from rlpipe.trajectory.tree import leaves_of
+
+    plugin = resolve("envs", task.simulator, "--simulator")
+    settings: dict[str, Any] = dict(one.split("=") for one in task.settings.split()) if task.settings else {}
+    try:
+        with warnings.catch_warnings(action="ignore"), _quiet():
+            config = typed(plugin.Config, {"name": task.simulator, "id": task.id, **settings}, "env.train")
+            plugin.check(config, "env.train")
+            simulator = plugin.make(config, 1, lambda _: FIRST_TRAINING_SEED)
+            try:
+                observations, _ = simulator.reset()
+                spec, success, limit = simulator.spec, simulator.has_success, plugin.time_limit(config)
+            finally:
+                simulator.close()
+    except Exception as error:  # a simulator may raise anything, and the other tasks are still worth listing
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return dataclasses.replace(task, needs=task.needs or reason)
+    shapes = [leaf.shape[1:] for leaf in leaves_of(observations)]
+    if spec.leaves is None:
+        observed = f"{spec.observation_dim} numbers"
+    else:
+        leaves = zip(spec.leaves, shapes, strict=True)
+        observed = ", ".join(f"{name} {' x '.join(map(str, shape)) or 'one'}" for name, shape in leaves)
+    choices = spec.num_actions
+    if choices is None:
+        action = f"{spec.action_dim} numbers"
+    else:
+        action = f"one of {choices}" if isinstance(choices, int) else f"one of each of {', '.join(map(str, choices))}"
+    return dataclasses.replace(
+        task, tried=True, observation=observed, action=action, success=success, time_limit=limit or task.time_limit
+    )
+
+
+def _table(name: str, members: Sequence[FoundTask], *, boxed: bool) -> Table:
+    """Lays out the tasks of one simulator."""
+    tried = any(task.tried or task.needs for task in members) and len(members) <= MOST_TRIED
+    shown = members[:MOST_SHOWN]
+    table = Table(
+        title=f"env.train.name={name}" if boxed else None, title_justify="left", title_style="bold",
+        box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed,
+    )  # fmt: skip
+    table.add_column("env.train.id" if boxed else f"{name}: id", overflow="fold")
+    columns: dict[str, Any] = {"limit": lambda task: f"{task.time_limit:,}" if task.time_limit else _UNKNOWN}
+    if tried:
+        columns["observation"] = lambda task: task.observation or _UNKNOWN
+        columns["action"] = lambda task: task.action or _UNKNOWN
+        columns["success"] = lambda task: ("yes" if task.success else "no") if task.tried else _UNKNOWN
+    if any(task.settings for task in shown):
+        columns["settings"] = lambda task: task.settings
+    if any(task.demonstrations for task in shown):
+        columns["demonstrations"] = lambda task: "shipped" if task.demonstrations else ""
+    if any(task.needs for task in shown):
+        columns["needs"] = lambda task: task.needs
+    for column in columns:
+        table.add_column(column, justify="right" if column == "limit" else "left")
+    for task in shown:
+        table.add_row(task.id, *(value(task) for value in columns.values()))
+    return table
