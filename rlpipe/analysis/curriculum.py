@@ -22,6 +22,8 @@ LAST = 20
 """Episodes of a demonstration whose success rate is shown as the present one."""
 STUCK = 50
 """Episodes that began in one start of a demonstration, without moving it, from which on it counts as stuck."""
+LAST_LEFT = 100
+"""Episodes with about as many steps left of their demonstrations whose success rate is shown."""
 POINTS = 24
 """Points of a curve of success, unless that left fewer than ``LEAST`` episodes for each."""
 LEAST = 10
@@ -84,6 +86,21 @@ class DemonstrationProgress:
 
 
 @dataclass(frozen=True)
+class SuccessWithin:
+    """Success of the last ``LAST_LEFT`` episodes that began some steps before the end of a demonstration.
+
+    Attributes:
+        least: fewest steps that were left.
+        most: most steps that were left.
+        rate: their success.
+    """
+
+    least: int
+    most: int
+    rate: SuccessRate
+
+
+@dataclass(frozen=True)
 class CurriculumProgress:
     """Progress of a run's curriculum.
 
@@ -92,6 +109,7 @@ class CurriculumProgress:
         name: ``curriculum.name``.
         total_steps: environment steps so far.
         demonstrations: those in whose course episodes began; none of a curriculum over seeds.
+        within: success by the steps that were left, of 1 to 8, 9 to 16, 17 to 32 and so on.
         mean_start: (environment steps, mean start as a share of the demonstrations).
         chosen: success of consecutive episodes whose start was chosen.
         own: success of consecutive episodes that began as the task draws them.
@@ -104,6 +122,7 @@ class CurriculumProgress:
     name: str
     total_steps: int
     demonstrations: tuple[DemonstrationProgress, ...]
+    within: tuple[SuccessWithin, ...]
     mean_start: list[tuple[float, ...]] = field(repr=False)
     chosen: tuple[SuccessRate, ...] = field(repr=False)
     own: tuple[SuccessRate, ...] = field(repr=False)
@@ -151,6 +170,7 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         name=name,
         total_steps=max(after.values()),
         demonstrations=tuple(_demonstration(found[number], successes) for number in sorted(found)),
+        within=_within([one for one in shown if one[1].demonstration_length is not None]),
         mean_start=_series(rows, m.CURRICULUM_START),
         chosen=_curve(chosen),
         own=_curve([one for one in episodes if not one[1].chosen]),
@@ -198,6 +218,18 @@ def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> D
         first.demonstration, first.seed, first.demonstration_length, tuple(steps), tuple(starts), len(episodes),
         _rate(episodes[-LAST:]), _rate(at_start), solved_at,
     )  # fmt: skip
+
+
+def _within(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessWithin, ...]:
+    """Returns the success by the steps that were left, from the episodes that began in the course of demonstrations."""
+    found: dict[int, list[tuple[int, Episode]]] = {}
+    for one in episodes:
+        left = (one[1].demonstration_length or 0) - (one[1].demonstration_step or 0)
+        found.setdefault(max(3, (left - 1).bit_length()), []).append(one)  # 8 is 2^3
+    return tuple(
+        SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(found[power][-LAST_LEFT:]))
+        for power in sorted(found)
+    )
 
 
 def _curve(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessRate, ...]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rlpipe.analysis.curriculum import (
     LAST,
+    LAST_LEFT,
     STUCK,
     CurriculumProgress,
     DemonstrationProgress,
@@ -65,6 +66,7 @@ def screen(progress: CurriculumProgress) -> RenderableType:
     """Lays out the progress of a curriculum for the terminal."""
     head = Text.assemble((progress.run, "bold"), f"  {progress.name}", (f"  {progress.total_steps:,} steps", "dim"))
     parts: list[RenderableType] = [head, _success(progress)]
+    parts += ["", _within(progress)] if progress.within else []
     behind = sorted(progress.demonstrations, key=lambda one: (-one.start / one.length, one.number))
     if behind:
         parts += ["", _demonstrations(behind[:MOST_SHOWN])]
@@ -90,6 +92,17 @@ def _success(progress: CurriculumProgress) -> Table:
         table.add_row(Text("seeds", style="dim"), f"{mastered:.2f}", "mastered", f"{unsolved:.2f} without any success")
     if progress.blend:
         table.add_row(Text("spread", style="dim"), f"{progress.blend[-1][1]:.2f}", "of the way to own starts")
+    return table
+
+
+def _within(progress: CurriculumProgress) -> Table:
+    """Success by the steps that were left of a demonstration, side by side."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("steps left")
+    for one in progress.within:
+        table.add_column(f"{one.least}-{one.most}", justify="right")
+    table.add_row(Text("success", style="dim"), *(f"{one.rate.value:.2f}" for one in progress.within))
+    table.add_row(Text("episodes", style="dim"), *(Text(f"{one.rate.episodes}", "dim") for one in progress.within))
     return table
 
 
@@ -129,6 +142,7 @@ def _notes(progress: CurriculumProgress) -> str:
     notes = []
     if progress.demonstrations:
         notes = [
+            f"steps left: success of the last {LAST_LEFT} episodes begun so many steps before a demonstration's end",
             "start: earliest step of the demonstration in which an episode has begun; 0 is its beginning",
             f"last {LAST}: success of the last episodes in it, begun there or up to {REACH - 1} steps later",
             "there, since step: successes of those begun there, and environment steps since the first of them",

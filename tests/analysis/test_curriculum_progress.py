@@ -52,6 +52,12 @@ def rewritten(run, tmp_path):
     return write
 
 
+def test_success_is_told_by_the_steps_that_were_left(rewritten):
+    progress = rewritten((1, 0, 9, True), (1, 0, 2, True), (2, 0, 2, False), (2, 0, 1, False), (3, 0, 0, True))
+    within = [(one.least, one.most, one.rate.value, one.rate.episodes) for one in progress.within]
+    assert within == [(1, 8, 2 / 3, 3), (9, 16, 0.5, 2)]  # of ten steps, 1, 8 and 8 were left, then 9 and 10
+
+
 def test_a_start_is_the_earliest_step_in_which_an_episode_has_begun(rewritten):
     (one,) = rewritten((1, 0, 8, True), (1, 0, 9, True), (2, 0, 6, False), (3, 0, 8, True)).demonstrations
     assert (one.number, one.seed, one.length, one.start, one.episodes) == (0, 100, 10, 6, 4)
