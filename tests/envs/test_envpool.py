@@ -172,3 +172,31 @@ def test_a_run_evaluates_on_seeds_of_its_own_and_names_those_that_it_knows(tmp_p
     assert len(seeds) == 12
     assert sum(seed is not None for seed in seeds) == 2
     assert run.metrics["eval/num_trajectories"] == 4
+
+
+def test_two_workers_collect_what_one_collects(tmp_path):
+    """Episodes follow from the seeds of the first ones, whichever worker steps them."""
+
+    def rewards(workers):
+        config = scripted(
+            tmp_path / str(workers), "runner.total_timesteps=96", f"rollout.num_workers={workers}",
+            env={"train": {"name": "envpool", "id": REACH, "total_num_envs": 2, "max_episode_steps": 8}},
+            policy={"name": "mlp", "hidden_sizes": [8]},
+        )  # fmt: skip
+        run = rlpipe.train(config, local=True).directory
+        rows = lines(run, "episodes.jsonl")
+        return [row["return"] for row in sorted(rows, key=lambda row: (row["iteration"], row["slot"], row["worker"]))]
+
+    assert rewards(1) == pytest.approx(rewards(2), rel=1e-4)  # rows of a batch are multiplied in another order
+
+
+def test_a_resumed_run_goes_on_and_counts_no_episode_twice(tmp_path):
+    env = {"train": {"name": "envpool", "id": REACH, "total_num_envs": 2, "max_episode_steps": 8}}
+    stopped = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=64", env=env), local=True).directory
+    resumed = rlpipe.train(
+        scripted(tmp_path, "runner.total_timesteps=128", env=env), resume=stopped, local=True
+    ).directory
+    rows = lines(resumed, "episodes.jsonl")
+    assert [row["iteration"] for row in rows] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+    seeds = [row["seed"] for row in rows if row["seed"] is not None]
+    assert len(set(seeds)) == len(seeds) == 4  # the pools are made anew, with other seeds
