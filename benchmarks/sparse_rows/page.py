@@ -83,7 +83,7 @@ def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
         if not rows:
             continue
         blocks.append(f"**{title}**\n\n{_table(rows[0])([(row, found[row.name]) for row in rows], floors)}")
-    blocks += [f"![{PICTURES[name]}](images/{name})" for name in pictures]
+    blocks += [f"![{title}](images/{name})" for name, title in PICTURES.items() if name in pictures]
     if ran := [row for row in table.rows.values() if found[row.name]]:
         blocks += [_commands(learnt)] if (learnt := [row for row in ran if not row.policies]) else []
         blocks.append(_machines([result for row in ran for result in found[row.name].values()]))
