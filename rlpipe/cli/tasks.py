@@ -32,11 +32,11 @@ class FoundTask:
     """Task of a simulator, with what making it has shown.
 
     Attributes:
-        simulator: what ``env.train.name`` is.
-        id: what ``env.train.id`` is.
+        simulator: value of ``env.train.name``.
+        id: value of ``env.train.id``.
         time_limit: environment steps after which every episode ends.
-        settings: what a configuration must also say.
-        needs: what this machine lacks for it.
+        settings: options that a configuration also needs.
+        needs: packages or assets that this machine lacks for it, or why it cannot be made.
         demonstrations: shipped file of demonstrations.
         tried: True if it was made, and the next three are known.
         observation: its size, or the leaves of a tree with their shapes.

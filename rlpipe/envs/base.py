@@ -66,10 +66,10 @@ class TaskEntry:
     """Task that a simulator offers, as far as is known without making it.
 
     Attributes:
-        id: what ``env.train.id`` is.
+        id: value of ``env.train.id``.
         time_limit: environment steps after which every episode ends; None if that is not known yet.
-        settings: what a configuration must also say, such as ``success_key=is_success``.
-        needs: what this machine lacks for it; empty if nothing is known to be missing.
+        settings: options that a configuration also needs, such as ``success_key=is_success``.
+        needs: packages or assets that this machine lacks for it; empty if nothing is known to be missing.
     """
 
     id: str

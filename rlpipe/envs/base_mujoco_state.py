@@ -21,6 +21,8 @@ OUTSIDE = "task"
 """First part of the names of what a task keeps outside MuJoCo, such as ``task/goal``."""
 ATTRIBUTES = "state_attributes"
 """Class attribute in which an own task names what it keeps outside MuJoCo."""
+_INTERPOLATED = ("qvel", "act", "ctrl", "mocap_pos")
+"""Parts of MuJoCo's state that are interpolated number by number; joints and orientations are not."""
 _BASES = {"gymnasium.envs.mujoco.mujoco_env.MujocoEnv", "gymnasium_robotics.envs.robot_env.MujocoRobotEnv"}
 _KNOWN = {"gymnasium", "gymnasium_robotics"}
 """Packages whose tasks keep at most a goal outside MuJoCo, besides what follows from the seed of the reset."""
@@ -140,18 +142,18 @@ class MuJoCoStates:
         activations and what the task keeps outside MuJoCo are interpolated. All else is that of the present state.
         """
         mujoco, model, data = self._mujoco, self._task.model, self._task.data
-        first, between = mujoco.MjData(model), mujoco.MjData(model)
-        self._set(first, state[NOW])
+        between = self._spare = self._spare or mujoco.MjData(model)
+        self._set(between, state[NOW])
+        first = {name: getattr(between, name).copy() for name in ("qpos", "mocap_quat", *_INTERPOLATED)}
         self._set(between, self._get(data))
         way = np.empty(model.nv)
-        mujoco.mj_differentiatePos(model, way, 1.0, first.qpos, data.qpos)
-        between.qpos[:] = first.qpos
+        mujoco.mj_differentiatePos(model, way, 1.0, first["qpos"], data.qpos)
+        between.qpos[:] = first["qpos"]
         mujoco.mj_integratePos(model, between.qpos, way, share)
-        for name in ("qvel", "act", "ctrl", "mocap_pos"):
-            getattr(between, name)[:] = _mixed(getattr(first, name), getattr(data, name), share)
-        between.mocap_quat[:] = [
-            rotation_between(one, other, share) for one, other in zip(first.mocap_quat, data.mocap_quat, strict=True)
-        ]
+        for name in _INTERPOLATED:
+            getattr(between, name)[:] = _mixed(first[name], getattr(data, name), share)
+        for number, (one, other) in enumerate(zip(first["mocap_quat"], data.mocap_quat, strict=True)):
+            between.mocap_quat[number] = rotation_between(one, other, share)
         now = self._get(between)
         outside = {
             name: _mixed(state[name], values, share) if values.dtype.kind == "f" else values

@@ -84,7 +84,7 @@ class EnvPoolConfig(SimulatorConfig):
 
 
 class Task(NamedTuple):
-    """What is known of a task without making it.
+    """Facts about a task that EnvPool tells without making it.
 
     Attributes:
         spaces: spaces of one environment.
@@ -98,7 +98,7 @@ class Task(NamedTuple):
 
 
 def describe(config: EnvPoolConfig) -> Task:
-    """Returns what is known of a task without making it.
+    """Returns the facts about a task that EnvPool tells without making it.
 
     Raises:
         ConfigError: EnvPool cannot make it with these options, or no policy can use its spaces.

@@ -479,13 +479,11 @@ def _entry(spec: Any) -> TaskEntry:
     """Returns what the registration of an environment says of it."""
     module = spec.entry_point.partition(":")[0]
     package = module.partition(".")[0]
-    settings, needs = "", ""
-    for start, key in SUCCESS_KEYS.items():
-        settings = f"success_key={key}" if module.startswith(start) else settings
-    for start, needed in NEEDED.items():
-        if module.startswith(start) and importlib.util.find_spec(needed) is None:
-            needs = f"the package {needed}"
+    key = next((key for start, key in SUCCESS_KEYS.items() if module.startswith(start)), None)
+    needed = next((needed for start, needed in NEEDED.items() if module.startswith(start)), None)
+    missing = needed is not None and importlib.util.find_spec(needed) is None
     prefix = f"{package}:" if package in REGISTERING else ""
+    settings, needs = f"success_key={key}" if key else "", f"the package {needed}" if missing else ""
     return TaskEntry(f"{prefix}{spec.id}", spec.max_episode_steps, settings, needs)
 
 
