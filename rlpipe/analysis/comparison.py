@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
-from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, estimate, values_of
+from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, estimate, values_of
 from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
@@ -96,6 +96,21 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class TaskComparison:
+    """Groups in the episodes of one of several tasks.
+
+    Attributes:
+        task: label of the task
+        pooled: the metric of each group, over the episodes of this task
+        differences: (value, low, high) of each group but the first, as in ``Difference``
+    """
+
+    task: str
+    pooled: list[Estimate]
+    differences: list[tuple[float, float, float]]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Comparison of groups of runs.
 
@@ -104,6 +119,7 @@ class Comparison:
         level: level that counts as reached; None for none, and if the runs were not measured alike
         groups: groups in the order in which they were named; the others are compared with the first
         differences: one for each group but the first
+        tasks: the same for each task; empty where the runs have only one
         floors: results of policies that have learnt nothing, in the same episodes; in no group and no difference
         protocol: protocol of all evaluations; that of the first run if they differ
         warnings: sentences on what weakens the comparison
@@ -113,6 +129,7 @@ class Comparison:
     level: float | None
     groups: list[Group]
     differences: list[Difference]
+    tasks: list[TaskComparison]
     floors: list[FloorResult]
     protocol: dict[str, Any]
     warnings: list[str]
@@ -136,6 +153,7 @@ class Comparison:
             "level": self.level,
             "groups": groups,
             "differences": [asdict(difference) for difference in self.differences],
+            "tasks": [asdict(task) for task in self.tasks],
             "floors": [floor.as_json() for floor in self.floors],
             "protocol": self.protocol,
             "warnings": self.warnings,
@@ -180,7 +198,8 @@ def compare(
             )
     differences = [_difference(chosen, groups[0], group) for group in groups[1:]]
     floors = floors_of(runs, chosen)
-    return Comparison(metric, level, groups, differences, floors, groups[0].runs[0].protocol, warnings)
+    tasks = _by_task(chosen, groups)
+    return Comparison(metric, level, groups, differences, tasks, floors, groups[0].runs[0].protocol, warnings)
 
 
 def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -317,14 +336,36 @@ def _reached(runs: Sequence[EvaluatedRun], metric: Metric, level: float) -> Reac
     )
 
 
-def _difference(metric: Metric, first: Group, group: Group) -> Difference:
-    ours, theirs = ([values_of(metric, run.episodes) for run in one.runs] for one in (group, first))
-    over_seeds = min(len(ours), len(theirs)) > 1
+def _by_task(metric: Metric, groups: Sequence[Group]) -> list[TaskComparison]:
+    """Compares the groups in each task that all their runs were evaluated in, where a run has several."""
+    tasks = [by_task(run.episodes) for group in groups for run in group.runs]
+    found = []
+    for task in [label for label in tasks[0] if all(label in each for each in tasks)]:
+        runs = [[replace(run, episodes=by_task(run.episodes)[task]) for run in group.runs] for group in groups]
+        if not all(values_of(metric, run.episodes) for group in runs for run in group):
+            continue
+        pooled = [_pooled(metric, group) for group in runs]
+        differences = [
+            (own.value - pooled[0].value, *_bounds(metric, group, runs[0]))
+            for own, group in zip(pooled[1:], runs[1:], strict=True)
+        ]
+        found.append(TaskComparison(task, pooled, differences))
+    return found
+
+
+def _bounds(metric: Metric, runs: Sequence[EvaluatedRun], first: Sequence[EvaluatedRun]) -> tuple[float, float]:
+    """Returns the 95 % bounds of the difference of a metric between some runs and the first ones."""
+    ours, theirs = ([values_of(metric, run.episodes) for run in group] for group in (runs, first))
     bounds = [bootstrap_difference(ours, theirs)]
     if metric.reduction is Mean:  # a bootstrap alone would be certain of 400 successes against 400
         counts = [(round(sum(map(sum, values))), sum(map(len, values))) for values in (ours, theirs)]
         bounds.append(newcombe_interval(counts[0], counts[1]))
-    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def _difference(metric: Metric, first: Group, group: Group) -> Difference:
+    over_seeds = min(len(group.runs), len(first.runs)) > 1
+    low, high = _bounds(metric, group.runs, first.runs)
     probability: tuple[float, float | None, float | None] | None = None
     if over_seeds:
         chance, least, most = probability_of_improvement(

@@ -83,12 +83,18 @@ class EvaluationReport:
             episodes=episodes,
         )
 
+    @property
+    def tasks(self) -> dict[str, list[Estimate]]:
+        """Estimates of each task by its label; empty where there is only one."""
+        return {task: estimates(episodes) for task, episodes in by_task(self.episodes).items()}
+
     def as_json(self) -> dict[str, Any]:
         """Returns all fields but ``record``, as ``rlpipe evaluate --json`` prints them and the record holds them."""
         fields = {name: value for name, value in vars(self).items() if name != "record"}
         return {
             **fields,
             "estimates": [asdict(one) for one in self.estimates],
+            "tasks": {task: [asdict(one) for one in found] for task, found in self.tasks.items()},
             "episodes": [episode.as_row(self.iteration) for episode in self.episodes],
         }
 
@@ -167,6 +173,12 @@ def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
     """Estimates success once, at the end and at reset, return and length, as far as they are known."""
     found = (estimate(metric, episodes) for metric in _FIELDS)
     return [one for one in found if one is not None]
+
+
+def by_task(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
+    """Returns the episodes of each task by its label, in the order in which tasks first occur; empty for one task."""
+    labels = dict.fromkeys(episode.task for episode in episodes if episode.task is not None)
+    return {label: [episode for episode in episodes if episode.task == label] for label in labels}
 
 
 def values_of(metric: Metric, episodes: Sequence[Episode]) -> list[float]:

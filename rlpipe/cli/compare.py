@@ -65,6 +65,8 @@ def screen(comparison: Comparison) -> RenderableType:
     if comparison.differences:
         first = Text(comparison.groups[0].label, style="bold cyan")
         parts += ["", Text.assemble((f"{name}, difference from ", "bold"), first), _differences(comparison)]
+    if comparison.tasks:
+        parts += ["", Text(f"{name} by task", style="bold"), _tasks(comparison)]
     if comparison.level is not None:
         parts += ["", Text(f"{name} of {comparison.level:g} or more", style="bold"), _levels(comparison)]
     facts = Table.grid(padding=(0, 2))
@@ -130,6 +132,21 @@ def _differences(comparison: Comparison) -> Table:
     return table
 
 
+def _tasks(comparison: Comparison) -> Table:
+    """Table with a row for each task: each group, and its difference from the first where its interval leaves out 0."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("", style="cyan", no_wrap=True)
+    for group in comparison.groups:
+        table.add_column(escape(group.label), justify="right", overflow="fold")
+    for task in comparison.tasks:
+        cells = [f"{number(one.value)} {interval(one.low, one.high)}" for one in task.pooled]
+        for index, (value, low, high) in enumerate(task.differences, start=1):
+            if low > 0 or high < 0:
+                cells[index] += f" ({'+' if value > 0 else ''}{number(value)})"
+        table.add_row(escape(task.task), *map(escape, cells))
+    return table
+
+
 def _levels(comparison: Comparison) -> Table:
     table = _table(comparison, "seeds that reached it", "environment steps", "wall clock")
     for group in comparison.groups:
@@ -156,6 +173,8 @@ def _notes(comparison: Comparison) -> Sequence[str]:
         notes.append("floor: a policy that has learnt nothing, in the same episodes; in no difference")
     if any(len(group.runs) > 1 for group in comparison.groups):
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
+    if any(task.differences for task in comparison.tasks):
+        notes.append("by task, in parentheses: difference from the first, where its 95 % interval leaves out 0")
     if any(one.over_seeds for one in comparison.differences):
         notes.append("difference: bootstrap over seeds and episodes; never narrower than over the episodes alone")
         notes.append("P(better): how likely a run beats one of the others; ties count half (Agarwal et al. 2021)")

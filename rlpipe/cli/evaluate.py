@@ -82,6 +82,8 @@ def _show(report: EvaluationReport, console: Console) -> None:
         style = "bold green" if index == 0 else ""
         table.add_row(name, number(one.value), interval(one.low, one.high), f"{one.episodes:,}", style=style)
     console.print(table, "", sep="\n")
+    if report.tasks:
+        console.print(_by_task(report), "", sep="\n")
     facts = {"protocol": protocol_lines(report.protocol, report.policy)}
     if report.checkpoint:
         facts["checkpoint"] = [str(relative(Path(report.checkpoint)))]
@@ -93,6 +95,20 @@ def _show(report: EvaluationReport, console: Console) -> None:
     for label, lines in facts.items():
         for index, line in enumerate(lines):
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
+
+
+def _by_task(report: EvaluationReport) -> Table:
+    """Table of the first estimate of each task."""
+    metric = report.estimates[0].metric
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(f"{metric.partition('/')[2]} by task", no_wrap=True, style="cyan")
+    for column in ("mean", "95 % interval", "episodes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for task, estimates in report.tasks.items():
+        for one in estimates:
+            if one.metric == metric:
+                table.add_row(escape(task), number(one.value), interval(one.low, one.high), f"{one.episodes:,}")
+    return table
 
 
 def number(value: float) -> str:

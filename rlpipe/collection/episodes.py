@@ -121,4 +121,5 @@ class EpisodeTracker:
             demonstration_step=None if chosen is None or demonstration is None else chosen.step,
             demonstration_length=None if chosen is None else chosen.length,
             blend=None if chosen is None or demonstration is None else chosen.blend,
+            task=beginning.task,
         )

@@ -18,13 +18,13 @@ from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
-from rlpipe.collection.seeds import episode_seeds
+from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
+from rlpipe.envs.base_tasks import evaluation_allotment, make_simulator
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Acting
 from rlpipe.trajectory import Observations, SpaceSpec
 from rlpipe.trajectory.tree import tensors
@@ -56,7 +56,7 @@ class _Running:
     """Episode that a slot is running.
 
     Attributes:
-        number: number of the episode in the evaluation, from 0
+        number: number of the episode among those of its task, from 0
         generator: source of its action noise
         actions: number of actions that were chosen so far
     """
@@ -86,16 +86,17 @@ class Evaluator:
         slots = min(config.env.eval.total_num_envs, quota.episodes)
         share = share_of_slots(slots, rank, num_workers)
         self._first_slot = share.start
-        self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots)[share.start : share.stop]
+        tasks = max(1, len(config.env.eval.tasks))
+        self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots, tasks)[share.start : share.stop]
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
         self._running: dict[int, _Running] = {}  # by slot
         self._memories = Memories(len(share), config.policy.memory_width)
         self._simulator: Any = None
         if len(share):
-            self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
-                config.env.eval, len(share), self._next_seed
-            )
+            of_slots = [task_of_slot(slot, tasks) for slot in share]
+            allotment = evaluation_allotment(config.env.eval, config.env.train, of_slots)
+            self._simulator = make_simulator(config.env.eval, len(share), self._next_seed, allotment=allotment)
             check_same_spaces("env.eval", self._simulator.spec, spec)
 
     def _next_seed(self, n: int) -> int | None:

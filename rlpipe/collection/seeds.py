@@ -30,6 +30,25 @@ def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: i
     return FIRST_TRAINING_SEED + int(drawn) % FIRST_TRAINING_SEED
 
 
-def episode_seeds(episodes: int, first_seed: int, slots: int) -> list[list[int]]:
-    """Returns the seeds of each slot in turn: episode i has seed ``first_seed + i`` and runs on slot ``i % slots``."""
-    return [list(range(first_seed + slot, first_seed + episodes, slots)) for slot in range(slots)]
+def task_of_slot(slot: int, tasks: int) -> int:
+    """Returns the number of the task that a slot of an evaluation runs: each has as many slots, or one more."""
+    return slot % tasks
+
+
+def episode_seeds(episodes: int, first_seed: int, slots: int, tasks: int = 1) -> list[list[int]]:
+    """Returns the seeds of each slot in turn.
+
+    The episodes of each task have the seeds from ``first_seed`` on, as if it were evaluated by itself; episode i runs
+    on the task's slot i modulo the number of its slots.
+
+    Args:
+        episodes: number of all episodes, which the tasks share evenly.
+        first_seed: seed of the first episode of each task.
+        slots: number of slots, at least one for each task.
+        tasks: number of tasks.
+    """
+    last, seeds = first_seed + episodes // tasks, []
+    for slot in range(slots):
+        own = len(range(task_of_slot(slot, tasks), slots, tasks))  # slots of the task
+        seeds.append(list(range(first_seed + slot // tasks, last, own)))
+    return seeds

@@ -7,7 +7,13 @@ from typing import Any
 from rlpipe.config.fields import check_fields
 from rlpipe.config.schema import AUTO, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, curriculum_class, declared_metrics, pipeline_kind
+from rlpipe.config.selection import (
+    algorithm_class,
+    curriculum_class,
+    declared_metrics,
+    pipeline_kind,
+    simulator_class,
+)
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
 
@@ -30,9 +36,10 @@ def check(config: Config) -> None:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        simulator = resolve("envs", section.name, f"{key}.name")
+        simulator = simulator_class(section, key)
         simulator.check(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
+    _check_tasks(config)
     _check_curriculum(config)
     _check_best_metric(config)
 
@@ -111,6 +118,45 @@ def _check_pipeline(config: Config) -> None:
         )
 
 
+def _check_tasks(config: Config) -> None:
+    """Checks that an evaluation knows the tasks of the training, and gives each as many episodes."""
+    train, evaluated = config.env.train, config.env.eval
+    if not train.tasks and not evaluated.tasks:
+        return
+    if not train.tasks or not evaluated.tasks:
+        key, other = ("env.train", "env.eval") if not train.tasks else ("env.eval", "env.train")
+        raise ConfigError(
+            f"{other}.tasks names {len((evaluated if other == 'env.eval' else train).tasks)} tasks, but {key}.tasks is "
+            f"empty: name at least one of them in {key}.tasks."
+        )
+    several = simulator_class(train, "env.train")
+    labels = several.labels(train, "env.train")
+    several.check_slots(train, "env.train", config.algorithm.group_size or 1)
+    for label in (wanted := several.labels(evaluated, "env.eval")):
+        if label not in labels:
+            raise ConfigError(
+                f"env.eval.tasks names {label}, which is none of env.train.tasks{nearest(label, labels)} There are "
+                f"{', '.join(labels)}."
+            )
+    if evaluated.observe_task != train.observe_task:
+        raise ConfigError("env.eval.observe_task differs from env.train.observe_task: leave it out.")
+    count, episodes, slots = len(wanted), config.evaluation.episodes, evaluated.total_num_envs
+    if slots < count:
+        raise ConfigError(
+            f"env.eval.total_num_envs is {slots}, but env.eval.tasks names {count} tasks, each of which needs at least "
+            f"one environment: give {count} or more."
+        )
+    if episodes % count:
+        more = -(-episodes // count) * count
+        raise ConfigError(
+            f"evaluation.episodes is {episodes}, which {count} tasks (env.eval.tasks) cannot share evenly: give {more}."
+        )
+    if config.demos is not None:
+        raise ConfigError(
+            f"env.train.tasks names {len(labels)} tasks, but demonstrations (demos) are of one: leave out either."
+        )
+
+
 def _check_curriculum(config: Config) -> None:
     """Checks that the simulator can begin episodes as the curriculum chooses, and that one learner follows it."""
     curriculum, name = curriculum_class(config), config.curriculum.name
@@ -124,7 +170,7 @@ def _check_curriculum(config: Config) -> None:
             "curriculum out."
         )
     train = config.env.train
-    simulator = resolve("envs", train.name, "env.train.name")
+    simulator = simulator_class(train, "env.train")
     if not simulator.can_choose_starts(train):
         remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
         raise ConfigError(

@@ -8,6 +8,9 @@ from typing import Any
 
 from rlpipe.config.schema import Config
 
+_OF_SEVERAL_TASKS = ("tasks", "observe_task", "pad_observations")
+"""Options that say nothing where there is one task, and that older runs do not have."""
+
 
 def protocol(config: Config) -> dict[str, Any]:
     """Returns the protocol that ``run.json`` records.
@@ -39,7 +42,9 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     Training may differ, because it is what one compares. So may the number of slots and of workers: no episode of an
     evaluation depends on them.
     """
-    simulator = {f"env.eval.{key}": value for key, value in protocol["eval_env"].items() if key != "total_num_envs"}
+    options = protocol["eval_env"]
+    without = {"total_num_envs", *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
+    simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     return simulator | {
         "evaluation.episodes": protocol["evaluation_episodes"],
         "evaluation.first_seed": protocol["evaluation_first_seed"],

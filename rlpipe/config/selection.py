@@ -12,6 +12,16 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
 
 
+def simulator_class(section: Any, key: str) -> Any:
+    """Returns the class that ``name`` in the section of a simulator stands for, or that of several tasks of it.
+
+    Args:
+        section: ``env.train``, ``env.eval``, or one of that kind.
+        key: its key in the configuration, for the error.
+    """
+    return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks" if section.tasks else section.name, f"{key}.name")
+
+
 def algorithm_class(config: Config) -> Any:
     """Returns the class that ``algorithm.name`` stands for."""
     return resolve("algorithms", config.algorithm.name, "algorithm.name")

@@ -14,8 +14,8 @@ import numpy as np
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
 from rlpipe.doctor.results import CheckResult, fail, ok
+from rlpipe.envs.base_tasks import make_simulator
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import resolve
 from rlpipe.trajectory.tree import leaves_of
 
 _STEPS = 10
@@ -30,7 +30,8 @@ class Trial:
         failure: what went wrong; empty if nothing did.
         start: seconds to make it.
         reset: seconds of the first reset.
-        speed: steps per second of one environment, by the median, because the first step is slow.
+        speed: steps per second, by the median, because the first step is slow; of one environment, or of one of each
+            task.
         peak: bytes of the process.
     """
 
@@ -71,7 +72,8 @@ def _timed_trial(task: str, options: Any) -> Trial:
     import resource
 
     began = time.perf_counter()
-    simulator = resolve("envs", options.name, "env.train.name").make(options, 1, lambda _: FIRST_TRAINING_SEED)
+    count = max(1, len(options.tasks))
+    simulator = make_simulator(options, count, lambda _: FIRST_TRAINING_SEED)
     made = time.perf_counter()
     observations, _ = simulator.reset()
     reset = time.perf_counter()
@@ -79,9 +81,9 @@ def _timed_trial(task: str, options: Any) -> Trial:
     finite = _finite(observations)
     for _ in range(_STEPS):
         if spec.num_actions is not None:
-            actions = noise.integers(spec.num_actions, size=(1, *spec.action_shape))
+            actions: Any = noise.integers(spec.num_actions, size=(count, *spec.action_shape))
         else:
-            actions = spec.clip(noise.standard_normal((1, spec.action_dim), dtype=np.float32))
+            actions = spec.clip(noise.standard_normal((count, spec.action_dim), dtype=np.float32))
         step_began = time.perf_counter()
         step = simulator.step(actions)
         seconds.append(time.perf_counter() - step_began)
@@ -90,7 +92,7 @@ def _timed_trial(task: str, options: Any) -> Trial:
     if not finite:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Trial(task, "", made - began, reset - made, 1 / statistics.median(seconds), peak)
+    return Trial(task, "", made - began, reset - made, count / statistics.median(seconds), peak)
 
 
 def _finite(values: Any) -> bool:

@@ -41,6 +41,14 @@ class SimulatorConfig:
     episode."""
     ignore_terminations: bool = option(False)
     """End episodes only by the time limit, so that a goal must be held to count at the end."""
+    tasks: list[Any] = option([], fixed=True)
+    """Several tasks in one run, in place of one ``id`` (docs/tasks.md): ids, or keys and values that differ from those
+    beside the list, with ``label`` (the task's name in metrics) and ``share`` (its weight; 1). Under ``env.eval``, some
+    of those of ``env.train``."""
+    observe_task: bool = option(True, fixed=True)
+    """With several tasks, tell the policy which one it is in, by the leaf ``task`` of its observations."""
+    pad_observations: int | None = option(None, least=1, below=2**31, unit="numbers", fixed=True)
+    """With several tasks, fill their observation vectors up with zeros to this length; None: they have the same one."""
 
     @property
     def has_cameras(self) -> bool:
@@ -90,11 +98,13 @@ class Beginning:
         seed: seed of the reset; None where the simulator drew its own.
         success: True if the task was solved before the first step; None where the simulator does not report it.
         chosen: start that a curriculum chose; None where the task drew it.
+        task: label of the task; None where a run has only one.
     """
 
     seed: int | None
     success: bool | None
     chosen: ChosenStart | None = None
+    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,7 @@ class Simulator(ABC):
         notes: sentences a user should read once, such as that environments are stepped one by one.
         reset_seconds: time spent in resets so far; None where resets cannot be told apart from steps.
         metrics: metrics that the simulator itself declares.
+        console_metrics: metrics that the terminal shows of a run.
         evaluation_options: options that an evaluation has, where ``env.eval`` does not say otherwise.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
         next_start: asked before each reset of a slot that has an episode left, by a simulator that
@@ -153,6 +164,7 @@ class Simulator(ABC):
     notes: tuple[str, ...] = ()
     reset_seconds: float | None = None
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    console_metrics: ClassVar[tuple[Metric, ...]] = ()
     evaluation_options: ClassVar[Mapping[str, Any]] = {}
     can_wait: ClassVar[bool] = False
     next_start: NextStart | None = None

@@ -152,6 +152,12 @@ class Metric:
         observed = next((metric for metric in self.inputs if metric.is_family), self)
         return [self.member(match[1]) for match in map(observed.pattern.fullmatch, sorted(states)) if match]
 
+    def state_in(self, states: Mapping[str, Reduction]) -> Any:
+        """Returns the state of this metric, or the tuple of those of a family's members; None without any."""
+        if not self.is_family:
+            return states.get(self.name)
+        return tuple(states[member.name] for member in self.members(states)) or None
+
     @property
     def pattern(self) -> re.Pattern[str]:
         """Pattern of the names of a family's members; its group is the argument of ``member``."""
@@ -164,7 +170,7 @@ class Metric:
             ValueError: a formula gave a number that is not finite.
         """
         if self.compute is not None:
-            found = [states.get(metric.name) for metric in self.inputs]
+            found = [metric.state_in(states) for metric in self.inputs]
             value = None if None in found else self.compute(*found)
         else:
             state = states.get((self.inputs[0] if self.inputs else self).name)

@@ -39,6 +39,21 @@ def _wilson(bound: int, success: Mean) -> float | None:
     return wilson_interval(round(successes), round(episodes))[bound] if episodes else None
 
 
+def mean_of_means(shares: tuple[Mean, ...]) -> float | None:
+    """Computes the mean of several shares, each of which counts alike."""
+    known = _means(shares)
+    return math.fsum(known) / len(known) if known else None
+
+
+def least_of_means(shares: tuple[Mean, ...]) -> float | None:
+    """Computes the least of several shares."""
+    return min(_means(shares), default=None)
+
+
+def _means(shares: tuple[Mean, ...]) -> list[float]:
+    return [found["mean"] for share in shares if (found := share.read())]
+
+
 def actor_training(update: Last, advantages: Last, sync: Last) -> float | None:
     """Computes what remains of the time waited for the learner."""
     if update.value is None or advantages.value is None or sync.value is None:

@@ -44,6 +44,9 @@ class EpisodeMetrics:
     episode_len_success: Metric | None = None
     terminated_episodes: Metric | None = None
     reward_term: Metric | None = None
+    task_success_once: Metric | None = None
+    task_return: Metric | None = None
+    task_num_trajectories: Metric | None = None
 
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
         """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
@@ -91,3 +94,15 @@ class EpisodeMetrics:
         if self.reward_term is not None:
             for name in sorted({name for e in episodes for name in e.reward_terms}):
                 observe(self.reward_term.member(name), [e.reward_terms.get(name) for e in episodes])
+        for task in sorted({e.task for e in episodes if e.task is not None}):
+            self._observe_task(window, task, [e for e in episodes if e.task == task])
+
+    def _observe_task(self, window: MetricWindow, task: str, episodes: Sequence[Episode]) -> None:
+        """Observes the episodes of one of several tasks."""
+        if self.task_success_once is None or self.task_return is None or self.task_num_trajectories is None:
+            return
+        known = [e.success_once for e in episodes if e.success_once is not None]
+        if known:
+            window.observe(self.task_success_once.member(task), known)
+        window.observe(self.task_return.member(task), [e.episode_return for e in episodes])
+        window.observe(self.task_num_trajectories.member(task), len(episodes))

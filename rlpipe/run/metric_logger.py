@@ -14,7 +14,13 @@ from typing import Any
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, best_metrics, curriculum_class, declared_metrics
+from rlpipe.config.selection import (
+    algorithm_class,
+    best_metrics,
+    curriculum_class,
+    declared_metrics,
+    simulator_class,
+)
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
@@ -313,7 +319,11 @@ def run_info(
         num_actions=decided.num_combinations,
         console_metrics=tuple(
             metric.name
-            for plugin in (algorithm_class(config), curriculum_class(config))
+            for plugin in (
+                algorithm_class(config),
+                curriculum_class(config),
+                simulator_class(config.env.train, "env.train"),
+            )
             for metric in plugin.console_metrics
         ),
     )

@@ -36,6 +36,7 @@ class Episode:
         demonstration_step: steps of that demonstration before the start; None likewise.
         demonstration_length: steps of that demonstration; None likewise.
         blend: share of the way from that start to the task's own at which the episode began; None likewise.
+        task: label of the task; None where a run has only one.
     """
 
     worker: int
@@ -60,6 +61,7 @@ class Episode:
     demonstration_step: int | None = None
     demonstration_length: int | None = None
     blend: float | None = None
+    task: str | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import NEEDS_FAILURE, NEEDS_REWARD_MODEL, NEEDS_REWARD_TERMS
+from typing import NamedTuple
+
+from rlpipe.metrics.catalogue.conditions import NEEDS_FAILURE, NEEDS_REWARD_MODEL, NEEDS_REWARD_TERMS, NEEDS_TASKS
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.derivations import wilson_high, wilson_low
+from rlpipe.metrics.derivations import least_of_means, mean_of_means, wilson_high, wilson_low
 from rlpipe.metrics.episode_metrics import EpisodeMetrics
 from rlpipe.metrics.reductions import Distribution, GroupedMean, Histogram, Mean, Recent, Sum
 from rlpipe.metrics.rules import Avoid, Band, Drop, Exceeds, Expect, Finite, Holds, MovesWith, Rule, Spike, Steady
@@ -26,6 +28,52 @@ def bounds_of(share: Metric) -> tuple[Metric, Metric]:
         for end, word, compute in (("low", "Lower", wilson_low), ("high", "Upper", wilson_high))
     )
     return low, high
+
+
+class TaskMetrics(NamedTuple):
+    """Metrics of several tasks under one namespace: families with a member for each task, and what sums them up."""
+
+    success_once: Metric
+    episode_return: Metric
+    num_trajectories: Metric
+    mean: Metric
+    worst: Metric
+
+
+def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
+    """Declares the metrics of several tasks.
+
+    Args:
+        namespace: ``env`` or ``eval``.
+        of_all: share of successful episodes over all tasks.
+    """
+    success = observed(
+        f"{namespace}/tasks/{{name}}/success_once", Mean, "fraction", needs=NEEDS_TASKS,
+        meaning="Share of the finished episodes of one task in which success held at least once.",
+        formula="mean over e of the task of [any_{1 <= t <= T_e} success_et]",
+    )  # fmt: skip
+    returns = observed(
+        f"{namespace}/tasks/{{name}}/return", Distribution, "reward", needs=NEEDS_TASKS,
+        meaning="Mean undiscounted return of the finished episodes of one task.",
+        formula="mean_e G_e over e of the task",
+    )  # fmt: skip
+    count = observed(
+        f"{namespace}/tasks/{{name}}/num_trajectories", Sum, "episodes", needs=NEEDS_TASKS,
+        meaning="Number of finished episodes of one task.",
+        formula="count_e over e of the task",
+    )  # fmt: skip
+    mean = derived(
+        f"{namespace}/tasks/success_once_mean", (success,), mean_of_means, "fraction", needs=NEEDS_TASKS,
+        meaning=f"Mean over tasks of their shares of successful episodes, each of which counts alike; {of_all.name} "
+                "counts each episode alike.",
+        formula="mean over tasks with a finished episode of each one's share",
+    )  # fmt: skip
+    worst = derived(
+        f"{namespace}/tasks/success_once_worst", (success,), least_of_means, "fraction", needs=NEEDS_TASKS,
+        meaning="Share of successful episodes of the task that has the least.",
+        formula="min over tasks with a finished episode of each one's share",
+    )  # fmt: skip
+    return TaskMetrics(success, returns, count, mean, worst)
 
 
 # Each metric is one entry: what it is, its meaning, its formula, its rules. The formatter would scatter the first line.
@@ -319,6 +367,21 @@ EVAL_TRUNCATED_FRACTION = observed(
 )
 # fmt: on
 
+(
+    ENV_TASK_SUCCESS_ONCE,
+    ENV_TASK_RETURN,
+    ENV_TASK_NUM_TRAJECTORIES,
+    ENV_TASKS_SUCCESS_ONCE_MEAN,
+    ENV_TASKS_SUCCESS_ONCE_WORST,
+) = tasks_of("env", ENV_SUCCESS_ONCE)
+(
+    EVAL_TASK_SUCCESS_ONCE,
+    EVAL_TASK_RETURN,
+    EVAL_TASK_NUM_TRAJECTORIES,
+    EVAL_TASKS_SUCCESS_ONCE_MEAN,
+    EVAL_TASKS_SUCCESS_ONCE_WORST,
+) = tasks_of("eval", EVAL_SUCCESS_ONCE)
+
 ENV = EpisodeMetrics(
     success_once=ENV_SUCCESS_ONCE,
     success_at_end=ENV_SUCCESS_AT_END,
@@ -341,6 +404,9 @@ ENV = EpisodeMetrics(
     episode_len_success=ENV_EPISODE_LEN_SUCCESS,
     terminated_episodes=ENV_TERMINATED_EPISODES,
     reward_term=REWARD_TERM,
+    task_success_once=ENV_TASK_SUCCESS_ONCE,
+    task_return=ENV_TASK_RETURN,
+    task_num_trajectories=ENV_TASK_NUM_TRAJECTORIES,
 )
 EVAL = EpisodeMetrics(
     success_once=EVAL_SUCCESS_ONCE,
@@ -353,4 +419,7 @@ EVAL = EpisodeMetrics(
     episode_len=EVAL_EPISODE_LEN,
     truncated_fraction=EVAL_TRUNCATED_FRACTION,
     num_trajectories=EVAL_NUM_TRAJECTORIES,
+    task_success_once=EVAL_TASK_SUCCESS_ONCE,
+    task_return=EVAL_TASK_RETURN,
+    task_num_trajectories=EVAL_TASK_NUM_TRAJECTORIES,
 )

@@ -1,0 +1,273 @@
+"""Several tasks in one run: slots, observations, the ledger and metrics, each task by itself and all together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.analysis.comparison import compare
+from rlpipe.cli import app
+from rlpipe.collection.seeds import episode_seeds, task_of_slot
+from rlpipe.config.loading import load_config
+from rlpipe.envs.base_tasks import allotted, make_simulator, tasks_of
+from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.scripted import ScriptedConfig
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from tests.helpers.runs import from_ledger, lines, sac, scripted
+
+EASY = {"label": "easy", "script": [[{"length": 2, "success_at": [2], "reward": 1.0}]]}
+HARD = {"label": "hard", "script": [[{"length": 3}]]}
+ZEROS = np.zeros((4, 1), dtype=np.float32)
+
+
+def made(num_envs=4, seeds=lambda n: 100 + n, tasks=(EASY, HARD), **options):
+    return make_simulator(ScriptedConfig("scripted", tasks=list(tasks), **options), num_envs, seeds)
+
+
+def run_of(tmp_path, *overrides, tasks=(EASY, HARD), make=scripted, experiment="scripted", **tree):
+    overrides += (f"runner.logger.experiment_name={experiment}",)
+    env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": list(tasks)}}
+    return rlpipe.train(make(tmp_path, *overrides, env=env, **tree), local=True).directory
+
+
+# slots
+
+
+@pytest.mark.parametrize(
+    ("shares", "count", "together", "expected"),
+    [
+        ([1, 1], 4, 1, [0, 1, 0, 1]),
+        ([3, 1], 4, 1, [0, 0, 1, 0]),
+        ([1, 1], 8, 4, [0, 0, 0, 0, 1, 1, 1, 1]),  # groups of GRPO share their start, so their task
+        ([1], 3, 1, [0, 0, 0]),
+    ],
+)
+def test_slots_are_divided_by_shares(shares, count, together, expected):
+    assert allotted(shares, count, together) == expected
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=10), st.integers(1, 200))
+def test_no_task_is_more_than_a_few_slots_from_its_share_in_any_row_of_slots(shares, count):
+    given_slots = np.bincount(allotted(shares, count), minlength=len(shares))
+    assert np.all(np.abs(given_slots - count * np.array(shares) / sum(shares)) <= len(shares))
+
+
+# the step contract
+
+
+def test_every_slot_has_its_own_task_and_its_own_seed():
+    simulator = made()
+    observations, beginnings = simulator.reset()
+    assert [beginnings[n].task for n in range(4)] == ["easy", "hard", "easy", "hard"]
+    assert [beginnings[n].seed for n in range(4)] == [100, 101, 102, 103]
+    assert observations["task"].tolist() == [0, 1, 0, 1]
+    assert observations["observation"].shape == (4, 4)
+    assert simulator.spec.leaves["task"].choices == (2,)
+
+
+def test_a_task_ends_and_begins_by_itself():
+    simulator = made()
+    simulator.reset()
+    first, second, third = (simulator.step(ZEROS) for _ in range(3))
+    assert not first.truncated.any()
+    assert second.truncated.tolist() == [True, False, True, False]
+    assert second.success.tolist() == [True, False, True, False]
+    assert second.rewards.tolist() == [1, 0, 1, 0]
+    assert {n: one.task for n, one in second.beginnings.items()} == {0: "easy", 2: "easy"}
+    assert second.successors["observation"][:, 2].tolist() == [2, 2, 2, 2]  # steps of the episode that goes on
+    assert second.observations["observation"][:, 2].tolist() == [0, 2, 0, 2]  # and of the one to act in
+    assert third.truncated.tolist() == [False, True, False, True]
+
+
+def test_a_slot_without_another_episode_is_idle_and_its_task_is_no_longer_stepped():
+    left = {0: [1], 1: [2, 3]}
+    simulator = made(2, lambda n: left[n].pop(0) if left[n] else None)
+    simulator.reset()
+    steps = [simulator.step(ZEROS[:2]) for _ in range(6)]
+    assert [step.valid.tolist() for step in steps] == [[True, True]] * 2 + [[False, True]] * 4
+    assert [step.truncated.tolist() for step in steps][2] == [False, True]
+
+
+def test_slots_that_wait_take_no_step():
+    simulator = made()
+    simulator.reset()
+    step = simulator.step(ZEROS, np.array([True, True, False, False]))
+    assert step.valid.tolist() == [True, True, False, False]
+    assert simulator.can_wait
+
+
+def test_terms_of_one_task_are_unknown_in_the_others():
+    with_term = EASY | {"script": [[{"length": 2, "reward_terms": {"reach": 0.5}}]]}
+    simulator = made(2, tasks=(with_term, HARD))
+    simulator.reset()
+    assert np.array_equal(simulator.step(ZEROS[:2]).reward_terms["reach"], [0.5, np.nan], equal_nan=True)
+
+
+def test_the_task_can_be_left_out_of_observations():
+    observations, _ = made(observe_task=False).reset()
+    assert observations.shape == (4, 4)
+
+
+def test_shorter_observations_are_filled_up_with_zeros():
+    tasks = ["CartPole-v1", {"id": "MountainCar-v0"}]  # 4 numbers and 2 actions, 2 numbers and 3 actions
+    config = GymnasiumConfig("gymnasium", tasks=[tasks[0], {"id": "CartPole-v0"}], pad_observations=6)
+    observations, _ = make_simulator(config, 2, lambda n: n).reset()
+    assert observations["observation"].shape == (2, 6)
+    assert not observations["observation"][:, 4:].any()
+    with pytest.raises(ConfigError, match="pad_observations=4 fills the shorter one up"):
+        make_simulator(GymnasiumConfig("gymnasium", tasks=tasks), 2, lambda n: n)
+
+
+# the ledger and metrics
+
+
+def test_metrics_of_each_task_and_of_all_follow_from_the_ledger(tmp_path):
+    run = run_of(tmp_path)
+    for file, metrics in (("episodes.jsonl", m.ENV), ("eval_episodes.jsonl", m.EVAL)):
+        rows = [row for row in lines(run, "metrics.jsonl") if metrics.num_trajectories.name in row["metrics"]]
+        last = rows[-1]
+        own = from_ledger(run, file, metrics, last["iteration"])
+        assert {name: last["metrics"][name] for name in own} == own
+    found = rows[-1]["metrics"]
+    assert found["eval/tasks/easy/success_once"] == 1
+    assert found["eval/tasks/hard/success_once"] == 0
+    assert found["eval/tasks/easy/num_trajectories"] == found["eval/tasks/hard/num_trajectories"] == 3
+    assert found["eval/success_once"] == found["eval/tasks/success_once_mean"] == 0.5
+    assert found["eval/tasks/success_once_worst"] == 0
+
+
+def test_the_mean_over_tasks_counts_each_alike_however_many_episodes_it_has(tmp_path):
+    row = lines(run_of(tmp_path), "metrics.jsonl")[0]["metrics"]
+    assert row["env/tasks/easy/num_trajectories"] > row["env/tasks/hard/num_trajectories"]
+    assert row["env/success_once"] > row["env/tasks/success_once_mean"] == 0.5
+
+
+def test_two_workers_collect_what_one_collects(tmp_path):
+    def episodes(workers):
+        run = run_of(tmp_path / str(workers), f"rollout.num_workers={workers}")
+        rows = [{**row, "worker": 0} for row in lines(run, "episodes.jsonl")]
+        return sorted(rows, key=lambda row: (row["iteration"], row["slot"], row["step"]))
+
+    def seen(rows):
+        return [(row["task"], row["slot"], row["seed"], row["length"], row["success_once"]) for row in rows]
+
+    assert seen(episodes(1)) == seen(episodes(2))
+
+
+def test_a_resumed_run_goes_on_with_the_same_tasks(tmp_path):
+    stopped = run_of(tmp_path, "runner.total_timesteps=128")
+    env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": [EASY, HARD]}}
+    resumed = rlpipe.train(scripted(tmp_path, env=env), resume=stopped, local=True).directory
+    assert {(row["slot"], row["task"]) for row in lines(resumed, "episodes.jsonl")} == {
+        (0, "easy"), (1, "hard"), (2, "easy"), (3, "hard"),
+    }  # fmt: skip
+
+
+def test_off_policy_learning_takes_several_tasks(tmp_path):
+    assert lines(run_of(tmp_path, make=sac), "metrics.jsonl")[-1]["metrics"]["eval/num_trajectories"] == 6
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_members_of_a_group_have_the_same_task(tmp_path, workers):
+    """GRPO compares episodes that begin in one state, and checks that they do."""
+    env = {"name": "gymnasium", "total_num_envs": 8, "max_episode_steps": 8, "success_key": None}
+    short = {"id": "CartPole-v1", "label": "short", "max_episode_steps": 4}
+    config = scripted(
+        tmp_path, "evaluation.episodes=2", f"rollout.num_workers={workers}",
+        env={"train": {**env, "tasks": ["CartPole-v1", short]}},
+        algorithm={"name": "grpo", "group_size": 4, "update_epochs": 1, "num_minibatches": 1},
+    )  # fmt: skip
+    rows = lines(rlpipe.train(config, local=True).directory, "episodes.jsonl")
+    assert {(row["slot"] // 4, row["task"]) for row in rows} == {(0, "CartPole-v1"), (1, "short")}
+
+
+# evaluation
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 20))
+def test_each_task_is_evaluated_on_the_seeds_that_it_would_have_by_itself(tasks, each, more_slots):
+    slots = min(tasks + more_slots, tasks * each)
+    of_slots = episode_seeds(tasks * each, 1000, slots, tasks)
+    for task in range(tasks):
+        seeds = [seed for slot, seeds in enumerate(of_slots) if task_of_slot(slot, tasks) == task for seed in seeds]
+        assert sorted(seeds) == list(range(1000, 1000 + each))
+
+
+def test_some_of_the_tasks_can_be_evaluated(tmp_path):
+    run = run_of(tmp_path)
+    report = rlpipe.evaluate(run, episodes=4, overrides=["env.eval.tasks=[{label: hard, script: [[{length: 3}]]}]"])
+    assert {episode.task for episode in report.episodes} == {"hard"}
+    assert [episode.seed for episode in report.episodes] == [1000000, 1000001, 1000002, 1000003]
+
+
+def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path):
+    runs = [run_of(tmp_path, f"runner.seed={seed}") for seed in (0, 1)]
+    runs.append(run_of(tmp_path, tasks=(EASY, HARD | {"script": EASY["script"]}), experiment="other"))
+    report = rlpipe.evaluate(runs[0], episodes=6)
+    assert {task: estimates[0].value for task, estimates in report.tasks.items()} == {"easy": 1, "hard": 0}
+    shown = CliRunner().invoke(app, ["evaluate", str(runs[0]), "--episodes", "6", "--local"]).output
+    assert [line.split()[:2] for line in shown.splitlines() if line[:4] in ("easy", "hard")] == [
+        ["easy", "1.000"], ["hard", "0.000"],
+    ]  # fmt: skip
+    compared = compare(runs[:2])
+    assert [(task.task, task.pooled[0].value, task.pooled[0].episodes) for task in compared.tasks] == [
+        ("easy", 1, 6), ("hard", 0, 6),
+    ]  # fmt: skip
+    easy, hard = compare(runs, anyway=True).tasks
+    assert easy.differences[0][0] == 0
+    assert hard.differences[0][0] == 1
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([EASY, EASY], r"tasks\[1\] is called 'easy', as tasks\[0\] is"),
+        ([3], r"env.train.tasks\[0\] is 3; it must be the id"),
+        ([{"label": "a/b"}], "'a/b', which cannot be part of a metric's name"),
+        ([{"label": "a", "share": 0}], r"tasks\[0\].share is 0; it must be a number greater than 0"),
+        ([{"label": "a", "name": "maniskill"}], "name is given, but it is the same for all tasks"),
+        ([{"label": "a", "skript": []}], "unknown key env.train.tasks.0..skript; did you mean 'script'"),
+        ([EASY, HARD | {"discrete": True}], "share their spaces, but easy has"),
+        ([EASY, HARD | {"share": 0.1}], "with 4 environments and a share of 0.1 in 1.1, hard gets none"),
+        ([EASY, HARD | {"ignore_terminations": True}], "it is the same for all tasks"),
+    ],
+)
+def test_a_mistake_in_the_list_is_named(tmp_path, tasks, message):
+    with pytest.raises(ConfigError, match=message):
+        run_of(tmp_path, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("evaluation.episodes=7", "7, which 2 tasks .* cannot share evenly: give 8"),
+        ("env.eval.tasks=[{label: medium}]", "medium, which is none of env.train.tasks.* There are easy, hard"),
+        ("env.eval.tasks=[]", "env.eval.tasks is empty: name at least one of them"),
+        ("env.eval.total_num_envs=1", "names 2 tasks, each of which needs at least one environment"),
+        ("curriculum.name=forward", "which chooses how episodes begin, but env.train"),
+    ],
+)
+def test_a_setting_that_does_not_fit_several_tasks_is_refused(tmp_path, override, message):
+    env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": [EASY, HARD]}}
+    with pytest.raises(ConfigError, match=message):
+        scripted(tmp_path, override, env=env)
+
+
+def test_a_task_is_called_by_the_last_part_of_its_id():
+    config = GymnasiumConfig("gymnasium", tasks=["CartPole-v1", {"id": "some.module:Own-v0"}])
+    assert [task.label for task in tasks_of(config, "env.train")] == ["CartPole-v1", "Own-v0"]
+
+
+def test_tasks_of_the_training_alone_are_known_to_be_missing_in_an_evaluation(tmp_path):
+    with pytest.raises(ConfigError, match=r"env.train.tasks is empty"):
+        load_config(
+            {"env": {"train": {"name": "scripted"}, "eval": {"tasks": [EASY]}}, "runner": {"total_timesteps": 10}}
+        )
