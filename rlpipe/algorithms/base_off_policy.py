@@ -20,6 +20,7 @@ from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_r
 from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config, PipelineKind
+from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.envs.base_goals import GoalTask, check_goals
 from rlpipe.errors import ConfigError
@@ -34,7 +35,6 @@ from rlpipe.functional.soft_actor_critic import (
 )
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy
 from rlpipe.policies.base_features import Features
 from rlpipe.policies.base_perceptron import PerceptronPolicy
@@ -123,7 +123,7 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             ConfigError: that is unknown.
         """
-        found: GoalTask | None = resolve("envs", task.name, "env.train.name").goal_task(task)
+        found: GoalTask | None = simulator_class(task, "env.train").goal_task(task)
         if found is None:
             raise ConfigError(
                 f"algorithm.hindsight is {self.hindsight}, but {task.name} (env.train.name) has no goal_task, which "

@@ -21,10 +21,10 @@ from rlpipe.collection.memories import Memories
 from rlpipe.collection.seeds import episode_seeds
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
+from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Acting
 from rlpipe.trajectory import Observations, SpaceSpec
 from rlpipe.trajectory.tree import tensors
@@ -93,9 +93,7 @@ class Evaluator:
         self._memories = Memories(len(share), config.policy.memory_width)
         self._simulator: Any = None
         if len(share):
-            self._simulator = resolve("envs", config.env.eval.name, "env.eval.name").make(
-                config.env.eval, len(share), self._next_seed
-            )
+            self._simulator = make_simulator(config.env.eval, len(share), self._next_seed, key="env.eval")
             check_same_spaces("env.eval", self._simulator.spec, spec)
 
     def _next_seed(self, n: int) -> int | None:

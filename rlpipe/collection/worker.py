@@ -21,11 +21,11 @@ from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.envs.base import Simulator
+from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Policy, Snapshot, build_policy
 from rlpipe.secrets import redacted
 from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts, TrajectoryBatch
@@ -127,11 +127,7 @@ class RolloutWorker:
             drawn = [config.runner.seed, self._incarnation, stage, slot, episode, *self._lives, CURRICULUM]
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
-        made: Simulator = resolve("envs", config.env.train.name, "env.train.name").make(
-            config.env.train, share, next_seed
-        )
-        made.next_start = next_start
-        return made
+        return make_simulator(config.env.train, share, next_seed, next_start)
 
     @property
     def _lives(self) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 from rlpipe.config.fields import check_fields
 from rlpipe.config.schema import AUTO, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import algorithm_class, curriculum_class, declared_metrics, pipeline_kind
+from rlpipe.config.selection import algorithm_class, curriculum_class, declared_metrics, pipeline_kind, simulator_class
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
 
@@ -30,7 +30,7 @@ def check(config: Config) -> None:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        simulator = resolve("envs", section.name, f"{key}.name")
+        simulator = simulator_class(section, key)
         simulator.check(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
     _check_curriculum(config)
@@ -124,7 +124,7 @@ def _check_curriculum(config: Config) -> None:
             "curriculum out."
         )
     train = config.env.train
-    simulator = resolve("envs", train.name, "env.train.name")
+    simulator = simulator_class(train, "env.train")
     if not simulator.can_choose_starts(train):
         remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
         raise ConfigError(

@@ -22,6 +22,16 @@ def curriculum_class(config: Config) -> Any:
     return resolve("curricula", config.curriculum.name, "curriculum.name")
 
 
+def simulator_class(section: Any, key: str) -> Any:
+    """Returns the class that ``env.train.name`` or ``env.eval.name`` stands for.
+
+    Args:
+        section: a ``SimulatorConfig``.
+        key: key of the section, for the error.
+    """
+    return resolve("envs", section.name, f"{key}.name")
+
+
 def pipeline_kind(config: Config) -> PipelineKind:
     """Returns the pipeline of a run: ``runner.pipeline``, or for ``auto`` the algorithm's own."""
     wanted = config.runner.pipeline

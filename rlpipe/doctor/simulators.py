@@ -14,8 +14,8 @@ import numpy as np
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
 from rlpipe.doctor.results import CheckResult, fail, ok
+from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import resolve
 from rlpipe.trajectory.tree import leaves_of
 
 _STEPS = 10
@@ -71,7 +71,7 @@ def _timed_trial(task: str, options: Any) -> Trial:
     import resource
 
     began = time.perf_counter()
-    simulator = resolve("envs", options.name, "env.train.name").make(options, 1, lambda _: FIRST_TRAINING_SEED)
+    simulator = make_simulator(options, 1, lambda _: FIRST_TRAINING_SEED)
     made = time.perf_counter()
     observations, _ = simulator.reset()
     reset = time.perf_counter()

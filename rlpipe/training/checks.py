@@ -6,6 +6,7 @@ import torch
 
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
+from rlpipe.config.selection import simulator_class
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
@@ -34,7 +35,7 @@ def check_machine(config: Config) -> None:
         ConfigError: it has not.
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        resolve("envs", section.name, f"{key}.name").check_machine(section, key)
+        simulator_class(section, key).check_machine(section, key)
 
 
 def check_spaces(config: Config) -> None:
@@ -45,7 +46,7 @@ def check_spaces(config: Config) -> None:
     """
     specs = []
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        spec = resolve("envs", section.name, f"{key}.name").check_spaces(section)
+        spec = simulator_class(section, key).check_spaces(section)
         if spec is not None:
             config.algorithm.check_spaces(spec)
             if key == "env.train":

@@ -1,0 +1,27 @@
+"""Makes the simulators of a run: the one place where workers, evaluations, demonstrations and checks get theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlpipe.config.selection import simulator_class
+from rlpipe.envs.base import NextSeed, NextStart, Simulator
+
+
+def make_simulator(
+    config: Any, num_envs: int, next_seed: NextSeed, next_start: NextStart | None = None, key: str = "env.train"
+) -> Simulator:
+    """Makes the simulator that a section of the configuration describes.
+
+    Args:
+        config: a ``SimulatorConfig``.
+        num_envs: N.
+        next_seed: called before each reset of a slot.
+        next_start: asked before each reset of a slot that has an episode left; None if nothing chooses starts.
+        key: key of the section, for errors.
+    Raises:
+        ConfigError: the simulator cannot be made as configured.
+    """
+    made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed)
+    made.next_start = next_start
+    return made
