@@ -155,6 +155,7 @@ def _tried(task: FoundTask) -> FoundTask:
     """Makes one environment of a task, and looks at it."""
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
+    from rlpipe.envs.base_make import make_simulator
     from rlpipe.plugins import resolve
     from rlpipe.trajectory.tree import leaves_of
 
@@ -164,7 +165,7 @@ def _tried(task: FoundTask) -> FoundTask:
         with warnings.catch_warnings(action="ignore"), _quiet():
             config = typed(plugin.Config, {"name": task.simulator, "id": task.id, **settings}, "env.train")
             plugin.check(config, "env.train")
-            simulator = plugin.make(config, 1, lambda _: FIRST_TRAINING_SEED)
+            simulator = make_simulator(config, 1, lambda _: FIRST_TRAINING_SEED, key="--simulator")
             try:
                 observations, _ = simulator.reset()
                 spec, success, limit = simulator.spec, simulator.has_success, plugin.time_limit(config)

@@ -21,7 +21,8 @@ from rlpipe.collection.memories import Memories
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
-from rlpipe.envs.base_tasks import evaluation_allotment, make_simulator
+from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.base_tasks import evaluation_allotment
 from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -96,7 +97,9 @@ class Evaluator:
         if len(share):
             of_slots = [task_of_slot(slot, tasks) for slot in share]
             allotment = evaluation_allotment(config.env.eval, config.env.train, of_slots)
-            self._simulator = make_simulator(config.env.eval, len(share), self._next_seed, allotment=allotment)
+            self._simulator = make_simulator(
+                config.env.eval, len(share), self._next_seed, key="env.eval", allotment=allotment
+            )
             check_same_spaces("env.eval", self._simulator.spec, spec)
 
     def _next_seed(self, n: int) -> int | None:

@@ -21,7 +21,8 @@ from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.envs.base import Simulator
-from rlpipe.envs.base_tasks import make_simulator, training_allotment
+from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.base_tasks import training_allotment
 from rlpipe.errors import SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -128,7 +129,7 @@ class RolloutWorker:
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
         allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1)
-        return make_simulator(config.env.train, share, next_seed, next_start=next_start, allotment=allotment)
+        return make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
 
     @property
     def _lives(self) -> list[int]:

@@ -12,16 +12,6 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
 
 
-def simulator_class(section: Any, key: str) -> Any:
-    """Returns the class that ``name`` in the section of a simulator stands for, or that of several tasks of it.
-
-    Args:
-        section: ``env.train``, ``env.eval``, or one of that kind.
-        key: its key in the configuration, for the error.
-    """
-    return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks" if section.tasks else section.name, f"{key}.name")
-
-
 def algorithm_class(config: Config) -> Any:
     """Returns the class that ``algorithm.name`` stands for."""
     return resolve("algorithms", config.algorithm.name, "algorithm.name")
@@ -30,6 +20,17 @@ def algorithm_class(config: Config) -> Any:
 def curriculum_class(config: Config) -> Any:
     """Returns the class that ``curriculum.name`` stands for."""
     return resolve("curricula", config.curriculum.name, "curriculum.name")
+
+
+def simulator_class(section: Any, key: str) -> Any:
+    """Returns the class that ``env.train.name`` or ``env.eval.name`` stands for, or the one that runs several tasks.
+
+    Args:
+        section: a ``SimulatorConfig``.
+        key: key of the section, for the error.
+    """
+    named = resolve("envs", section.name, f"{key}.name")
+    return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks", key) if section.tasks else named
 
 
 def pipeline_kind(config: Config) -> PipelineKind:

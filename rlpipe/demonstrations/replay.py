@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from rlpipe.config.schema import Config
+from rlpipe.config.selection import simulator_class
 from rlpipe.demonstrations import dataset
 from rlpipe.envs.base import Simulator
+from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import resolve
 from rlpipe.trajectory import Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined
 
@@ -66,8 +67,7 @@ def replay_demonstrations(
 
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
-    plugin = resolve("envs", task.name, "env.train.name")
-    plugin.check(task, "env.train")
+    simulator_class(task, "env.train").check(task, "env.train")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         work = tempfile.TemporaryDirectory(dir=file.parent, prefix=".demos-")
@@ -79,7 +79,7 @@ def replay_demonstrations(
         seeds = _seeds(source, names)
         episodes: list[dict[str, Any]] = []
         steps = 0
-        recorder = _Recorder(plugin, task, given)
+        recorder = _Recorder(task, given)
         with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
             spec = simulator.spec
             _check_success(simulator, task)
@@ -139,10 +139,9 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     import h5py
 
     seeds = dataset.seeds_by_name(str(file))
-    plugin = resolve("envs", task.name, "env.train.name")
     with h5py.File(file, "a", libver="latest") as out:
         names = dataset.in_order(out)
-        recorder = _Recorder(plugin, replace(task, ignore_terminations=True), out)  # beyond the first success as well
+        recorder = _Recorder(replace(task, ignore_terminations=True), out)  # beyond the first success as well
         with closing(recorder.simulator):
             for number, name in enumerate(names):
                 if dataset.STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
@@ -163,9 +162,9 @@ def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) 
     """
     import h5py
 
-    plugin, found = resolve("envs", task.name, "env.train.name"), []
+    found = []
     with h5py.File(path) as file:
-        recorder = _Recorder(plugin, task, file)
+        recorder = _Recorder(task, file)
         with closing(recorder.simulator):
             for name, seed in zip(names, seeds, strict=True):
                 again = recorder.replay(name, seed)
@@ -213,17 +212,17 @@ def _compress(group: Any, name: str, values: Any) -> None:
 class _Recorder:
     """One environment, whose episodes are begun by hand."""
 
-    def __init__(self, plugin: type[Simulator], task: Any, given: Any) -> None:
+    def __init__(self, task: Any, given: Any) -> None:
         """Makes the environment, with time for the longest trajectory of an open file if its limit is an option."""
         longest = max(len(given[name]["actions"]) for name in given)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
         patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
-        self.simulator = plugin.make(patient, 1, lambda _: self._seed)
+        self.simulator = make_simulator(patient, 1, lambda _: self._seed)
         self._seed = 0
         self._given = given
         self._to_the_end = task.ignore_terminations
-        self._keeps_states = plugin.can_set_state(task)
+        self._keeps_states = simulator_class(task, "env.train").can_set_state(task)
 
     def _state(self) -> tuple[State, ...]:
         return (self.simulator.state(0),) if self._keeps_states else ()

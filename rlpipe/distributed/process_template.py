@@ -14,12 +14,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from rlpipe.config.schema import Config
+from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import Simulator
 from rlpipe.learning.threads import passive_waiting
-from rlpipe.plugins import resolve
 
 WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 """Environment of rollout workers: simulators on the CPU must not see a GPU."""
@@ -94,7 +95,7 @@ def template_for(config: Config, address: str | None) -> ProcessTemplate | None:
     if joins_cluster(address):
         return None
     template = _early.pop() if _early else ProcessTemplate(WORKER_ENVIRONMENT)
-    simulator = resolve("envs", config.env.train.name, "env.train.name")
+    simulator = simulator_class(replace(config.env.train, tasks=[]), "env.train")  # which the tasks share
     if _overrides_load(simulator):
         template.load(f"{simulator.__module__}:{simulator.__qualname__}.load")
     return template

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -136,6 +136,19 @@ class Step:
     failure: NDArray[np.float64] | None = None
     reward_terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     observed: Mapping[Metric, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """Tasks of the slots of one worker, by number.
+
+    Attributes:
+        of_slots: [N] number of each slot's task among those of its own simulator.
+        known: labels of all tasks that the policy tells apart, in order.
+    """
+
+    of_slots: Sequence[int]
+    known: Sequence[str]
 
 
 class Simulator(ABC):

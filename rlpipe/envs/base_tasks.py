@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
-from rlpipe.envs.base import Beginning, NextSeed, NextStart, Simulator, SimulatorConfig, Step
+from rlpipe.config.selection import simulator_class
+from rlpipe.envs.base import Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step
 from rlpipe.envs.base_goals import GoalTask
+from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from rlpipe.plugins import resolve
 from rlpipe.trajectory import Bool, LeafSpec, Observations, SpaceSpec, Tree
 
 LEAF = "task"
@@ -105,19 +106,6 @@ def allotted(shares: Sequence[float], count: int, together: int = 1) -> list[int
         given[chosen] += 1
         found += [chosen] * together
     return found[:count]
-
-
-@dataclass(frozen=True)
-class Allotment:
-    """Tasks of the slots of one worker, by number.
-
-    Attributes:
-        of_slots: [N] number of each slot's task among those of its own simulator.
-        known: labels of all tasks that the policy tells apart, in order.
-    """
-
-    of_slots: Sequence[int]
-    known: Sequence[str]
 
 
 def training_allotment(config: SimulatorConfig, first_slot: int, count: int, together: int) -> Allotment | None:
@@ -291,7 +279,8 @@ class SeveralTasks(Simulator):
 
 
 def _plugin(config: SimulatorConfig) -> type[Simulator]:
-    return resolve("envs", config.name, "env.train.name")
+    found: type[Simulator] = simulator_class(config, "env.train")
+    return found
 
 
 @dataclass(frozen=True)
@@ -313,7 +302,7 @@ class _Part:
         def own_seed(number: int) -> int | None:
             return next_seed(int(slots[number]))
 
-        return cls(task.label, slots, _plugin(task.config).make(task.config, len(slots), own_seed))
+        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed))
 
     def named(self, beginnings: Mapping[int, Beginning]) -> dict[int, Beginning]:
         """Beginnings by the numbers of the slots, each with the task."""
@@ -470,29 +459,3 @@ def _check_same(key: str, first: Task, other: Task) -> None:
             f"{key}.tasks: ignore_terminations is {first.config.ignore_terminations} for {first.label} and "
             f"{other.config.ignore_terminations} for {other.label}: it is the same for all tasks."
         )
-
-
-def make_simulator(
-    config: SimulatorConfig,
-    num_envs: int,
-    next_seed: NextSeed,
-    *,
-    next_start: NextStart | None = None,
-    allotment: Allotment | None = None,
-) -> Simulator:
-    """Makes the simulator that a section asks for, of one task or of several.
-
-    Args:
-        config: section of a simulator.
-        num_envs: N.
-        next_seed: called before each reset of a slot.
-        next_start: asked before each reset of a slot that has an episode left.
-        allotment: tasks of the slots, where there are several.
-    Raises:
-        ConfigError: the simulator cannot be made as configured.
-    """
-    if config.tasks:
-        return SeveralTasks.make(config, num_envs, next_seed, allotment)
-    made = _plugin(config).make(config, num_envs, next_seed)
-    made.next_start = next_start
-    return made

@@ -13,7 +13,8 @@ from rlpipe.analysis.comparison import compare
 from rlpipe.cli import app
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.loading import load_config
-from rlpipe.envs.base_tasks import allotted, make_simulator, tasks_of
+from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.base_tasks import allotted, tasks_of
 from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
 from rlpipe.errors import ConfigError

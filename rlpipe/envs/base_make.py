@@ -1,0 +1,34 @@
+"""Makes the simulators of a run: the one place where workers, evaluations, demonstrations and checks get theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlpipe.config.selection import simulator_class
+from rlpipe.envs.base import Allotment, NextSeed, NextStart, Simulator
+
+
+def make_simulator(
+    config: Any,
+    num_envs: int,
+    next_seed: NextSeed,
+    next_start: NextStart | None = None,
+    key: str = "env.train",
+    allotment: Allotment | None = None,
+) -> Simulator:
+    """Makes the simulator that a section of the configuration describes.
+
+    Args:
+        config: a ``SimulatorConfig``.
+        num_envs: N.
+        next_seed: called before each reset of a slot.
+        next_start: asked before each reset of a slot that has an episode left; None if nothing chooses starts.
+        key: key of the section, for errors.
+        allotment: tasks of the slots, where the section has several; None for the first slots of all workers.
+    Raises:
+        ConfigError: the simulator cannot be made as configured.
+    """
+    tasks = {} if allotment is None else {"allotment": allotment}
+    made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+    made.next_start = next_start
+    return made
