@@ -79,7 +79,7 @@ class _Fragment:
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
             num_steps=self._num_steps, step_rewards=self._step_rewards, memories=self._memories,
-            chosen_episodes=tuple(episode for episode in episodes if episode.chosen),
+            chosen_episodes=tuple(one for one in episodes if one.chosen or one.task is not None),
             first_slot=first_slot, steps_before=steps_before,
         )  # fmt: skip
 
@@ -239,7 +239,7 @@ class Collector:
         tokens = chunks.size * self._simulator.spec.action_dim  # of a decision
         window = MetricWindow(episodes=episodes)
         m.ENV.observe(window, episodes, self._incarnation)
-        if batch.chosen_episodes:
+        if any(episode.chosen for episode in episodes):
             m.CURRICULUM.observe(window, episodes, self._incarnation)
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -84,9 +84,10 @@ class RolloutWorker:
         self._simulators = 0  # simulators that failed and were replaced
         self._discarded = 0  # episodes dropped since the last window
         self._evaluator: Evaluator | None = None
+        self._starts: Starts | None = None
+        self._task_weights: Mapping[str, float] = {}  # that the simulator was made with
         self._simulator = self._make_simulator()
         self._broken = False
-        self._starts: Starts | None = None
         self._server = server
         self._policy: Policy | ServedPolicy
         if server is None:
@@ -128,7 +129,7 @@ class RolloutWorker:
             drawn = [config.runner.seed, self._incarnation, stage, slot, episode, *self._lives, CURRICULUM]
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
-        allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1)
+        allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1, self._task_weights)
         return make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
 
     @property
@@ -229,6 +230,7 @@ class RolloutWorker:
             self._replace_simulator()
         entered = time.perf_counter()
         self._load(snapshot)
+        self._share_tasks()
         loaded = time.perf_counter()
         if self._collector is None:
             share = self._simulator.num_envs
@@ -268,6 +270,15 @@ class RolloutWorker:
         self._simulator.close()
         self._simulator = self._make_simulator()
         check_same_spaces(f"stages[{stage}]: env.train", self._simulator.spec, spec)
+
+    def _share_tasks(self) -> None:
+        """Makes a new simulator if a curriculum has changed how often each task is tried."""
+        weights = self._task_weights if self._starts is None else self._starts.task_weights
+        if weights != self._task_weights:
+            self._task_weights = weights
+            self._drop_episodes()
+            self._simulator.close()
+            self._simulator = self._make_simulator()
 
     def _replace_simulator(self) -> None:
         with suppress(Exception):  # it is broken

@@ -169,7 +169,21 @@ def _check_curriculum(config: Config) -> None:
             f"curriculum.name is {name}, but algorithm.name={config.algorithm.name} collects no episodes: leave the "
             "curriculum out."
         )
+    if config.learner.num_learners not in (1, AUTO):
+        raise ConfigError(
+            f"curriculum.name is {name}, which one learner follows, but learner.num_learners is "
+            f"{config.learner.num_learners}: set learner.num_learners=1."
+        )
     train = config.env.train
+    if curriculum.chooses_tasks != bool(train.tasks):
+        found = f"names {len(train.tasks)} tasks" if train.tasks else "is empty"
+        raise ConfigError(
+            f"curriculum.name is {name}, which is for {'several tasks' if curriculum.chooses_tasks else 'one task'}, "
+            f"but env.train.tasks {found}: leave the curriculum out, or set "
+            f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
+        )
+    if curriculum.chooses_tasks:
+        return
     simulator = simulator_class(train, "env.train")
     if not simulator.can_choose_starts(train):
         remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
@@ -196,11 +210,6 @@ def _check_curriculum(config: Config) -> None:
     if curriculum.needs_states and config.demos is None:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations: demos=FILE.h5"
-        )
-    if config.learner.num_learners not in (1, AUTO):
-        raise ConfigError(
-            f"curriculum.name is {name}, which one learner follows, but learner.num_learners is "
-            f"{config.learner.num_learners}: set learner.num_learners=1."
         )
 
 

@@ -28,7 +28,8 @@ class CurriculumConfig:
     """Base of every curriculum's configuration."""
 
     name: str
-    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, or ``package.module:Class``."""
+    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, ``task_progress``, or
+    ``package.module:Class``."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Curriculum(ABC):
     """True if episodes also begin between such states and the task's own."""
     chooses: ClassVar[bool] = True
     """True unless every episode begins as the task draws it."""
+    chooses_tasks: ClassVar[bool] = False
+    """True if it chooses how often each of several tasks is tried, and not how their episodes begin."""
 
     def __init__(self, config: Any, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:  # noqa: ARG002
         """Begins the curriculum.

@@ -108,7 +108,9 @@ def allotted(shares: Sequence[float], count: int, together: int = 1) -> list[int
     return found[:count]
 
 
-def training_allotment(config: SimulatorConfig, first_slot: int, count: int, together: int) -> Allotment | None:
+def training_allotment(
+    config: SimulatorConfig, first_slot: int, count: int, together: int, weights: Mapping[str, float]
+) -> Allotment | None:
     """Returns the tasks of the slots of a rollout worker; None where there is only one task.
 
     Args:
@@ -116,11 +118,13 @@ def training_allotment(config: SimulatorConfig, first_slot: int, count: int, tog
         first_slot: number of the worker's first slot among those of all workers.
         count: number of its slots.
         together: slots in a row that have the same task.
+        weights: factor of each task's share, by label; 1 for one that is not named.
     """
     if not config.tasks:
         return None
     tasks = tasks_of(config, "env.train")
-    of_slots = allotted([task.share for task in tasks], config.total_num_envs, together)
+    shares = [task.share * weights.get(task.label, 1.0) for task in tasks]
+    of_slots = allotted(shares, config.total_num_envs, together)
     return Allotment(of_slots[first_slot : first_slot + count], [task.label for task in tasks])
 
 

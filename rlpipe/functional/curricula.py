@@ -59,3 +59,15 @@ def rank_shares(scores: NDArray[np.float64], temperature: float) -> NDArray[np.f
     weights = (1.0 / ranks) ** (1.0 / temperature)
     shares: NDArray[np.float64] = weights / weights.sum()
     return shares
+
+
+def progress_shares(progress: NDArray[np.float64], uniform: float) -> NDArray[np.float64]:
+    """Shares [K] of tasks: a part that is the same for all, and a part in proportion to their progress.
+
+    Args:
+        progress: [K], at least 0; where all are 0, the shares are the same.
+        uniform: part that is the same for all, in 0 to 1.
+    """
+    total, even = progress.sum(), np.full(len(progress), 1.0 / len(progress))
+    shares: NDArray[np.float64] = even if total == 0 else uniform * even + (1.0 - uniform) * progress / total
+    return shares

@@ -48,6 +48,6 @@ def _courses(config: Config, demonstrations: Demonstrations) -> list[Demonstrate
 
 
 def chosen_episodes(batches: Sequence[TrajectoryBatch]) -> list[Episode]:
-    """Episodes of an iteration whose start was chosen, in the order in which they ended, however many workers ran."""
+    """Episodes of an iteration that a curriculum may follow, in the order in which they ended."""
     episodes = [episode for batch in batches for episode in batch.chosen_episodes]
     return sorted(episodes, key=lambda episode: (episode.step, episode.slot))

@@ -41,7 +41,8 @@ class TrajectoryBatch:
             unless the algorithm learns from them.
         memories: [N, H] float32, memory of each environment before the first step; zeros where an episode begins. None
             for a policy without a memory.
-        chosen_episodes: episodes that ended in the fragment and whose start a curriculum chose.
+        chosen_episodes: episodes that ended in the fragment and that a curriculum may follow, because it chose their
+            start, or because their task is one of several.
         first_slot: number of the first environment among those of all workers; the others follow.
         steps_before: [N] int64, environment steps of each running episode before the first step; 0 where an episode
             begins. None where nobody collected the fragment.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,13 @@ class Starts:
         offered: M starts.
         probabilities: [M] float64 of each, for an episode that begins in one of them.
         share: share of the episodes that do; the others begin as the task draws them.
+        task_weights: factor of the share of each of several tasks, by label; 1 for one that is not named.
     """
 
     offered: tuple[ChosenStart, ...]
     probabilities: NDArray[np.float64]
     share: float = 1.0
+    task_weights: Mapping[str, float] = field(default_factory=dict)
 
     def draw(self, generator: np.random.Generator) -> ChosenStart | None:
         """Draws a start; None for an episode that begins as the task draws it."""

@@ -13,12 +13,15 @@ from rlpipe.analysis.comparison import compare
 from rlpipe.cli import app
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.loading import load_config
+from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import allotted, tasks_of
 from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
 from rlpipe.errors import ConfigError
+from rlpipe.functional.curricula import progress_shares
 from rlpipe.metrics import catalogue as m
+from rlpipe.trajectory import Episode
 from tests.helpers.runs import from_ledger, lines, sac, scripted
 
 EASY = {"label": "easy", "script": [[{"length": 2, "success_at": [2], "reward": 1.0}]]}
@@ -187,6 +190,53 @@ def test_the_members_of_a_group_have_the_same_task(tmp_path, workers):
     assert {(row["slot"] // 4, row["task"]) for row in rows} == {(0, "CartPole-v1"), (1, "short")}
 
 
+# shares that follow progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "uniform", "expected"),
+    [
+        ([0.3, 0.1], 0.5, [0.625, 0.375]),
+        ([0.3, 0.0], 0.2, [0.9, 0.1]),
+        ([0.0, 0.0], 0.5, [0.5, 0.5]),  # nothing changes anywhere: all alike
+        ([0.3, 0.1], 1.0, [0.5, 0.5]),
+    ],
+)
+def test_shares_follow_progress_in_part(progress, uniform, expected):
+    assert progress_shares(np.array(progress), uniform) == pytest.approx(expected)
+
+
+def an_episode(task, success):
+    return Episode(0, 0, 1, 0, 0.0, 1, success, success, False, False, True, task=task)
+
+
+def test_a_task_whose_success_changes_gets_more_than_one_that_is_solved_or_hopeless():
+    curriculum = TaskProgress(TaskProgressConfig("task_progress", interval=1, progress_window=2), [], 0)
+    for task, outcomes in (("solved", [1, 1, 1, 1]), ("hopeless", [0, 0, 0, 0]), ("learnt", [0, 0, 0, 1])):
+        curriculum.observe([an_episode(task, bool(one)) for one in outcomes])
+    assert curriculum.starts().task_weights == pytest.approx({"solved": 0.5, "hopeless": 0.5, "learnt": 2.0})
+    again = TaskProgress(TaskProgressConfig("task_progress", interval=1, progress_window=2), [], 0)
+    again.load_state(curriculum.state())
+    assert again.starts().task_weights == curriculum.starts().task_weights
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path, workers):
+    """The second task succeeds from its slots' fifth episode on; the first never does."""
+    rising = [{"length": 3}] * 4 + [{"length": 3, "success_at": [3]}] * 100
+    tasks = [HARD, {"label": "rising", "script": [rising]}]
+    curriculum = {"name": "task_progress", "interval": 1, "progress_window": 4, "uniform_share": 0.5}
+    run = run_of(tmp_path, f"rollout.num_workers={workers}", tasks=tasks, curriculum=curriculum)
+    slots = [
+        {row["slot"]: row["task"] for row in lines(run, "episodes.jsonl") if row["iteration"] == iteration}
+        for iteration in (1, 2)
+    ]
+    assert [list(map(found.get, range(4))).count("rising") for found in slots] == [2, 3]
+    metrics = lines(run, "metrics.jsonl")
+    assert metrics[0]["metrics"]["env/curriculum/tasks/rising/weight"] == pytest.approx(1.5)
+    assert sum(row["metrics"].get("rollout/discarded_trajectories", 0) for row in metrics) > 0
+
+
 # evaluation
 
 
@@ -253,7 +303,7 @@ def test_a_mistake_in_the_list_is_named(tmp_path, tasks, message):
         ("env.eval.tasks=[{label: medium}]", "medium, which is none of env.train.tasks.* There are easy, hard"),
         ("env.eval.tasks=[]", "env.eval.tasks is empty: name at least one of them"),
         ("env.eval.total_num_envs=1", "names 2 tasks, each of which needs at least one environment"),
-        ("curriculum.name=forward", "which chooses how episodes begin, but env.train"),
+        ("curriculum.name=forward", "for one task, but env.train.tasks names 2 tasks: .*curriculum.name=task_progress"),
     ],
 )
 def test_a_setting_that_does_not_fit_several_tasks_is_refused(tmp_path, override, message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import NEEDS_CURRICULUM
+from rlpipe.metrics.catalogue.conditions import NEEDS_CURRICULUM, NEEDS_TASKS
 from rlpipe.metrics.catalogue.declare import observed, reading
 from rlpipe.metrics.episode_metrics import EpisodeMetrics
 from rlpipe.metrics.reductions import Distribution, Mean, Sum
@@ -52,6 +52,11 @@ CURRICULUM_START_MAX = reading(
     "env/curriculum/start_max", CURRICULUM_START, "max", needs=NEEDS_CURRICULUM,
     meaning="Start of the demonstration whose start has moved back least.",
     formula="max_d t_d / T_d",
+)
+TASK_WEIGHT = observed(
+    "env/curriculum/tasks/{name}/weight", Mean, "factor", needs=NEEDS_TASKS,
+    meaning="Factor by which a task gets more environments than its share in env.train.tasks, or fewer.",
+    formula="K * (u / K + (1 - u) * p_k / sum_k p_k), with p the absolute change of success and u the uniform share",
 )
 CURRICULUM_SOLVED = observed(
     "env/curriculum/solved", Mean, "fraction", needs=NEEDS_CURRICULUM,
