@@ -4,6 +4,7 @@ python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg
 python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py failures RUN RUN RUN RUN     failures.png: docs/sparse.md, a panel for each
+python docs/make_pictures.py tasks RUN [RUN ...]          tasks.png: docs/tasks.md, a panel for each task
 python docs/make_pictures.py cluster                      cluster.png: which actor runs where
 rlpipe curriculum RUN --out docs/images/curriculum.png    curriculum.png: progress of a curriculum
 """
@@ -31,6 +32,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml
+from rlpipe.envs.base_tasks import SeveralTasks
 from rlpipe.metrics.dialects import find
 from rlpipe.metrics.row import Row
 from rlpipe.run.directory import RunDirectory, read_jsonl
@@ -193,6 +195,36 @@ def draw_failures(runs: Sequence[Run]) -> Figure:
     return figure
 
 
+def draw_tasks(runs: Sequence[Run]) -> Figure:
+    """Draws success by task: a panel for each task, with a line for each run and its evaluations."""
+    labels = SeveralTasks.labels(runs[0].config.env.train, "env.train")
+    rows = -(-len(labels) // 5)
+    figure, panels = plt.subplots(
+        rows, 5, figsize=(11, 2.1 * rows), constrained_layout=True, sharex=True, sharey=True, squeeze=False
+    )
+    for label, axes in itertools.zip_longest(labels, panels.flat):
+        if label is None:
+            axes.set_axis_off()
+            continue
+        name = f"tasks/{label}/success_once"
+        for run, colour in zip(runs, itertools.cycle(COLOURS), strict=False):
+            window = max(5, len(run.rows) // 60)
+            line = run.smooth(f"env/{name}", window, f"env/tasks/{label}/num_trajectories")
+            axes.plot(*line, color=colour, linewidth=1.6)
+            axes.plot(*run.series(f"eval/{name}"), "o", color=colour, markersize=4, clip_on=False)
+        axes.set_title(label, fontsize=9, loc="left")
+        _finish(axes)
+        axes.set(ylim=(-0.02, 1.02), xlabel="")
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(3))
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step / 1e6:g}")
+    figure.supylabel("success_once", fontsize=9)
+    figure.supxlabel(
+        "million environment steps of all tasks together; line: episodes of training, dot: held-out episodes",
+        fontsize=9, color="0.4",
+    )  # fmt: skip
+    return figure
+
+
 def draw_cartpole(runs: Sequence[Run]) -> Figure:
     """Draws the effects of the learning rate, the length of the run, and the clip range."""
     figure, panels = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
@@ -316,7 +348,12 @@ def main() -> None:
     elif what == "cluster":
         draw_cluster().savefig(IMAGES / "cluster.png", dpi=130)
     else:
-        draw = {"benchmarks": draw_benchmarks, "cartpole": draw_cartpole, "failures": draw_failures}[what]
+        draw = {
+            "benchmarks": draw_benchmarks,
+            "cartpole": draw_cartpole,
+            "failures": draw_failures,
+            "tasks": draw_tasks,
+        }[what]
         draw(runs).savefig(IMAGES / f"{what}.png", dpi=130)
 
 

@@ -145,6 +145,11 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
     name = config.get("curriculum.name", "none")
     if name == "none":
         raise ConfigError(f"{directory.path} was trained without a curriculum: its curriculum.name is none.")
+    if name == "task_progress":
+        raise ConfigError(
+            f"{directory.path} was trained with curriculum.name={name}, which chooses tasks and no starts: see "
+            "env/curriculum/tasks/ and env/tasks/ in its metrics."
+        )
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
     after = {row["iteration"]: row["total_timesteps"] for row in rows}
     episodes = _ended(directory, after)

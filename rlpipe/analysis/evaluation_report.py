@@ -176,8 +176,9 @@ def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
 
 
 def by_task(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
-    """Returns the episodes of each task by its label, in the order in which tasks first occur; empty for one task."""
-    labels = dict.fromkeys(episode.task for episode in episodes if episode.task is not None)
+    """Returns the episodes of each task by its label, in the order of their slots; empty for one task."""
+    in_order = sorted(episodes, key=lambda episode: episode.slot)
+    labels = dict.fromkeys(episode.task for episode in in_order if episode.task is not None)
     return {label: [episode for episode in episodes if episode.task == label] for label in labels}
 
 

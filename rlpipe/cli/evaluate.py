@@ -134,13 +134,19 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
     options = dict(protocol["eval_env"])
     task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
     options.pop("total_num_envs")
+    if tasks := options.pop("tasks", []):
+        options.pop("observe_task")
+        names = [entry if isinstance(entry, str) else entry.get("label", entry.get("id", "")) for entry in tasks]
+        task = f"{task} {', '.join(map(str, names))}"
     given = ", ".join(f"{key}={value}" for key, value in options.items() if value)  # the rest is as registered
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
     learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
     demonstrations = relative(Path(protocol.get("demonstrations") or ""))
     floors = {"random": "uniform actions", "zero": "actions of zeros", "replay": f"actions of {demonstrations}"}
     actions = learnt if policy is None else floors[policy]
-    run = f"{episodes:,} whole episodes, seeds {first} to {first + episodes - 1}, {actions}"
+    each = episodes // max(1, len(tasks))
+    of_each = f", {each:,} of each task" if tasks else ""
+    run = f"{episodes:,} whole episodes{of_each}, seeds {first} to {first + each - 1}, {actions}"
     shown = given if len(given) < 200 else f"{given[:200]} ..."
     return [task, *([shown] if shown else []), run]
 

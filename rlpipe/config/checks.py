@@ -182,6 +182,11 @@ def _check_curriculum(config: Config) -> None:
             f"but env.train.tasks {found}: leave the curriculum out, or set "
             f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
         )
+    if getattr(train, "success_key", "") is None:
+        raise ConfigError(
+            f"curriculum.name is {name}, which follows the success of episodes, but env.train.success_key is null: "
+            "name the entry of info that says it, such as is_success."
+        )
     if curriculum.chooses_tasks:
         return
     simulator = simulator_class(train, "env.train")
@@ -190,11 +195,6 @@ def _check_curriculum(config: Config) -> None:
         raise ConfigError(
             f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) chooses that "
             f"itself{remedy}."
-        )
-    if getattr(train, "success_key", "") is None:
-        raise ConfigError(
-            f"curriculum.name is {name}, which follows the success of episodes, but env.train.success_key is null: "
-            "name the entry of info that says it, such as is_success."
         )
     if curriculum.needs_states and not simulator.can_set_state(train):
         raise ConfigError(

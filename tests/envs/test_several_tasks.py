@@ -265,6 +265,8 @@ def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path):
     assert [line.split()[:2] for line in shown.splitlines() if line[:4] in ("easy", "hard")] == [
         ["easy", "1.000"], ["hard", "0.000"],
     ]  # fmt: skip
+    assert "scripted easy, hard" in shown
+    assert "6 whole episodes, 3 of each task, seeds 1000000 to 1000002" in shown
     compared = compare(runs[:2])
     assert [(task.task, task.pooled[0].value, task.pooled[0].episodes) for task in compared.tasks] == [
         ("easy", 1, 6), ("hard", 0, 6),
