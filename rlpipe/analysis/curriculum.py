@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
@@ -24,6 +26,10 @@ STUCK = 50
 """Episodes that began in one start of a demonstration, without moving it, from which on it counts as stuck."""
 LAST_LEFT = 100
 """Episodes with about as many steps left of their demonstrations whose success rate is shown."""
+LAST_WHOLE = 400
+"""Episodes from beginnings whose lengths are shown."""
+WASTEFUL = 2.0
+"""Multiple of the steps of a slow success beyond which failures waste time."""
 POINTS = 24
 """Points of a curve of success, unless that left fewer than ``LEAST`` episodes for each."""
 LEAST = 10
@@ -101,6 +107,26 @@ class SuccessWithin:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Lengths of the last ``LAST_WHOLE`` episodes that began where the task begins or a demonstration does.
+
+    Attributes:
+        success: steps until success, median over the successful ones.
+        slow_success: the same, 90th percentile.
+        failure: steps of the others, median.
+    """
+
+    success: float
+    slow_success: float
+    failure: float
+
+    @property
+    def wasteful(self) -> bool:
+        """True if failures go on for far longer than nearly every success takes."""
+        return self.failure > WASTEFUL * self.slow_success
+
+
+@dataclass(frozen=True)
 class CurriculumProgress:
     """Progress of a run's curriculum.
 
@@ -110,6 +136,7 @@ class CurriculumProgress:
         total_steps: environment steps so far.
         demonstrations: those in whose course episodes began; none of a curriculum over seeds.
         within: success by the steps that were left, of 1 to 8, 9 to 16, 17 to 32 and so on.
+        lengths: how long whole episodes take; None without a few of each kind.
         mean_start: (environment steps, mean start as a share of the demonstrations).
         chosen: success of consecutive episodes whose start was chosen.
         own: success of consecutive episodes that began as the task draws them.
@@ -123,6 +150,7 @@ class CurriculumProgress:
     total_steps: int
     demonstrations: tuple[DemonstrationProgress, ...]
     within: tuple[SuccessWithin, ...]
+    lengths: Lengths | None
     mean_start: list[tuple[float, ...]] = field(repr=False)
     chosen: tuple[SuccessRate, ...] = field(repr=False)
     own: tuple[SuccessRate, ...] = field(repr=False)
@@ -176,6 +204,7 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         total_steps=max(after.values()),
         demonstrations=tuple(_demonstration(found[number], successes) for number in sorted(found)),
         within=_within([one for one in shown if one[1].demonstration_length is not None]),
+        lengths=_lengths([episode for _, episode in episodes if not episode.demonstration_step]),
         mean_start=_series(rows, m.CURRICULUM_START),
         chosen=_curve(chosen),
         own=_curve([one for one in episodes if not one[1].chosen]),
@@ -235,6 +264,16 @@ def _within(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessWithin, ...
         SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(found[power][-LAST_LEFT:]))
         for power in sorted(found)
     )
+
+
+def _lengths(episodes: Sequence[Episode]) -> Lengths | None:
+    """Returns the lengths of the last of some episodes."""
+    last = episodes[-LAST_WHOLE:]
+    success = [one.first_success for one in last if one.success_once and one.first_success is not None]
+    failure = [one.length for one in last if one.success_once is False]
+    if min(len(success), len(failure)) < LEAST:
+        return None
+    return Lengths(float(np.median(success)), float(np.quantile(success, 0.9)), float(np.median(failure)))
 
 
 def _curve(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessRate, ...]:

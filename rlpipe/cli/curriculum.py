@@ -87,6 +87,9 @@ def _success(progress: CurriculumProgress) -> Table:
         step, value, low, high = progress.evaluations[-1]
         after = Text(f"after {step:,.0f} steps", style="dim")
         table.add_row(Text("evaluation", style="dim"), f"{value:.2f}", interval(low, high), after)
+    if (lengths := progress.lengths) is not None:
+        slow = f"9 of 10 within {lengths.slow_success:.0f}; of a failure: {lengths.failure:.0f}"
+        table.add_row(Text("lengths", style="dim"), f"{lengths.success:.0f}", "steps of a success", slow)
     if progress.seeds:
         _, mastered, unsolved = progress.seeds[-1]
         table.add_row(Text("seeds", style="dim"), f"{mastered:.2f}", "mastered", f"{unsolved:.2f} without any success")
@@ -149,5 +152,10 @@ def _notes(progress: CurriculumProgress) -> str:
         ]
     if any(one.stuck for one in progress.demonstrations):
         notes.append(f"yellow: {STUCK} or more episodes began there and it has not moved; see docs/curricula.md")
+    if progress.lengths is not None and progress.lengths.wasteful:
+        notes.append(
+            "lengths, from beginnings: failures go on long after nearly every success, so shorter episodes would be "
+            "tried more often; see docs/sparse.md#the-length-of-episodes"
+        )
     notes.append("own starts: as the task draws them; only these count in env/success_once")
     return "\n".join(notes)

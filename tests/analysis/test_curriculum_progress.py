@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.curriculum import STUCK, read_progress
+from rlpipe.analysis.curriculum import STUCK, Lengths, _lengths, read_progress
 from rlpipe.analysis.pictures import check_picture, draw_curriculum, spread
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory
+from rlpipe.trajectory import Episode
 from tests.helpers.curricula import reach
 from tests.helpers.runs import lines, scripted
 
@@ -56,6 +57,15 @@ def test_success_is_told_by_the_steps_that_were_left(rewritten):
     progress = rewritten((1, 0, 9, True), (1, 0, 2, True), (2, 0, 2, False), (2, 0, 1, False), (3, 0, 0, True))
     within = [(one.least, one.most, one.rate.value, one.rate.episodes) for one in progress.within]
     assert within == [(1, 8, 2 / 3, 3), (9, 16, 0.5, 2)]  # of ten steps, 1, 8 and 8 were left, then 9 and 10
+
+
+@pytest.mark.parametrize(("failure", "wasteful"), [(50, True), (30, False)])
+def test_failures_that_go_on_long_after_every_success_are_told(failure, wasteful):
+    episodes = [Episode(0, 0, 1, 0, 1.0, 18, True, True, False, True, False, first_success=18)] * 10
+    episodes += [Episode(0, 0, 1, 0, 0.0, failure, False, False, False, False, True)] * 10
+    assert _lengths(episodes) == Lengths(18, 18, failure)
+    assert _lengths(episodes).wasteful is wasteful
+    assert _lengths(episodes[:15]) is None  # too few failures
 
 
 def test_a_start_is_the_earliest_step_in_which_an_episode_has_begun(rewritten):
