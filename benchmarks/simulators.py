@@ -116,6 +116,42 @@ def maniskill_loop(task: Task) -> Iterator[None]:
             yield
 
 
+def metaworld_loop(task: Task) -> Iterator[None]:
+    """Steps Meta-World's own environments one after another, and resets each at its end."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE
+
+    make = ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{task.simulator['id']}-goal-observable"]
+    envs = [make(seed=number) for number in range(task.environments)]
+    for env in envs:
+        env.reset()
+    space = envs[0].action_space
+    for actions in drawn((len(envs), *space.shape), space.low, space.high, space.dtype):
+        for env, action in zip(envs, actions, strict=True):
+            *_, truncated, _ = env.step(action)
+            if truncated:
+                env.reset()
+        yield
+
+
+def dm_control_loop(task: Task) -> Iterator[None]:
+    """Steps dm_control's environments one after another; each resets itself with the step after its end."""
+    from dm_control import manipulation, suite
+
+    domain, _, name = task.simulator["id"].partition("/")
+    envs = [
+        manipulation.load(name, seed=number) if domain == "manipulation"
+        else suite.load(domain, name, task_kwargs={"random": number})
+        for number in range(task.environments)
+    ]  # fmt: skip
+    for env in envs:
+        env.reset()
+    spec = envs[0].action_spec()
+    for actions in drawn((len(envs), *spec.shape), spec.minimum, spec.maximum, spec.dtype):
+        for env, action in zip(envs, actions, strict=True):
+            env.step(action)
+        yield
+
+
 def _envpool(name: str, count: int = 64, **kwargs: Any) -> Task:
     return Task({"name": "envpool", "id": name, "kwargs": kwargs}, count, "envpool", envpool_loop)
 
@@ -134,6 +170,15 @@ TASKS = {
         {"name": "gymnasium", "id": "gymnasium_robotics:FetchPush-v4", "success_key": "is_success"},
         16, "gymnasium_robotics", gymnasium_loop,
     ),
+    "gym_pusht:gym_pusht/PushT-v0": Task(
+        {"name": "gymnasium", "id": "gym_pusht:gym_pusht/PushT-v0", "success_key": "is_success"},
+        16, "gym_pusht", gymnasium_loop,
+    ),
+    "pick-place-v3": Task({"name": "metaworld", "id": "pick-place-v3"}, 16, "metaworld", metaworld_loop),
+    "manipulation/reach_site_features": Task(
+        {"name": "dm_control", "id": "manipulation/reach_site_features"}, 4, "dm_control", dm_control_loop
+    ),
+    "cheetah/run": Task({"name": "dm_control", "id": "cheetah/run"}, 16, "dm_control", dm_control_loop),
     "PickCube-v1": _maniskill("PickCube-v1", "pd_ee_delta_pos"),
     "PushCube-v1": _maniskill("PushCube-v1", "pd_joint_delta_pos"),
 }  # fmt: skip

@@ -29,11 +29,17 @@ _HALLMARKS = {
 """Attribute by which a class of each kind is recognised."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """End of a sentence: ``; did you mean 'x'?`` with the most similar known name, or a full stop if there is none."""
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the most similar known name, in any case; None if there is none."""
     spelled = {one.lower(): one for one in known}
     matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.5)
-    return f"; did you mean {spelled[matches[0]]!r}?" if matches else "."
+    return spelled[matches[0]] if matches else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """End of a sentence: ``; did you mean 'x'?`` with the most similar known name, or a full stop if there is none."""
+    found = closest(name, known)
+    return "." if found is None else f"; did you mean {found!r}?"
 
 
 def available(kind: str) -> list[str]:

@@ -153,6 +153,8 @@ def _quiet() -> Iterator[None]:
 
 def _tried(task: FoundTask) -> FoundTask:
     """Makes one environment of a task, and looks at it."""
+    from omegaconf import OmegaConf
+
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
     from rlpipe.envs.base_make import make_simulator
@@ -160,7 +162,7 @@ def _tried(task: FoundTask) -> FoundTask:
     from rlpipe.trajectory.tree import leaves_of
 
     plugin = resolve("envs", task.simulator, "--simulator")
-    settings: dict[str, Any] = dict(one.split("=") for one in task.settings.split()) if task.settings else {}
+    settings: dict[str, Any] = {str(key): value for key, value in OmegaConf.from_dotlist(task.settings.split()).items()}
     try:
         with warnings.catch_warnings(action="ignore"), _quiet():
             config = typed(plugin.Config, {"name": task.simulator, "id": task.id, **settings}, "env.train")

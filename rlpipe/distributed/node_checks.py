@@ -19,7 +19,7 @@ from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.nodes import alive_nodes, own_node_id, pinned_to
 from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
 from rlpipe.distributed.roles import Role
-from rlpipe.doctor import driver, facts, machine, servers, simulators, versions
+from rlpipe.doctor import driver, facts, libraries, machine, servers, simulators, versions
 from rlpipe.doctor.machine import NodeLoad
 from rlpipe.doctor.results import CheckReport, CheckResult, CheckStatus, fail, ok
 from rlpipe.errors import ConfigError
@@ -99,6 +99,7 @@ def _own_machine() -> list[CheckResult]:
     return [
         *versions.check_versions(own, {"": own}, versions.requirements()),
         *machine.check_machine(own, load),
+        *libraries.check_libraries(own),
     ]
 
 
@@ -139,7 +140,7 @@ def _missing_from_ray() -> str:
 
 
 def _required_packages() -> list[str]:
-    return [requirement.name for requirement in versions.requirements()]
+    return [*(requirement.name for requirement in versions.requirements()), *libraries.packages()]
 
 
 def nodes_to_check(config: Config | None) -> tuple[list[NodeToCheck], list[CheckResult]]:
@@ -184,9 +185,11 @@ def _examine(
     own = facts.look(needed, deep=False)
     near = own_node_id() if short else ""  # a task would take longer than everything else
     looking = {node.name: run_task(node, facts.look, needed, deep=not short) for node in nodes if node.node_id != near}
-    trying, cameras = {}, False
-    if config is not None and not short:
+    trying, cameras, used = {}, False, []
+    if config is not None:
         configured = simulators.simulators(config)
+        used = [(options.name, name) for options in configured.values() for name in libraries.ids(options)]
+    if config is not None and not short:
         cameras = any(getattr(options, "needs_vulkan", False) for options in configured.values())
         trying = {node.name: run_task(node, _try_simulators, configured) for node in nodes if node.load.workers}
     known, results = _answers(_NODE, looking, ends)
@@ -199,6 +202,8 @@ def _examine(
         if node.name in known:
             peak = max([machine.WORKER_BYTES, *(trial.peak for trial in tried)])
             judged = machine.check_machine(known[node.name], node.load, device, peak, cameras=cameras) + judged
+            told = libraries.check_libraries(known[node.name], used)
+            judged += [result for result in told if not short or result.status == CheckStatus.FAIL]
         results += [replace(result, node=node.name) for result in judged]
     return results + silent
 

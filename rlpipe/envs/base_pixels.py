@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from ctypes.util import find_library
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ def choose_opengl() -> None:
     """Lets MuJoCo draw without a screen, unless the environment variable ``MUJOCO_GL`` says how to draw."""
     if "MUJOCO_GL" not in os.environ and "DISPLAY" not in os.environ:
         os.environ["MUJOCO_GL"] = "egl"
+
+
+def choose_opengl_if_found() -> None:
+    """Does the same where EGL is installed, for libraries that cannot be imported with a way of drawing that is not."""
+    if find_library("EGL") is not None:
+        choose_opengl()
 
 
 def make_with_pixels(name: str, kwargs: Mapping[str, Any], size: int, *, state: bool) -> Any:

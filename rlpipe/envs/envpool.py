@@ -20,13 +20,13 @@ from rlpipe.envs.base import (
     NextSeed,
     OneByOne,
     Simulator,
-    SimulatorConfig,
     SingleEnv,
     SingleStep,
     Step,
     TaskEntry,
 )
 from rlpipe.envs.base_spaces import Spaces
+from rlpipe.envs.base_success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Bool, Observations, SpaceSpec
@@ -40,17 +40,13 @@ MuJoCo Playground. Each is above 0 where the goal is reached."""
 
 
 @dataclass(frozen=True)
-class EnvPoolConfig(SimulatorConfig):
+class EnvPoolConfig(SuccessConfig):
     """Options of an EnvPool task."""
 
     id: str = option("")
     """Id of the task, such as ``MetaWorld/PickPlace-v3``, ``FetchPush-v4`` or ``PandaPickCube-v1``."""
     max_episode_steps: int | None = option(None, unit="environment steps", least=1, below=2**31)
     """Time limit; None keeps the registered one."""
-    reward_mode: str = option("dense", choices=("dense", "sparse"))
-    """``dense``: what the task pays, whatever that is; ``sparse``: 1 in each step with success, and 0 otherwise."""
-    end_on_success: bool = option(False)
-    """End an episode with its first success. EnvPool's tasks go on to the time limit."""
     success_key: str | None = option(None)
     """Entry of the info that is above 0 where the goal is reached; None takes ``success``, ``is_success`` or
     ``reward_success``, if the task has one."""
@@ -77,10 +73,6 @@ class EnvPoolConfig(SimulatorConfig):
         """Options of the task, as EnvPool takes them."""
         limit = {} if self.max_episode_steps is None else {"max_episode_steps": self.max_episode_steps}
         return {**self.kwargs, **limit}
-
-    def largest_return(self, discount: float) -> float | None:
-        """As of ``SimulatorConfig``: 1 where the only success ends the episode."""
-        return 1.0 if self.reward_mode == "sparse" and self.end_on_success else super().largest_return(discount)
 
 
 class Task(NamedTuple):
@@ -116,9 +108,8 @@ def describe(config: EnvPoolConfig) -> Task:
             f"success_key is {config.success_key!r}, which the info of {config.id} does not hold"
             f"{nearest(config.success_key, names)} There are {', '.join(sorted(names))}."
         )
-    if key is None and (config.reward_mode == "sparse" or config.end_on_success):
-        what = "reward_mode is sparse" if config.reward_mode == "sparse" else "end_on_success is true"
-        raise ConfigError(f"{what}, but {config.id} does not tell success: name an entry of its info with success_key.")
+    if key is None:
+        config.check_success(config.id, "name an entry of its info with success_key.")
     spaces = Spaces(spec.observation_space, spec.action_space, config.id, config.ignore_observations)
     return Task(spaces, key, int(spec.config.max_episode_steps))
 

@@ -35,22 +35,30 @@ from rlpipe.envs.base import (
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
 from rlpipe.envs.base_mujoco_state import MuJoCoStates, is_mujoco_task, why_without_states
-from rlpipe.envs.base_pixels import choose_opengl, make_with_pixels
+from rlpipe.envs.base_pixels import choose_opengl, choose_opengl_if_found, make_with_pixels
+from rlpipe.envs.base_seeding import SeededReset
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest
+from rlpipe.plugins import closest
 from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 __all__ = ["Gymnasium"]
 
 
-REGISTERING = ("gymnasium_robotics",)
+REGISTERING = ("gymnasium_robotics", "gym_pusht", "gym_xarm", "gym_hil")
 """Packages whose import registers tasks, if they are installed."""
+DRAWING = ("gym_hil", "gym_xarm")
+"""Those whose tasks open OpenGL as soon as they are made, even if they observe no pictures."""
+ATTENDED = ("use_viewer", "use_inputs_control")
+"""Arguments in the registration of a task that needs a screen, and a person at a keyboard or gamepad."""
 SUCCESS_KEYS = {
     "gymnasium_robotics.envs.fetch": "is_success",
     "gymnasium_robotics.envs.shadow_dexterous_hand": "is_success",
     "gymnasium_robotics.envs.adroit_hand": "success",
     "gymnasium_robotics.envs.maze": "success",
+    "gym_pusht": "is_success",
+    "gym_xarm": "is_success",
+    "gym_hil": "succeed",
 }
 """Entry of the info that tells success, by the beginning of the module of a task."""
 NEEDED = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "Box2D", "gymnasium_robotics": "mujoco"}
@@ -122,6 +130,8 @@ def make_env(config: GymnasiumConfig) -> Any:
     import gymnasium
 
     if config.pixels is None:
+        if config.id.startswith(DRAWING):
+            choose_opengl_if_found()
         return gymnasium.make(config.id, **make_kwargs(config))
     choose_opengl()
     return make_with_pixels(config.id, make_kwargs(config), config.pixels, state=config.pixels_with_state)
@@ -158,10 +168,11 @@ class GymnasiumEnv(SingleEnv):
         self._spaces = Spaces(env.observation_space, env.action_space, name_of(env), ignored)
         self.spec = self._spaces.spec
         self.has_success = success_key is not None
+        self._reset = SeededReset(env)
         self._states = MuJoCoStates(env.unwrapped) if is_mujoco_task(type(env.unwrapped)) else None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        observation, info = self._env.reset(seed=seed)
+        observation, info = self._reset(seed)
         if self._states is not None:
             self._states.was_reset()
         solved = info.get(self._success_key) if self._success_key else None
@@ -475,6 +486,15 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
+def register_tasks() -> None:
+    """Imports the packages that register tasks, if they are installed."""
+    choose_opengl_if_found()  # some settle how to draw when they are imported
+    for package in REGISTERING:
+        printed = io.StringIO()  # they print advice
+        with contextlib.suppress(ImportError), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            importlib.import_module(package)
+
+
 def _entry(spec: Any) -> TaskEntry:
     """Returns what the registration of an environment says of it."""
     module = spec.entry_point.partition(":")[0]
@@ -515,10 +535,12 @@ class Gymnasium(OneByOne):
     def tasks(cls) -> list[TaskEntry]:
         import gymnasium
 
-        for package in REGISTERING:
-            with contextlib.suppress(ImportError), contextlib.redirect_stderr(io.StringIO()):  # it prints advice
-                importlib.import_module(package)
-        return [_entry(spec) for _, spec in sorted(gymnasium.registry.items()) if isinstance(spec.entry_point, str)]
+        register_tasks()
+        return [
+            _entry(spec)
+            for _, spec in sorted(gymnasium.registry.items())
+            if isinstance(spec.entry_point, str) and not any(spec.kwargs.get(name) for name in ATTENDED)
+        ]
 
     @classmethod
     def goal_task(cls, config: GymnasiumConfig) -> GoalTask:
@@ -566,6 +588,8 @@ class Gymnasium(OneByOne):
         import gymnasium
 
         module, _, name = config.id.rpartition(":")
+        if config.id.startswith(DRAWING):
+            choose_opengl_if_found()
         try:
             if module:
                 importlib.import_module(module)
@@ -576,7 +600,9 @@ class Gymnasium(OneByOne):
         try:
             registered = gymnasium.spec(name)
         except gymnasium.error.Error as error:
-            near = nearest(name, gymnasium.registry)
+            known = {entry.id.rpartition(":")[2]: entry.id for entry in cls.tasks()}
+            found = closest(name, known)
+            near = "." if found is None else f"; did you mean {known[found]!r}?"
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
         if config.vectorized and key == "env.eval":
             raise ConfigError(

@@ -88,7 +88,7 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
     partial = folder / f".{path.name}.partial"
     try:
         with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{**contents, _DIGEST: digest(contents)})
+            np.savez(file, **{**contents, _DIGEST: digest(contents)})  # type: ignore[arg-type] # any names
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

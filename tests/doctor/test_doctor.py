@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib import metadata
 
 import pytest
 from packaging.requirements import Requirement
@@ -27,11 +28,13 @@ from rlpipe.doctor.driver import (
     check_run_folder,
 )
 from rlpipe.doctor.facts import Facts
+from rlpipe.doctor.libraries import LIBRARIES, check_libraries, ids
 from rlpipe.doctor.machine import NodeLoad, check_machine
 from rlpipe.doctor.results import CheckReport, CheckResult
 from rlpipe.doctor.servers import check_backends, unreachable
 from rlpipe.doctor.simulators import Trial, check_trial, simulators, try_simulators
 from rlpipe.doctor.versions import check_versions
+from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
@@ -113,6 +116,69 @@ def test_the_limit_of_processes_counts_the_threads_of_all_workers(limit, status)
 
 def test_a_disk_where_ray_moves_no_more_objects_is_told():
     assert judged("Ray's disk", full=0.96).status == "warn"
+
+
+# --- libraries of simulators
+
+
+def libraries(*used: tuple[str, str], **versions: str) -> list[CheckResult]:
+    """What is said of these versions, hyphens written as underscores, in a run of these simulators and tasks."""
+    return check_libraries(
+        replace(HEALTHY, packages={name.replace("_", "-"): one for name, one in versions.items()}), used
+    )
+
+
+def test_the_libraries_of_simulators_are_named_and_those_that_are_missing_with_what_installs_them():
+    there, missing = libraries(envpool="1.2.5")
+    assert (there.status, there.found) == ("ok", "envpool 1.2.5")
+    assert missing.found.startswith("not installed: mani_skill (pip install 'rlpipe[maniskill]'); ")
+    assert all(library.package in missing.found for library in LIBRARIES if library.package != "envpool")
+
+
+@pytest.mark.parametrize(
+    ("versions", "found", "remedy"),
+    [
+        ({"gymnasium_robotics": "1.4.2", "mujoco": "4.0.0"}, "1.4.2 does not work with mujoco 4.0.0", "mujoco<3.12"),
+        ({"gym_pusht": "0.1.6", "pymunk": "7.3.1"}, "gym-pusht 0.1.6 does not work with pymunk 7.3.1", "pymunk<7"),
+        ({"robosuite": "1.5.2", "numpy": "2.4.6"}, "robosuite 1.5.2 does not work with numpy 2.4.6", "numpy<2"),
+    ],
+)
+def test_versions_that_do_not_work_together_are_a_warning_with_their_remedy(versions, found, remedy):
+    trouble = libraries(**versions)[0]
+    assert (trouble.status, found in trouble.found, remedy in trouble.remedy) == ("warn", True, True)
+
+
+@pytest.mark.parametrize("versions", [{"gymnasium_robotics": "1.4.2", "mujoco": "3.11.0"}, {"mujoco": "4.0.0"}])
+def test_versions_that_work_together_are_in_order(versions):
+    assert {one.status for one in libraries(**versions)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("used", "status"),
+    [
+        (("gymnasium", "gymnasium_robotics:FetchPush-v4"), "fail"),
+        (("gymnasium", "CartPole-v1"), "warn"),
+        (("envpool", "FetchPush-v4"), "warn"),
+    ],
+)
+def test_what_does_not_work_must_be_fixed_for_a_run_that_uses_it(used, status):
+    assert libraries(used, gymnasium_robotics="1.4.2", mujoco="4.0.0")[0].status == status
+
+
+def test_each_of_several_tasks_counts_as_used():
+    several = ["CartPole-v1", {"id": "gymnasium_robotics:FetchPush-v4", "share": 2}]
+    assert ids(GymnasiumConfig("gymnasium", tasks=several)) == ["CartPole-v1", "gymnasium_robotics:FetchPush-v4"]
+    assert ids(GymnasiumConfig("gymnasium", id="CartPole-v1")) == ["CartPole-v1"]
+
+
+@pytest.mark.parametrize(("mujoco", "status"), [("{0}.7", "ok"), ("1.0.0", "warn")])
+def test_dm_control_fits_only_the_mujoco_of_its_release(mujoco, status):
+    pytest.importorskip("dm_control", reason="needs rlpipe[dm-control]: dm_control is not installed")
+    (needed,) = [Requirement(line) for line in metadata.requires("dm-control") if line.startswith("mujoco")]
+    least = next(iter(needed.specifier)).version
+    found = libraries(dm_control="1.0", mujoco=mujoco.format(least.rpartition(".")[0]))[0]
+    assert found.status == status
+    assert status == "ok" or f"but with {least}" in found.found
 
 
 # --- GPUs

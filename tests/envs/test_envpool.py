@@ -9,6 +9,7 @@ import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.envs.envpool import EnvPool, EnvPoolConfig
 from rlpipe.errors import ConfigError
+from tests.helpers import contract
 from tests.helpers.runs import lines, scripted
 
 envpool = pytest.importorskip("envpool", reason="needs rlpipe[envpool]: EnvPool is not installed")
@@ -20,13 +21,6 @@ def made(env_id=REACH, num_envs=3, seeds=None, **options):
     left = None if seeds is None else iter(seeds)
     config = EnvPoolConfig("envpool", id=env_id, **options)
     return EnvPool.make(config, num_envs, (lambda n: 10 + n) if left is None else lambda _: next(left, None))
-
-
-def towards_the_goal(observations):
-    """Actions that reach, in Meta-World."""
-    actions = np.zeros((len(observations), 4), dtype=np.float32)
-    actions[:, :3] = np.clip(10 * (observations[:, 36:39] - observations[:, :3]), -1, 1)
-    return actions
 
 
 def test_first_episodes_have_the_seeds_that_were_asked_for_whatever_their_slot():
@@ -93,7 +87,7 @@ def test_success_pays_and_ends_where_it_is_asked_to(seed_each_episode):
     simulator = made(reward_mode="sparse", end_on_success=True, kwargs=SHOWN, seed_each_episode=seed_each_episode)
     observations, _ = simulator.reset()
     for _ in range(100):
-        step = simulator.step(towards_the_goal(observations))
+        step = simulator.step(contract.towards_the_goal(observations))
         observations = step.observations
         assert step.rewards.tolist() == step.success.astype(float).tolist()
         assert step.terminated.tolist() == step.success.tolist()
@@ -107,7 +101,7 @@ def test_without_that_an_episode_goes_on_after_its_success():
     observations, _ = simulator.reset()
     succeeded = 0
     for _ in range(80):
-        step = simulator.step(towards_the_goal(observations))
+        step = simulator.step(contract.towards_the_goal(observations))
         observations, succeeded = step.observations, succeeded + int(step.success.all())
         assert not step.terminated.any()
     assert succeeded > 10
@@ -176,18 +170,7 @@ def test_a_run_evaluates_on_seeds_of_its_own_and_names_those_that_it_knows(tmp_p
 
 def test_two_workers_collect_what_one_collects(tmp_path):
     """Episodes follow from the seeds of the first ones, whichever worker steps them."""
-
-    def rewards(workers):
-        config = scripted(
-            tmp_path / str(workers), "runner.total_timesteps=96", f"rollout.num_workers={workers}",
-            env={"train": {"name": "envpool", "id": REACH, "total_num_envs": 2, "max_episode_steps": 8}},
-            policy={"name": "mlp", "hidden_sizes": [8]},
-        )  # fmt: skip
-        run = rlpipe.train(config, local=True).directory
-        rows = lines(run, "episodes.jsonl")
-        return [row["return"] for row in sorted(rows, key=lambda row: (row["iteration"], row["slot"], row["worker"]))]
-
-    assert rewards(1) == pytest.approx(rewards(2), rel=1e-4)  # rows of a batch are multiplied in another order
+    contract.assert_two_workers_equal_one(tmp_path, {"name": "envpool", "id": REACH})
 
 
 def test_a_resumed_run_goes_on_and_counts_no_episode_twice(tmp_path):

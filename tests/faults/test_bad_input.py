@@ -271,7 +271,10 @@ TYPED = [
     (f"{TRAIN} algorithm.name=os:path", ["os:path", "rlpipe/algorithms/"]),
     (f"{TRAIN} algorithm.name=:x", ["':x'", "importing it failed"]),
     (f"{TRAIN} policy.name=rlpipe.envs.scripted:Scripted", ["rlpipe/policies/"]),
-    (f"{TRAIN} env.train.name={'9' * 3000}", ["env.train.name", "has envpool, gymnasium, maniskill, scripted"]),
+    (
+        f"{TRAIN} env.train.name={'9' * 3000}",
+        ["env.train.name", "has dm_control, envpool, gymnasium, maniskill, metaworld, robosuite, scripted"],
+    ),
     (f"{TRAIN} env.train.name=..", ["env.train.name is '..'"]),
     (f"{TRAIN} runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
     (f"{TRAIN} runner.seed=${{runner.sed}}", ["runner.sed"]),
