@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
@@ -78,6 +79,7 @@ def _timed_trial(task: str, options: Any) -> Trial:
     observations, _ = simulator.reset()
     reset = time.perf_counter()
     spec, noise, seconds = simulator.spec, np.random.default_rng(0), []
+    actions: NDArray[Any]
     finite = _finite(observations)
     for _ in range(_STEPS):
         if spec.num_actions is not None:
@@ -91,7 +93,8 @@ def _timed_trial(task: str, options: Any) -> Trial:
     simulator.close()
     if not finite:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    where = resource.RUSAGE_SELF if options.python is None else resource.RUSAGE_CHILDREN
+    peak = resource.getrusage(where).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Trial(task, "", made - began, reset - made, count / statistics.median(seconds), peak)
 
 
