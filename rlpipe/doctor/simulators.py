@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
@@ -79,7 +78,6 @@ def _timed_trial(task: str, options: Any) -> Trial:
     observations, _ = simulator.reset()
     reset = time.perf_counter()
     spec, noise, seconds = simulator.spec, np.random.default_rng(0), []
-    actions: NDArray[Any]
     finite = _finite(observations)
     for _ in range(_STEPS):
         if spec.num_actions is not None:

@@ -244,13 +244,13 @@ def _started(python: str, timeout: float, key: str) -> _Process:
 
 
 @functools.lru_cache(maxsize=64)
-def _answers(config: _Hashed, key: str) -> dict[str, Any]:
+def _answers(config: _Hashed) -> dict[str, Any]:
     """Asks a simulator, in a process of its own that ends then, everything that is asked before it is made."""
-    process = _started(config.value.python, config.value.answer_timeout, key)
+    process = _started(config.value.python, config.value.answer_timeout, KEY)
     try:
         found: dict[str, Any] = process.call("questions", config.value)
     except SimulatorProcessError as error:
-        raise ConfigError(f"{key}.python is {config.value.python!r}, but {error}.") from error
+        raise ConfigError(f"{KEY}.python is {config.value.python!r}, but {error}.") from error
     finally:
         process.end()
     return found
@@ -355,7 +355,10 @@ class ProcessSimulator(Simulator):
 
     @classmethod
     def _answer(cls, config: Any, question: str, key: str = "env.train") -> Any:
-        answers = _answers(_Hashed(config), key)
+        try:
+            answers = _answers(_Hashed(config))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(KEY, key)) from error
         kind, *values = answers.get(question, answers["check"])
         if kind == "answer":
             return values[0]
