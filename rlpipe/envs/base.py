@@ -37,8 +37,8 @@ class SimulatorConfig:
     """Base of every simulator's configuration."""
 
     name: str
-    """``gymnasium``, ``maniskill``, ``envpool``, ``metaworld``, ``dm_control``, ``robosuite``, ``libero``, ``scripted``,
-    or ``package.module:Class``."""
+    """``gymnasium``, ``maniskill``, ``envpool``, ``metaworld``, ``dm_control``, ``robosuite``, ``libero``,
+    ``scripted``, or ``package.module:Class``."""
     total_num_envs: int = option(16, least=1, below=2**31, unit="environments")
     """Number of environments over all rollout workers (N). Under ``env.eval``: slots of the evaluation, at most one per
     episode."""

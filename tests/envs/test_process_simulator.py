@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -199,10 +200,20 @@ def test_a_run_with_two_workers_on_ray_is_the_same_and_leaves_no_process(tmp_pat
         time.sleep(0.1)
 
 
+def descriptors_of(pid):
+    """Pipes and shared memories that a process holds."""
+    found = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(file).startswith(("pipe:", "/memfd:rlpipe-simulator")):
+                found.add(os.stat(file).st_ino)
+    return found
+
+
 def serving():
-    """Processes of simulators that nobody has ended."""
+    """Processes of simulators below this process, whose Ray is below it too."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
             if len(line) > 1 and line[0] == HERE and line[1] == str(PACKAGE / "envs" / "base_process_start.py"):
@@ -230,10 +241,10 @@ def fragile(fault: str, **options):
     ],
 )
 def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault, words):
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    descriptors = psutil.Process().num_fds()
     with simulator(fragile(fault, answer_timeout=1.0 if fault in ("hang", "stop") else 60.0)) as made:
         made.reset()
+        (child,) = serving()
+        shared = descriptors_of(child.pid)
         with pytest.raises(SimulatorProcessError) as error:
             made.step(zeros(made))
         message = str(error.value)
@@ -241,8 +252,9 @@ def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault
         if fault != "raise":
             with pytest.raises(SimulatorProcessError, match="ended before"):
                 made.step(zeros(made))
-    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
-    assert psutil.Process().num_fds() == descriptors
+    assert serving() == []
+    assert len(shared) >= 4  # two memories, the lifeline, and what it prints
+    assert shared & descriptors_of(os.getpid()) == set()
 
 
 def test_what_a_simulator_prints_disturbs_nothing_and_reaches_the_errors_of_the_worker(capfd):
