@@ -86,6 +86,8 @@ class SimulatorError(RuntimeError):
     @classmethod
     def of(cls, error: Exception, doing: str) -> SimulatorError:
         """Returns the error to raise for an exception of the simulator."""
+        if isinstance(error, SimulatorProcessError):
+            return cls(f"the simulator{error.what} while {doing}{error.output}")
         message = str(error).strip()
         return cls(f"the simulator raised {type(error).__name__}{f': {message}' if message else ''} while {doing}")
 
@@ -98,6 +100,23 @@ def _simulator_error(args: tuple[Any, ...], cause: BaseException | None) -> Simu
     error = SimulatorError(*args)
     error.__cause__ = cause
     return error
+
+
+class SimulatorProcessError(RuntimeError):
+    """A simulator in a process of its own raised, or its process failed.
+
+    Attributes:
+        what: rest of the sentence "the simulator", with the space before it if there is one.
+        output: the last lines of the process, as the end of the sentence; empty if they say nothing.
+    """
+
+    def __init__(self, what: str, output: str = "") -> None:
+        """Builds the message from both."""
+        super().__init__(what, output)
+        self.what, self.output = what, output
+
+    def __str__(self) -> str:
+        return f"the simulator{self.what}{self.output}"
 
 
 class ConfigError(ValueError):

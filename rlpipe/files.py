@@ -8,22 +8,36 @@ import reprlib
 import stat
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpipe.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
 T = TypeVar("T")
 
-line = with_config(ConfigDict(strict=True, allow_inf_nan=False))
-"""Decorates the shape of a line: unknown keys, which a later version may add, are dropped."""
-whole_file = with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow"))
-"""Decorates the shape of a whole file, which may be written back: unknown keys are kept."""
+# Pydantic is imported where it is used: a simulator in a Python of its own does without.
+
+
+def line(shape: type[T]) -> type[T]:
+    """Decorates the shape of a line: unknown keys, which a later version may add, are dropped."""
+    from pydantic import ConfigDict, with_config
+
+    return with_config(ConfigDict(strict=True, allow_inf_nan=False))(shape)
+
+
+def whole_file(shape: type[T]) -> type[T]:
+    """Decorates the shape of a whole file, which may be written back: unknown keys are kept."""
+    from pydantic import ConfigDict, with_config
+
+    return with_config(ConfigDict(strict=True, allow_inf_nan=False, extra="allow"))(shape)
 
 
 @cache
 def _adapter(shape: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(shape)
 
 
@@ -37,6 +51,8 @@ def parsed(text: bytes, shape: type[T], where: str) -> T:
     Raises:
         ConfigError: the text is not JSON, or has another shape.
     """
+    from pydantic import ValidationError
+
     try:
         found: T = _adapter(shape).validate_json(text)  # type: ignore[arg-type] # a type can be hashed
     except ValidationError as error:
@@ -54,6 +70,8 @@ def checked(value: Any, shape: type[T], where: str) -> T:
     Raises:
         ConfigError: the value has another shape.
     """
+    from pydantic import ValidationError
+
     try:
         found: T = _adapter(shape).validate_python(value)  # type: ignore[arg-type] # a type can be hashed
     except ValidationError as error:

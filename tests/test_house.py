@@ -113,6 +113,10 @@ def test_no_test_imports_another_file_of_tests():
     assert [f"{file} imports {name}" for file in files for name in imports(file) if ".test_" in name] == []
 
 
+OURS = ["torch", "ray", "omegaconf", "pydantic", "simpleeval", "yaml", "rich", "typer"]
+"""Packages that a simulator in a Python of its own does without."""
+
+
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
@@ -123,6 +127,8 @@ def test_no_test_imports_another_file_of_tests():
         ("rlpipe.distributed.placement", ["ray", "torch"]),
         ("rlpipe.distributed.actors", ["torch", "gymnasium"]),  # an actor chooses its GPUs before torch looks
         ("rlpipe.policies.vla", ["transformers", "peft", "ray"]),
+        ("rlpipe.envs.base_process_program", OURS),
+        *((f"rlpipe.envs.{name}", OURS) for name in ("envpool", "gymnasium", "libero", "maniskill", "scripted")),
         ("rlpipe.envs.maniskill", ["torch", "gymnasium", "mani_skill", "sapien"]),
     ],
 )

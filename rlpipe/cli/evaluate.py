@@ -131,9 +131,12 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
         protocol: as in ``run.json``
         policy: name of a floor; None for a policy that was learnt
     """
+    from rlpipe.config.protocol import WHERE_IT_RUNS
+
     options = dict(protocol["eval_env"])
     task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
-    options.pop("total_num_envs")
+    for key in WHERE_IT_RUNS:
+        options.pop(key, None)
     if tasks := options.pop("tasks", []):
         options.pop("observe_task")
         names = [entry if isinstance(entry, str) else entry.get("label", entry.get("id", "")) for entry in tasks]

@@ -84,10 +84,15 @@ def tasks(
         str | None,
         typer.Option(help="Only tasks of this simulator, such as envpool.", metavar="NAME", show_default=False),
     ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(help="Python of its own that has the simulator; with --simulator.", metavar="FILE",
+                     show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of them as JSON.")] = False,
 ) -> None:  # fmt: skip
     """List the tasks that the installed simulators offer, and what those that match a word are like."""
-    found = find(search, simulator)
+    found = find(search, simulator, python)
     if as_json:
         print(json.dumps([dataclasses.asdict(task) for task in found.tasks], indent=2))
         return
@@ -102,24 +107,28 @@ def tasks(
         console.print(f"[dim]{name}: {reason}[/]")
 
 
-def find(search: str | None, simulator: str | None) -> Catalogue:
+def find(search: str | None, simulator: str | None, python: str | None = None) -> Catalogue:
     """Finds tasks, and makes them if there are only a few.
 
     Args:
         search: part of their ids, in any case; None for all.
         simulator: name of the only simulator to look at; None for all.
+        python: interpreter that has it; None for this one.
     Raises:
         ConfigError: there is no such simulator, or none of its tasks matches.
     """
     from rlpipe.config import shipped
+    from rlpipe.envs import base_process
     from rlpipe.plugins import available, nearest, resolve
 
+    if python is not None and simulator is None:
+        raise ConfigError(f"--python is {python!r}, which has one simulator: name it with --simulator.")
     names = available("envs") if simulator is None else [simulator]
     found, known = Catalogue(), []
     for name in names:
         plugin = resolve("envs", name, "--simulator")
         try:
-            entries = plugin.tasks()
+            entries = plugin.tasks() if python is None else base_process.tasks(name, python)
         except ConfigError as error:
             found.missing[name] = str(error)
             continue
@@ -136,7 +145,7 @@ def find(search: str | None, simulator: str | None) -> Catalogue:
             + "".join(f" {name} could not be searched: {reason}" for name, reason in found.missing.items())
         )
     if search is not None and len(found.tasks) <= MOST_TRIED:
-        found.tasks = [_tried(task) for task in found.tasks]
+        found.tasks = [_tried(task, python) for task in found.tasks]
     return found
 
 
@@ -151,21 +160,23 @@ def _quiet() -> Iterator[None]:
         sys.stdin = stdin
 
 
-def _tried(task: FoundTask) -> FoundTask:
+def _tried(task: FoundTask, python: str | None) -> FoundTask:
     """Makes one environment of a task, and looks at it."""
     from omegaconf import OmegaConf
 
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
+    from rlpipe.config.selection import simulator_class
     from rlpipe.envs.base_make import make_simulator
     from rlpipe.plugins import resolve
     from rlpipe.trajectory.tree import leaves_of
 
-    plugin = resolve("envs", task.simulator, "--simulator")
     settings: dict[str, Any] = {str(key): value for key, value in OmegaConf.from_dotlist(task.settings.split()).items()}
     try:
         with warnings.catch_warnings(action="ignore"), _quiet():
-            config = typed(plugin.Config, {"name": task.simulator, "id": task.id, **settings}, "env.train")
+            given = {"name": task.simulator, "id": task.id, "python": python, **settings}
+            config = typed(resolve("envs", task.simulator, "--simulator").Config, given, "env.train")
+            plugin = simulator_class(config, "env.train")
             plugin.check(config, "env.train")
             simulator = make_simulator(config, 1, lambda _: FIRST_TRAINING_SEED, key="--simulator")
             try:

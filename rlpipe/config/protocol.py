@@ -36,14 +36,18 @@ def protocol(config: Config) -> dict[str, Any]:
     }
 
 
+WHERE_IT_RUNS = ("total_num_envs", "python", "answer_timeout")
+"""Options of a simulator on which no episode depends."""
+
+
 def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in two protocols for their success rates to be compared, by configuration key.
 
-    Training may differ, because it is what one compares. So may the number of slots and of workers: no episode of an
-    evaluation depends on them.
+    Training may differ, because it is what one compares. So may the number of slots and of workers, and the process
+    that runs the simulator: no episode of an evaluation depends on them.
     """
     options = protocol["eval_env"]
-    without = {"total_num_envs", *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
+    without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     return simulator | {
         "evaluation.episodes": protocol["evaluation_episodes"],

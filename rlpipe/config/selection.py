@@ -23,14 +23,17 @@ def curriculum_class(config: Config) -> Any:
 
 
 def simulator_class(section: Any, key: str) -> Any:
-    """Returns the class that ``env.train.name`` or ``env.eval.name`` stands for, or the one that runs several tasks.
+    """Returns the class that ``env.train.name`` or ``env.eval.name`` stands for, or the one that runs several tasks, or
+    that runs it in a process of its own.
 
     Args:
         section: a ``SimulatorConfig``.
         key: key of the section, for the error.
     """
     named = resolve("envs", section.name, f"{key}.name")
-    return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks", key) if section.tasks else named
+    if section.tasks:
+        return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks", key)
+    return named if section.python is None else resolve("envs", "rlpipe.envs.base_process:ProcessSimulator", key)
 
 
 def pipeline_kind(config: Config) -> PipelineKind:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Generator
@@ -18,6 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from rlpipe.demonstrations.planner_program import MARK, describe_python, program
+from rlpipe.envs.base_process import how_it_ended
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
@@ -70,18 +70,7 @@ def messages(python: str, function: Callable[..., None], **arguments: Any) -> Ge
             raise
     if process.returncode:
         output = "".join(last) or " none"
-        raise PlannerError(f"the process of {python} {_how_it_ended(process.returncode)}. Its last output:{output}")
-
-
-def _how_it_ended(code: int) -> str:
-    """Describes an exit code: 1 -> ended with exit code 1; -11 -> was ended by signal 11 (SIGSEGV)."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = "unnamed"
-    return f"was ended by signal {-code} ({name})"
+        raise PlannerError(f"the process of {python} {how_it_ended(process.returncode)}. Its last output:{output}")
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,12 @@ class ActorProcess:
             faulthandler.cancel_dump_traceback_later()
 
     def memory(self) -> int:
-        """Returns the resident bytes of this process."""
-        return int(psutil.Process().memory_info().rss)
+        """Returns the resident bytes of this process, and of a simulator that has a process of its own."""
+        total, own = 0, psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total
 
 
 class Actor:

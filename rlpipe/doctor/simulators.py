@@ -91,7 +91,8 @@ def _timed_trial(task: str, options: Any) -> Trial:
     simulator.close()
     if not finite:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    where = resource.RUSAGE_SELF if options.python is None else resource.RUSAGE_CHILDREN
+    peak = resource.getrusage(where).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Trial(task, "", made - began, reset - made, count / statistics.median(seconds), peak)
 
 

@@ -10,16 +10,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.config.fields import option
+from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.errors import ConfigError
-from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Bool, ChosenStart, Observations, SpaceSpec, State
+
+if TYPE_CHECKING:  # a simulator in a Python of its own does without
+    from rlpipe.metrics.declaration import Metric
 
 NextSeed = Callable[[int], int | None]
 """Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
@@ -35,8 +37,8 @@ class SimulatorConfig:
     """Base of every simulator's configuration."""
 
     name: str
-    """``gymnasium``, ``maniskill``, ``envpool``, ``metaworld``, ``dm_control``, ``robosuite``, ``scripted``, or
-    ``package.module:Class``."""
+    """``gymnasium``, ``maniskill``, ``envpool``, ``metaworld``, ``dm_control``, ``robosuite``, ``libero``,
+    ``scripted``, or ``package.module:Class``."""
     total_num_envs: int = option(16, least=1, below=2**31, unit="environments")
     """Number of environments over all rollout workers (N). Under ``env.eval``: slots of the evaluation, at most one per
     episode."""
@@ -50,6 +52,12 @@ class SimulatorConfig:
     """With several tasks, tell the policy which one it is in, by the leaf ``task`` of its observations."""
     pad_observations: int | None = option(None, least=1, below=2**31, unit="numbers", fixed=True)
     """With several tasks, fill their observation vectors up with zeros to this length; None: they have the same one."""
+    python: str | None = option(None, checks=(check_path, check_not_empty), unit="file")
+    """Python interpreter in which the simulator runs, in a process of its own, such as that of another virtual
+    environment ([simulators.md](simulators.md#a-python-of-its-own)). None: in the worker."""
+    answer_timeout: float = option(300.0, above=0, below=1e9, unit="s")
+    """With ``python``: longest time that the simulator may be silent, while it is made, reset or stepped, before its
+    process is ended and it counts as failed."""
 
     @property
     def has_cameras(self) -> bool:

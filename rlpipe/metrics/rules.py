@@ -11,13 +11,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from simpleeval import InvalidExpression, SimpleEval
+
+if TYPE_CHECKING:
+    from simpleeval import SimpleEval
 
 LEVELS = ("ok", "info", "warn", "critical")
 """``ok`` describes the healthy band and raises nothing; the others raise an alert of that level."""
@@ -391,12 +393,16 @@ class UnknownError(Exception):
     """A formula names a metric or variable that this report does not have."""
 
 
-_EVALUATOR = SimpleEval(
-    functions={
-        "abs": abs, "sign": lambda x: math.copysign(1.0, x) if x else 0.0, "ceil": math.ceil, "log": math.log,
-        "sqrt": math.sqrt, "max": max, "min": min,
-    }
-)  # fmt: skip
+@cache
+def _evaluator() -> SimpleEval:
+    from simpleeval import SimpleEval  # nothing is evaluated where a simulator runs in a Python of its own
+
+    return SimpleEval(
+        functions={
+            "abs": abs, "sign": lambda x: math.copysign(1.0, x) if x else 0.0, "ceil": math.ceil, "log": math.log,
+            "sqrt": math.sqrt, "max": max, "min": min,
+        }
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -416,7 +422,7 @@ def _parsed(expression: str) -> tuple[ast.AST, dict[str, str], dict[str, str]]:
 
     text = _DELTA.sub(lambda match: stand_in("change", changes, match[1]), expression)
     text = _METRIC.sub(lambda match: stand_in("metric", metrics, match[1]), text)
-    return SimpleEval.parse(text), metrics, changes
+    return _evaluator().parse(text), metrics, changes
 
 
 def evaluate(expression: str, view: View) -> float:
@@ -425,6 +431,8 @@ def evaluate(expression: str, view: View) -> float:
     Raises:
         UnknownError: it names something that was not reported, or its value is undefined.
     """
+    from simpleeval import InvalidExpression
+
     tree, metrics, changes = _parsed(expression)
     now = view.rows[-1]
     before = view.rows[-2] if len(view.rows) > 1 else {}
@@ -434,9 +442,10 @@ def evaluate(expression: str, view: View) -> float:
         names.update({key: now[metric] - before[metric] for key, metric in changes.items()})
     except KeyError as error:
         raise UnknownError(error.args[0]) from error
-    _EVALUATOR.names = names
+    evaluator = _evaluator()
+    evaluator.names = names
     try:
-        return _EVALUATOR.eval(expression, previously_parsed=tree)  # type: ignore[no-any-return]
+        return evaluator.eval(expression, previously_parsed=tree)  # type: ignore[no-any-return]
     except InvalidExpression as error:  # a variable this run does not have
         raise UnknownError(str(error)) from error
     except (ValueError, ZeroDivisionError, OverflowError) as error:  # such as the root of a negative number

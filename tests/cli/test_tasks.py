@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,14 @@ def test_a_misspelt_word_suggests_the_nearest_task():
 def test_a_misspelt_simulator_suggests_the_nearest_one():
     with pytest.raises(ConfigError, match="did you mean 'gymnasium'"):
         tasks.find(None, "gymnasum")
+
+
+def test_the_tasks_of_another_python_are_listed_and_looked_at_there():
+    found = {task.id: task for task in tasks.find("CartPole-v1", "gymnasium", sys.executable).tasks}
+    assert found["CartPole-v1"].tried
+    assert found["CartPole-v1"].observation == "4 numbers"
+    with pytest.raises(ConfigError, match="name it with --simulator"):
+        tasks.find("CartPole-v1", None, sys.executable)
 
 
 def test_a_simulator_that_is_not_installed_is_named_with_its_remedy(monkeypatch):

@@ -1,0 +1,372 @@
+"""A simulator in a process of its own: the same numbers, and what happens when the process fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import rlpipe
+from rlpipe.collection.evaluator import Evaluator
+from rlpipe.config.loading import load_config
+from rlpipe.config.selection import simulator_class
+from rlpipe.envs.base import Simulator
+from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.base_process import PACKAGE
+from rlpipe.envs.base_process_channel import LARGE, Channel, shared_file
+from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.scripted import ScriptedConfig
+from rlpipe.errors import ConfigError, SimulatorProcessError
+from rlpipe.policies.base import build_policy
+from rlpipe.trajectory import ChosenStart, Tree
+from rlpipe.trajectory.tree import leaves_of
+from tests.helpers.faulty import events
+from tests.helpers.processes import MEASURED, Curious, CuriousConfig, FragileConfig
+from tests.helpers.runs import lines, scripted, without_timings
+
+HERE = sys.executable
+STORY = [
+    [{"length": 5, "end": "terminated", "success_at": [5], "reward": 1.0, "fail_at": [2], "reward_terms": {"a": 0.5}}]
+]
+
+
+def seeds():
+    """Seeds that count up, for each slot by itself."""
+    asked: dict[int, int] = {}
+
+    def next_seed(n: int) -> int:
+        asked[n] = asked.get(n, 0) + 1
+        return 100 * n + asked[n]
+
+    return next_seed
+
+
+@contextlib.contextmanager
+def simulator(config, num_envs=2, next_start=None):
+    made = make_simulator(config, num_envs, seeds(), next_start)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def zeros(made: Simulator):
+    return made.spec.actions(made.num_envs)
+
+
+def same(one, other):
+    """Compares two values of the step contract to the last bit."""
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one))
+    if isinstance(one, Tree):
+        return one.leaves.keys() == other.leaves.keys() and all(map(same, leaves_of(one), leaves_of(other)))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+CONFIGS = {
+    "vector": ScriptedConfig("scripted", script=STORY),
+    "discrete actions": GymnasiumConfig("gymnasium", id="CartPole-v1"),
+    "vectorised by Gymnasium": GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True),
+    "tree with a picture": GymnasiumConfig(
+        "gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key="is_success"
+    ),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_steps_are_the_same_to_the_last_bit(config):
+    generator = np.random.default_rng(0)
+    with simulator(config) as here, simulator(dataclasses.replace(config, python=HERE)) as there:
+        assert here.spec.same_as(there.spec)
+        assert (here.has_success, here.notes, here.can_wait) == (there.has_success, there.notes, there.can_wait)
+        assert same(here.reset(), there.reset())
+        for _ in range(40):
+            actions = zeros(here)
+            actions[:] = generator.integers(0, 2, actions.shape) if here.spec.num_actions else generator.uniform(-1, 1)
+            assert same(here.step(actions), there.step(actions))
+        assert (there.reset_seconds is None) == (here.reset_seconds is None)
+
+
+def test_one_of_several_tasks_can_have_a_python_of_its_own():
+    tasks = ["CartPole-v1", {"id": "CartPole-v1", "label": "short", "max_episode_steps": 9}]
+    here = GymnasiumConfig("gymnasium", tasks=tasks)
+    there = dataclasses.replace(here, tasks=[tasks[0], {**tasks[1], "python": HERE}])
+    with simulator(here) as one, simulator(there) as other:
+        assert same(one.reset(), other.reset())
+        for _ in range(12):
+            assert same(one.step(zeros(one)), other.step(zeros(one)))
+
+
+def test_an_array_is_not_written_to_afterwards():
+    with simulator(dataclasses.replace(CONFIGS["tree with a picture"], python=HERE)) as made:
+        observations, _ = made.reset()
+        kept = observations.copy()
+        made.step(np.ones((2, 1), np.float32))
+        assert same(observations, kept)
+
+
+def test_some_environments_can_wait():
+    with simulator(ScriptedConfig("scripted", script=STORY, python=HERE)) as made:
+        made.reset()
+        step = made.step(zeros(made), np.array([True, False]))
+    assert step.valid.tolist() == [True, False]
+
+
+def test_starts_states_and_metrics_of_a_simulator_cross_the_boundary():
+    chosen = ChosenStart(seed=3, state={"place": np.full((2, 600), 0.25)}, demonstration=1, limit=4)
+    starts = iter([None, chosen, *[None] * 10])
+    config = CuriousConfig("tests.helpers.processes:Curious", python=HERE)
+    with simulator(config, next_start=lambda _: next(starts)) as made:
+        _, beginnings = made.reset()
+        assert beginnings[0].chosen is None
+        assert beginnings[1].seed == 3
+        assert same(beginnings[1].chosen, chosen)
+        assert made.state(1)["place"].tolist() == chosen.state["place"].tolist()
+        (metric,) = made.step(zeros(made)).observed
+        assert metric is MEASURED
+        assert metric is Curious.metrics[0]
+
+
+def test_large_and_small_arrays_of_all_kinds_cross_a_channel():
+    import socket
+
+    one, other = socket.socketpair()
+    there, back = shared_file(), shared_file()
+    left, right = Channel(one, there, back), Channel(other, os.dup(back), os.dup(there))
+    large = np.arange(LARGE, dtype=np.int16).reshape(2, -1)
+    message = {
+        "large": large, "transposed": large.T, "twice": [large, large], "none": np.zeros((0, 3), np.float32),
+        "scalar": np.float64(0.1), "flag": np.bool_(True), "no dimensions": np.array(3), "words": np.array(["a", "bc"]),
+    }  # fmt: skip
+    for grown in (1, 20):  # memory grows
+        message["large"] = np.tile(large, grown)
+        left.send(message)
+        found = right.receive(1.0)
+        assert found.keys() == message.keys()
+        assert found["twice"][0] is found["twice"][1]
+        for name in message.keys() - {"twice"}:
+            assert type(found[name]) is type(message[name])
+            assert found[name].dtype == message[name].dtype
+            assert np.array_equal(found[name], message[name])
+    with pytest.raises(TimeoutError):
+        left.receive(0.01)
+    left.close()
+    right.close()
+
+
+# --- whole runs
+
+
+def recorded(run):
+    """Everything that a run says about its numbers."""
+    return without_timings(run), lines(run, "episodes.jsonl"), lines(run, "eval_episodes.jsonl")
+
+
+def test_a_run_is_the_same_to_the_last_bit_also_when_it_is_resumed(tmp_path):
+    runs = []
+    for name, option in (("here", "null"), ("there", HERE)):
+        options = (f"env.train.python={option}",)
+        stopped = rlpipe.train(scripted(tmp_path / name, *options, "runner.total_timesteps=128"), local=True).directory
+        whole = rlpipe.train(scripted(tmp_path / name, *options), local=True, resume=stopped).directory
+        runs.append(recorded(whole))
+    assert runs[0] == runs[1]
+    assert len(runs[0][0]) == 4
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_run_with_two_workers_on_ray_is_the_same_and_leaves_no_process(tmp_path):
+    here = rlpipe.train(scripted(tmp_path / "here", "rollout.num_workers=2"), local=True).directory
+    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", f"env.train.python={HERE}")
+    there = rlpipe.train(scripted(tmp_path / "there", *options)).directory
+    assert recorded(there) == recorded(here)
+    deadline = time.monotonic() + 10
+    while left := serving():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def descriptors_of(pid):
+    """Pipes and shared memories that a process holds."""
+    found = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(file).startswith(("pipe:", "/memfd:rlpipe-simulator")):
+                found.add(os.stat(file).st_ino)
+    return found
+
+
+def serving():
+    """Processes of simulators below this process, whose Ray is below it too."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if len(line) > 1 and line[0] == HERE and line[1] == str(PACKAGE / "envs" / "base_process_start.py"):
+                found.append(process)
+    return found
+
+
+# --- failures
+
+
+def fragile(fault: str, **options):
+    return FragileConfig("tests.helpers.processes:Fragile", fault=fault, python=HERE, **options)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("exit", ["ended with exit code 7", "a last word"]),
+        ("abort", ["signal 6 (SIGABRT)", "a last word", "Fatal Python error: Aborted"]),
+        ("crash", ["signal 11 (SIGSEGV)", "Fatal Python error: Segmentation fault"]),
+        ("kill", ["signal 9 (SIGKILL)", "a last word"]),
+        ("hang", ["did not answer for 1 s", "answer_timeout", "in fail"]),
+        ("stop", ["did not answer for 1 s"]),
+        ("raise", ["raised ArithmeticError: the solver diverged"]),
+    ],
+)
+def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault, words):
+    with simulator(fragile(fault, answer_timeout=1.0 if fault in ("hang", "stop") else 60.0)) as made:
+        made.reset()
+        (child,) = serving()
+        shared = descriptors_of(child.pid)
+        with pytest.raises(SimulatorProcessError) as error:
+            made.step(zeros(made))
+        message = str(error.value)
+        assert [word for word in words if word not in message] == []
+        if fault != "raise":
+            with pytest.raises(SimulatorProcessError, match="ended before"):
+                made.step(zeros(made))
+    assert serving() == []
+    assert len(shared) >= 4  # two memories, the lifeline, and what it prints
+    assert shared & descriptors_of(os.getpid()) == set()
+
+
+def test_what_a_simulator_prints_disturbs_nothing_and_reaches_the_errors_of_the_worker(capfd):
+    with simulator(fragile("print")) as made:
+        made.reset()
+        for _ in range(3):
+            assert made.step(zeros(made)).valid.all()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("printed") == 3
+    assert err.count("written by C") == 3
+
+
+def test_the_process_ends_when_its_worker_is_killed_whatever_it_is_doing():
+    """``busy`` holds Python's lock and never reads from the channel."""
+    code = (
+        "from tests.envs.test_process_simulator import *\n"
+        "made = make_simulator(fragile('busy', answer_timeout=600.0), 1, seeds())\n"
+        "made.reset()\n"
+        "print(made._process._process.pid, flush=True)\n"
+        "made.step(zeros(made))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as worker:
+        child = psutil.Process(int(worker.stdout.readline()))
+        time.sleep(0.5)  # into the step
+        worker.kill()
+    child.wait(10)
+    assert not child.is_running()
+
+
+def test_the_process_ends_with_an_abandoned_simulator():
+    made = make_simulator(fragile("print"), 1, seeds())
+    child = psutil.Process(made._process._process.pid)
+    del made
+    assert not child.is_running()
+
+
+def faulty_run(tmp_path, fault, *overrides):
+    train = {"name": "tests.helpers.processes:Fragile", "total_num_envs": 2, "fault": fault, "python": HERE,
+             "folder": str(tmp_path), "at": 2}  # fmt: skip
+    return scripted(tmp_path, "rollout.num_workers=1", "rollout.horizon=4", "runner.total_timesteps=24", *overrides,
+                    env={"train": train, "eval": {"fault": ""}})  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang"])
+def test_a_run_replaces_a_simulator_whose_process_fails(tmp_path, fault):
+    run = rlpipe.train(faulty_run(tmp_path, fault, "env.train.answer_timeout=2.0"), local=True).directory
+    (event,) = events(run, "simulator")
+    assert lines(run, "metrics.jsonl")[0]["metrics"]["rollout/discarded_trajectories"] == 2
+    assert "(1 of 3)" in str(event)
+    assert ("SIGKILL" if fault == "kill" else "did not answer for 2 s") in str(event)
+
+
+# --- before anything starts
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("no/such/python", ["env.train.python", "no/such/python", "No such file"]),
+        ("/bin/true", ["env.train.python", "/bin/true", "does not behave like a Python"]),
+        (__file__, ["env.train.python", "test_process_simulator.py", "cannot be run"]),
+    ],
+)
+def test_a_python_that_is_none_is_an_error_before_anything_starts(python, words):
+    with pytest.raises(ConfigError) as error:
+        load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": python}}})
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_a_python_without_numpy_is_an_error_that_says_what_it_lacks(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    with pytest.raises(ConfigError, match=r"env.train.python: .*bare/bin/python lacks numpy: install it there"):
+        load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": python}}})
+
+
+def test_what_a_simulator_says_before_it_is_made_is_asked_of_its_own_python():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", max_episode_steps=30, python=HERE)
+    plugin = simulator_class(config, "env.train")
+    plugin.check(config, "env.train")
+    assert plugin.time_limit(config) == 30
+    assert plugin.can_wait_with(config)
+    assert not plugin.can_set_state(config)
+    assert plugin.check_spaces(config).observation_dim == 4
+
+
+def test_a_mistake_that_only_the_other_python_can_find_names_the_key_and_the_python():
+    train = {"name": "gymnasium", "id": "CartPol-v1", "total_num_envs": 2, "python": HERE}
+    with pytest.raises(ConfigError) as error:
+        load_config({"env": {"train": train}})
+    assert "env.train.id" in str(error.value)
+    assert HERE in str(error.value)
+
+
+def test_hindsight_is_refused(tmp_path):
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", python=HERE)
+    with pytest.raises(ConfigError, match=r"env\.train\.python.*algorithm\.hindsight=0"):
+        simulator_class(config, "env.train").goal_task(config)
+
+
+def test_an_evaluation_runs_in_the_process_too():
+    config = load_config(
+        {"env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 2, "python": HERE}}},
+        ["evaluation.episodes=3"],
+    )
+    spec = simulator_class(config.env.train, "env.train").check_spaces(config.env.train)
+    windows = []
+    for python in (HERE, None):
+        env = dataclasses.replace(config.env, eval=dataclasses.replace(config.env.eval, python=python))
+        evaluator = Evaluator(dataclasses.replace(config, env=env), 0, 1, spec)
+        torch.manual_seed(0)
+        windows.append(evaluator.evaluate(build_policy(config, spec), 0).eval_episodes)
+        evaluator._simulator.close()
+    assert windows[0] == windows[1]
