@@ -7,6 +7,7 @@ where success ends an episode those are the successful ones.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +102,12 @@ class Evaluator:
                 config.env.eval, len(share), self._next_seed, key="env.eval", allotment=allotment
             )
             check_same_spaces("env.eval", self._simulator.spec, spec)
+
+    def close(self) -> None:
+        """Closes the simulator, which may be broken."""
+        with suppress(Exception):
+            if self._simulator is not None:
+                self._simulator.close()
 
     def _next_seed(self, n: int) -> int | None:
         if not self._queues[n]:

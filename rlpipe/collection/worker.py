@@ -302,6 +302,8 @@ class RolloutWorker:
             except SimulatorError as error:
                 if not self._retries(error, reports, "evaluating"):
                     raise
+                if self._evaluator is not None:
+                    self._evaluator.close()
                 self._evaluator = None
         window.faults += reports
         return window
