@@ -5,18 +5,22 @@
 
 For each task, both take turns in one process with one thread: the loop of the library alone, with random actions drawn
 beforehand, and a rollout worker of rlpipe with a policy of three layers of 256, its metrics and its fragments. Printed
-are the processor time of an environment step of each, resets included, and the share of the library's speed that is
+are the steps of each in a second of processor time, resets included, and the share of the library's speed that is
 left: the median of the neighbouring rounds, with the least and the greatest. Processor time, because other work on the
-machine lengthens the wall clock of both.
+machine lengthens the wall clock of both. The last column is the wall clock from the command `rlpipe train CONFIG
+--local` to its first step of all environments, learnt from and written down.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -184,17 +188,43 @@ TASKS = {
 }  # fmt: skip
 
 
+def settings(task: Task, steps: int) -> dict[str, Any]:
+    """Configuration of a run with some steps of every environment in a fragment."""
+    return {
+        "env": {"train": {**task.simulator, "total_num_envs": task.environments}},
+        "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256]},
+        "algorithm": {"name": "ppo", "num_minibatches": 1},
+        "learner": {"num_threads": 1},
+        "rollout": {"num_workers": 1, "horizon": steps},
+        "evaluation": {"episodes": 1},
+    }
+
+
+def first_step(task: Task) -> float:
+    """Seconds from the command to the first row of metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.yaml")
+        logger = {"log_path": folder, "logger_backends": []}
+        config.write_text(json.dumps({**settings(task, 1), "runner": {"logger": logger}}))  # JSON is YAML
+        began = time.perf_counter()
+        run = subprocess.Popen(
+            [sys.executable, "-m", "rlpipe", "train", str(config), "--local"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            while not any(file.stat().st_size for file in Path(folder).glob("*/*/metrics.jsonl")):
+                if run.poll() is not None:
+                    raise SystemExit(f"rlpipe train ended with exit code {run.returncode}: {task.simulator}")
+                time.sleep(0.01)
+            return time.perf_counter() - began
+        finally:
+            run.kill()
+            run.wait()
+
+
 def worker_loop(task: Task, steps: int) -> Iterator[None]:
     """Collects fragments in this process, each of some steps of every environment."""
-    config = load_config(
-        {
-            "env": {"train": {**task.simulator, "total_num_envs": task.environments}},
-            "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256]},
-            "algorithm": {"name": "ppo"},
-            "rollout": {"num_workers": 1, "horizon": steps},
-            "evaluation": {"episodes": 1},
-        }
-    )
+    config = load_config(settings(task, steps))
     engine = LocalEngine(config)
     engine.start_workers(stages(config), 0)
     while True:
@@ -211,17 +241,17 @@ def spent(loop: Iterator[None], times: int) -> float:
 
 
 def measure(task: Task, rounds: int, seconds: float) -> tuple[float, float, list[float]]:
-    """Returns the microseconds of a step of the library and of ours, and the ratio of each round."""
+    """Returns the steps in a second of the library and of ours, and the ratio of each round."""
     library, steps = task.library(task), 16
     next(library)
     steps = max(16, int(seconds / (spent(library, 8) / 8)))
     ours = worker_loop(task, steps)
     next(ours)
     pairs = [(spent(library, steps), spent(ours, 1)) for _ in range(rounds)]
-    scale = 1e6 / (steps * task.environments)
+    taken = steps * task.environments
     return (
-        scale * statistics.median(one for one, _ in pairs),
-        scale * statistics.median(other for _, other in pairs),
+        taken / statistics.median(one for one, _ in pairs),
+        taken / statistics.median(other for _, other in pairs),
         [one / other for one, other in pairs],
     )
 
@@ -239,17 +269,18 @@ def main() -> None:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    screen = Table("task", "environments", "library, us/step", "rlpipe, us/step", "share of the library's speed")
+    screen = Table("task", "environments", "library, steps/s", "rlpipe, steps/s", "share", "first step, s")
     for name in options.tasks or TASKS:
         task = TASKS[name]
         if importlib.util.find_spec(task.package) is None:
-            screen.add_row(name, "", "", "", f"{task.package} is not installed")
+            screen.add_row(name, "", "", "", f"{task.package} is not installed", "")
             continue
         library, ours, shares = measure(task, options.rounds, options.seconds)
         share = f"{statistics.median(shares):.2f} [{min(shares):.2f}, {max(shares):.2f}]"
         screen.add_row(
-            f"{name} ({task.simulator['name']})", str(task.environments), f"{library:,.0f}", f"{ours:,.0f}", share
-        )
+            f"{name} ({task.simulator['name']})", str(task.environments), f"{library:,.0f}", f"{ours:,.0f}", share,
+            f"{first_step(task):.1f}",
+        )  # fmt: skip
     Console(width=140).print(screen)
     print(f"{machine.processor()}, one thread; torch {torch.__version__}")
 
