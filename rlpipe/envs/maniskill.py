@@ -5,11 +5,13 @@ Importing this file imports no simulator.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -291,6 +293,24 @@ def camera_options(config: ManiSkillConfig) -> dict[str, Any]:
     return {**config.kwargs, "sensor_configs": {**size, **config.kwargs.get("sensor_configs", {})}}
 
 
+@contextlib.contextmanager
+def _told_without_rendering(task: str) -> Iterator[None]:
+    """Tells of a task that looks at what is drawn of it while it is built, such as PushT-v1.
+
+    Raises:
+        ConfigError: nothing is drawn here.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        if error.name != "render_shapes":
+            raise
+        raise ConfigError(
+            f"{task} looks at its own pictures while it is built, so it needs obs_mode=rgb and a Vulkan device.\n"
+            f"{INSTALL_VULKAN}"
+        ) from error
+
+
 class ManiSkillEnv(SingleEnv):
     """One task instance, without Gymnasium's wrappers: they would only count steps, which happens here.
 
@@ -309,7 +329,7 @@ class ManiSkillEnv(SingleEnv):
 
         self._config = config
         self._most_triangles = config.mesh_triangles if config.has_cameras else None
-        with simplified_meshes(self._most_triangles):
+        with simplified_meshes(self._most_triangles), _told_without_rendering(config.id):
             made = gymnasium.make(
                 config.id,
                 num_envs=1,

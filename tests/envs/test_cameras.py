@@ -99,6 +99,13 @@ def test_a_run_with_a_camera_ends_with_code_2_where_there_is_no_vulkan(tmp_path,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.maniskill
+def test_a_task_that_looks_at_its_own_pictures_says_that_it_needs_them():
+    maniskill.load_maniskill()
+    with pytest.raises(ConfigError, match="PushT-v1 looks at its own pictures while it is built, so it needs"):
+        maniskill.ManiSkillEnv(ManiSkillConfig("maniskill", id="PushT-v1"))
+
+
 def test_a_run_that_joins_a_cluster_leaves_vulkan_to_its_nodes(monkeypatch):
     asked = []
     monkeypatch.setattr(maniskill, "can_render", lambda: asked.append("here") or False)
