@@ -194,7 +194,7 @@ class SeveralTasks(Simulator):
     def goal_task(cls, config: SimulatorConfig) -> GoalTask | None:
         raise ConfigError(
             f"env.train.tasks names {len(config.tasks)} tasks, but hindsight judges the goals of one: set "
-            "algorithm.hindsight=false, or name one task with env.train.id."
+            "algorithm.hindsight=0, or name one task with env.train.id."
         )
 
     @classmethod

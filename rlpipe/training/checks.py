@@ -45,7 +45,9 @@ def check_spaces(config: Config) -> None:
         ConfigError: they do not, or an evaluation has others than the training.
     """
     specs = []
-    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+    train, evaluated = config.env.train, config.env.eval
+    some_tasks = len(evaluated.tasks) < len(train.tasks)  # of which the policy tells apart as many as env.train has
+    for key, section in (("env.train", train), *(() if some_tasks else (("env.eval", evaluated),))):
         spec = simulator_class(section, key).check_spaces(section)
         if spec is not None:
             config.algorithm.check_spaces(spec)

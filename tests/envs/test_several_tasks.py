@@ -21,6 +21,7 @@ from rlpipe.envs.scripted import ScriptedConfig
 from rlpipe.errors import ConfigError
 from rlpipe.functional.curricula import progress_shares
 from rlpipe.metrics import catalogue as m
+from rlpipe.training.checks import check_spaces
 from rlpipe.trajectory import Episode
 from tests.helpers.runs import from_ledger, lines, sac, scripted
 
@@ -254,6 +255,15 @@ def test_some_of_the_tasks_can_be_evaluated(tmp_path):
     report = rlpipe.evaluate(run, episodes=4, overrides=["env.eval.tasks=[{label: hard, script: [[{length: 3}]]}]"])
     assert {episode.task for episode in report.episodes} == {"hard"}
     assert [episode.seed for episode in report.episodes] == [1000000, 1000001, 1000002, 1000003]
+
+
+def test_a_run_can_evaluate_some_of_its_tasks_where_spaces_are_known_before_it_starts(tmp_path):
+    cart_poles = ["CartPole-v1", {"id": "CartPole-v1", "label": "short", "max_episode_steps": 4}]
+    env = {"name": "gymnasium", "total_num_envs": 4, "max_episode_steps": 8, "success_key": None, "tasks": cart_poles}
+    config = scripted(tmp_path, "evaluation.episodes=2", env={"train": env, "eval": {"tasks": cart_poles[1:]}})
+    check_spaces(config)
+    run = rlpipe.train(config, local=True).directory
+    assert {row["task"] for row in lines(run, "eval_episodes.jsonl")} == {"short"}
 
 
 def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path):
