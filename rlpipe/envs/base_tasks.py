@@ -94,8 +94,11 @@ def _task(config: SimulatorConfig, entry: Any, key: str) -> Task:
 def allotted(shares: Sequence[float], count: int, together: int = 1) -> list[int]:
     """Returns the number of the task of each slot, so that any row of slots has about the right shares.
 
+    A task that would have no slot gets the last one of the task that has most: without any, it could not come back
+    where shares follow progress.
+
     Args:
-        shares: weight of each task.
+        shares: weight of each task; no more tasks than slots.
         count: number of slots.
         together: slots in a row that have the same task.
     """
@@ -104,8 +107,12 @@ def allotted(shares: Sequence[float], count: int, together: int = 1) -> list[int
     for number in range(-(-count // together)):
         chosen = int(np.argmax(weights * (number + 1) - given))  # the one that is most behind; of equals, the first
         given[chosen] += 1
-        found += [chosen] * together
-    return found[:count]
+        found.append(chosen)
+    for missing in np.flatnonzero(given == 0).tolist():
+        most = int(np.argmax(given))
+        found[len(found) - 1 - found[::-1].index(most)] = missing
+        given[most] -= 1
+    return [task for task in found for _ in range(together)][:count]
 
 
 def training_allotment(
@@ -158,25 +165,22 @@ class SeveralTasks(Simulator):
 
     @classmethod
     def check_slots(cls, config: SimulatorConfig, key: str, together: int) -> None:
-        """Checks that each task has a slot.
+        """Checks that there is a slot for each task.
 
         Args:
             config: section with ``tasks``.
             key: its key in the configuration, for the error.
             together: slots in a row that have the same task.
         Raises:
-            ConfigError: one has none.
+            ConfigError: there is none for one of them.
         """
-        tasks, count = tasks_of(config, key), config.total_num_envs
-        given = set(allotted([task.share for task in tasks], count, together))
-        for number, task in enumerate(tasks):
-            if number not in given:
-                in_groups = f", in groups of {together}" if together > 1 else ""
-                raise ConfigError(
-                    f"{key}.tasks: with {count} environments{in_groups} and a share of {task.share:g} in "
-                    f"{sum(one.share for one in tasks):g}, {task.label} gets none: raise {key}.total_num_envs, or its "
-                    "share."
-                )
+        tasks, count = len(tasks_of(config, key)), config.total_num_envs
+        if tasks * together > count:
+            each = f"a group of {together} environments" if together > 1 else "an environment"
+            raise ConfigError(
+                f"{key}.tasks names {tasks} tasks, each of which needs {each}, but {key}.total_num_envs is {count}: "
+                f"give {tasks * together} or more."
+            )
 
     @classmethod
     def check_machine(cls, config: SimulatorConfig, key: str) -> None:
