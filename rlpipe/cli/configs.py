@@ -60,7 +60,9 @@ def _table(*, boxed: bool) -> Table:
     for name in shipped.names():
         file = shipped.file_of(name)
         tree = read_tree(file, [])
-        facts = [Text(name, style="cyan"), Text(tree.env.train.id), Text(tree.algorithm.name)]
+        tasks = tree.env.train.get("tasks", [])
+        task = f"{len(tasks)} tasks" if tasks else tree.env.train.id
+        facts = [Text(name, style="cyan"), Text(task), Text(tree.algorithm.name)]
         cells = [Text.assemble(facts[0], "\n  ", Text(", ").join(facts[1:]))] if boxed else facts
         table.add_row(*cells, Text(description(files.text(file))))
     return table
