@@ -56,7 +56,12 @@ def simulators(config: Config) -> dict[str, Any]:
 
 def try_simulators(configured: Mapping[str, Any]) -> list[Trial]:
     """Makes each simulator in this process, resets it and takes ten steps."""
-    return [_try(f"{getattr(options, 'id', options.name)} ({use})", options) for use, options in configured.items()]
+    return [_try(f"{_task(options)} ({use})", options) for use, options in configured.items()]
+
+
+def _task(options: Any) -> str:
+    """Names the task of a simulator, or says how many it has."""
+    return f"{len(options.tasks)} tasks" if options.tasks else getattr(options, "id", options.name)
 
 
 def _try(task: str, options: Any) -> Trial:
