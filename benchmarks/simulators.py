@@ -100,9 +100,11 @@ def gymnasium_loop(task: Task) -> Iterator[None]:
 def maniskill_loop(task: Task) -> Iterator[None]:
     """Steps ManiSkill's environments one after another, and resets each at its end."""
     import gymnasium
-    import mani_skill.envs  # noqa: F401 - registers the tasks
     import torch
 
+    from rlpipe.envs.maniskill import load_maniskill
+
+    load_maniskill()  # registers the tasks, which without it need a rendering device
     options = {key: task.simulator[key] for key in ("control_mode", "reward_mode")}
     envs = [
         gymnasium.make(task.simulator["id"], obs_mode="state", sim_backend="cpu", render_backend="none", **options)
@@ -281,6 +283,7 @@ def main() -> None:
             f"{name} ({task.simulator['name']})", str(task.environments), f"{library:,.0f}", f"{ours:,.0f}", share,
             f"{first_step(task):.1f}",
         )  # fmt: skip
+        print(f"{name}: {share}", file=sys.stderr, flush=True)
     Console(width=140).print(screen)
     print(f"{machine.processor()}, one thread; torch {torch.__version__}")
 
