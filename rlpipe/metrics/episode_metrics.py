@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import Episode
+
+
+class TaskMetrics(NamedTuple):
+    """Metrics of several tasks under one namespace: families with a member for each task, and what sums them up."""
+
+    success_once: Metric
+    episode_return: Metric
+    num_trajectories: Metric
+    mean: Metric
+    worst: Metric
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,7 @@ class EpisodeMetrics:
     episode_len_success: Metric | None = None
     terminated_episodes: Metric | None = None
     reward_term: Metric | None = None
-    task_success_once: Metric | None = None
-    task_return: Metric | None = None
-    task_num_trajectories: Metric | None = None
+    tasks: TaskMetrics | None = None
 
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
         """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
@@ -94,15 +102,9 @@ class EpisodeMetrics:
         if self.reward_term is not None:
             for name in sorted({name for e in episodes for name in e.reward_terms}):
                 observe(self.reward_term.member(name), [e.reward_terms.get(name) for e in episodes])
-        for task in sorted({e.task for e in episodes if e.task is not None}):
-            self._observe_task(window, task, [e for e in episodes if e.task == task])
-
-    def _observe_task(self, window: MetricWindow, task: str, episodes: Sequence[Episode]) -> None:
-        """Observes the episodes of one of several tasks."""
-        if self.task_success_once is None or self.task_return is None or self.task_num_trajectories is None:
-            return
-        known = [e.success_once for e in episodes if e.success_once is not None]
-        if known:
-            window.observe(self.task_success_once.member(task), known)
-        window.observe(self.task_return.member(task), [e.episode_return for e in episodes])
-        window.observe(self.task_num_trajectories.member(task), len(episodes))
+        if (tasks := self.tasks) is not None:
+            for task in sorted({e.task for e in episodes if e.task is not None}):
+                own = [e for e in episodes if e.task == task]
+                observe(tasks.success_once.member(task), [e.success_once for e in own])
+                observe(tasks.episode_return.member(task), [e.episode_return for e in own])
+                observe(tasks.num_trajectories.member(task), [len(own)])

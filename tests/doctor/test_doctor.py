@@ -122,7 +122,7 @@ def test_a_disk_where_ray_moves_no_more_objects_is_told():
 
 
 def libraries(*used: tuple[str, str], **versions: str) -> list[CheckResult]:
-    """What is said of these versions, hyphens written as underscores, in a run of these simulators and tasks."""
+    """Findings on these versions, hyphens written as underscores, in a run of these simulators and tasks."""
     return check_libraries(
         replace(HEALTHY, packages={name.replace("_", "-"): one for name, one in versions.items()}), used
     )

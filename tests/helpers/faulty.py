@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
-import signal
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +20,7 @@ from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import Episode
+from tests.helpers.processes import fail
 from tests.helpers.runs import beside, scripted
 
 TWO_WORKERS = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5")
@@ -75,28 +72,13 @@ class Faulty(Scripted):
         if self._seen < len(faults) and self._taken - self._since >= self._config.at:
             with contextlib.suppress(FileExistsError):
                 self._note.touch(exist_ok=False)
-                fail(faults[self._seen])
+                if faults[self._seen] != "none":
+                    fail(faults[self._seen])
 
     @property
     def _note(self) -> Path:
         """File that says that the next fault has happened."""
         return Path(self._config.folder, f"fault-{self._seen}")
-
-
-def fail(fault: str) -> None:
-    if fault == "none":
-        return
-    if fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif fault == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif fault == "crash":
-        faulthandler._sigsegv()
-    elif fault == "exit":
-        sys.exit(7)
-    elif fault == "hang":
-        time.sleep(3600)
-    raise ArithmeticError("the solver diverged")
 
 
 def faulty(tmp_path: Path, fault: str, *overrides: str, **tree: Any) -> Config:

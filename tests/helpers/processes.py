@@ -24,7 +24,7 @@ class FragileConfig(ScriptedConfig):
     """Options of the fragile simulator."""
 
     fault: str = ""
-    """What every step does, once where ``folder`` is given."""
+    """Fault of every step, or of one step where ``folder`` is given."""
     folder: str = ""
     """Where the fault leaves a note, so that the simulator that replaces this one does not fail."""
     at: int = 0

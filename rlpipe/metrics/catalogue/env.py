@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from rlpipe.metrics.catalogue.conditions import NEEDS_FAILURE, NEEDS_REWARD_MODEL, NEEDS_REWARD_TERMS, NEEDS_TASKS
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.derivations import least_of_means, mean_of_means, wilson_high, wilson_low
-from rlpipe.metrics.episode_metrics import EpisodeMetrics
+from rlpipe.metrics.episode_metrics import EpisodeMetrics, TaskMetrics
 from rlpipe.metrics.reductions import Distribution, GroupedMean, Histogram, Mean, Recent, Sum
 from rlpipe.metrics.rules import Avoid, Band, Drop, Exceeds, Expect, Finite, Holds, MovesWith, Rule, Spike, Steady
 
@@ -28,16 +26,6 @@ def bounds_of(share: Metric) -> tuple[Metric, Metric]:
         for end, word, compute in (("low", "Lower", wilson_low), ("high", "Upper", wilson_high))
     )
     return low, high
-
-
-class TaskMetrics(NamedTuple):
-    """Metrics of several tasks under one namespace: families with a member for each task, and what sums them up."""
-
-    success_once: Metric
-    episode_return: Metric
-    num_trajectories: Metric
-    mean: Metric
-    worst: Metric
 
 
 def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
@@ -367,20 +355,22 @@ EVAL_TRUNCATED_FRACTION = observed(
 )
 # fmt: on
 
+ENV_TASKS = tasks_of("env", ENV_SUCCESS_ONCE)
 (
     ENV_TASK_SUCCESS_ONCE,
     ENV_TASK_RETURN,
     ENV_TASK_NUM_TRAJECTORIES,
     ENV_TASKS_SUCCESS_ONCE_MEAN,
     ENV_TASKS_SUCCESS_ONCE_WORST,
-) = tasks_of("env", ENV_SUCCESS_ONCE)
+) = ENV_TASKS
+EVAL_TASKS = tasks_of("eval", EVAL_SUCCESS_ONCE)
 (
     EVAL_TASK_SUCCESS_ONCE,
     EVAL_TASK_RETURN,
     EVAL_TASK_NUM_TRAJECTORIES,
     EVAL_TASKS_SUCCESS_ONCE_MEAN,
     EVAL_TASKS_SUCCESS_ONCE_WORST,
-) = tasks_of("eval", EVAL_SUCCESS_ONCE)
+) = EVAL_TASKS
 
 ENV = EpisodeMetrics(
     success_once=ENV_SUCCESS_ONCE,
@@ -404,9 +394,7 @@ ENV = EpisodeMetrics(
     episode_len_success=ENV_EPISODE_LEN_SUCCESS,
     terminated_episodes=ENV_TERMINATED_EPISODES,
     reward_term=REWARD_TERM,
-    task_success_once=ENV_TASK_SUCCESS_ONCE,
-    task_return=ENV_TASK_RETURN,
-    task_num_trajectories=ENV_TASK_NUM_TRAJECTORIES,
+    tasks=ENV_TASKS,
 )
 EVAL = EpisodeMetrics(
     success_once=EVAL_SUCCESS_ONCE,
@@ -419,7 +407,5 @@ EVAL = EpisodeMetrics(
     episode_len=EVAL_EPISODE_LEN,
     truncated_fraction=EVAL_TRUNCATED_FRACTION,
     num_trajectories=EVAL_NUM_TRAJECTORIES,
-    task_success_once=EVAL_TASK_SUCCESS_ONCE,
-    task_return=EVAL_TASK_RETURN,
-    task_num_trajectories=EVAL_TASK_NUM_TRAJECTORIES,
+    tasks=EVAL_TASKS,
 )
