@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from rlpipe.backends.base import Backend, RunInfo, escaped
 from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.panels import ranked
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
@@ -168,7 +169,7 @@ class _Local(_Writer):
                 shutil.rmtree(path)
 
     def write(self, row: Row) -> None:
-        new = [name for name in row.series if name not in self._curves]
+        new = ranked([name for name in row.series if name not in self._curves])
         for name in new:
             self._curves[name] = _Curve(self._logs / str(len(self._curves) + 1), row.iteration)
         for name, value in row.series.items():
@@ -193,7 +194,7 @@ class _Local(_Writer):
                             for name in names if name not in before))  # fmt: skip
             charts = _ids(Chart, getattr(Chart, key) == owner)
             sections = _ids(Namespace, getattr(Namespace, key) == owner)
-            wanted = dict.fromkeys([*sorted(map(_section, CATALOGUE)), *map(_section, names)])
+            wanted = dict.fromkeys(map(_section, [*ranked(CATALOGUE), *names]))
             _insert(Namespace, ({**owned, "name": name, "sort": place} for place, name in enumerate(wanted)
                                 if name not in sections))  # fmt: skip
             sections = _ids(Namespace, getattr(Namespace, key) == owner)
@@ -302,7 +303,8 @@ class _Offline(_Writer):
         )
         from swanlab.proto.swanlab.metric.data.v1.data_pb2 import ScalarRecord, ScalarValue
 
-        for metric, value in row.series.items():
+        for metric in ranked(row.series):  # sections and charts stand in the order in which they come
+            value = row.series[metric]
             key, scalar = escaped(metric, _ALLOWED), ColumnType.COLUMN_TYPE_SCALAR
             if key not in self._sections:
                 self._sections.add(key)
@@ -371,7 +373,7 @@ class _Cloud(_Writer):
         atexit.register(self.close, Status.INTERRUPTED)  # before SwanLab's handler, which reports a success
 
     def write(self, row: Row) -> None:
-        self._run.log({escaped(name, _ALLOWED): value for name, value in row.series.items()}, step=row.iteration)
+        self._run.log({escaped(name, _ALLOWED): row.series[name] for name in ranked(row.series)}, step=row.iteration)
 
     def event(self, event: Event) -> None:
         name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
