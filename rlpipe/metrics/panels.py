@@ -1,6 +1,6 @@
 """Order in which curves are shown, health first: the same in TensorBoard, in SwanLab, in Grafana and in ``rlpipe watch``.
 
-A panel is one picture with one or several curves of the same unit. A metric that no panel names is still stored and can
+A panel is one picture with one or several curves of the same kind. A metric that no panel names is still stored and can
 still be chosen; a panel without any value is left out where that can be known.
 """
 

@@ -67,12 +67,12 @@ def test_a_row_is_on_the_page_as_soon_as_it_is_written_in_the_section_of_its_nam
     assert curve(tmp_path, "env/成功.率") == [(1, 4.0)]
     sections = page(tmp_path, get_experimet_charts, 1)["namespaces"]
     assert [(shown["name"], len(shown["charts"])) for shown in sections] == [
+        ("train/actor", 1),  # health comes first
         ("env", 2),
-        ("train/actor", 1),
         ("default", 1),
     ]
     backend.write(row(2, **{"eval/return": 5.0}))
-    assert [shown["name"] for shown in page(tmp_path, get_experimet_charts, 1)["namespaces"]][:2] == ["env", "eval"]
+    assert [shown["name"] for shown in page(tmp_path, get_experimet_charts, 1)["namespaces"]][:2] == ["train/actor", "eval"]
 
 
 def test_opening_a_curve_again_cuts_it_and_goes_on_on_it(tmp_path):
