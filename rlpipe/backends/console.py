@@ -6,10 +6,12 @@ line.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -32,7 +34,8 @@ __all__ = ["Console"]
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
 _LEVELS = ("info", "warn", "critical")
-_MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
+MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
+"""Mark and style of an alert by its level."""
 _SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
 """Numbers that Stable-Baselines3 shows as integers."""
 
@@ -102,7 +105,7 @@ class Console(Backend):
             self.terminal.print(Text(f"✔ {event.message}", style="green"), soft_wrap=True)
         else:
             self._standing[key] = data
-            mark, style = _MARKS[data["level"]]
+            mark, style = MARKS[data["level"]]
             self.terminal.print(Text(f"{mark} {data['level']}: {event.message}", style=style), soft_wrap=True)
         if self._live is not None:
             self._live.update(self.panel())
@@ -117,7 +120,7 @@ class Console(Backend):
         if not self._standing:
             return Text("none", style="green"), Text("")
         gravest = max(reversed(self._standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
-        mark, style = _MARKS[gravest["level"]]
+        mark, style = MARKS[gravest["level"]]
         return Text(str(len(self._standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
 
     def _eta(self) -> str:
@@ -197,7 +200,7 @@ class Console(Backend):
         body.add_row(
             Text(headline.name, style="bold"),
             Text(_number(metrics.get(headline.name)), style="bold green"),
-            Text.assemble((_sparkline(self._history), "green"), f"  {episodes} episodes"),
+            Text.assemble((sparkline(list(self._history)), "green"), f"  {episodes} episodes"),
         )
         outcome = "-" if self._evaluated is None else f"{_outcome(self._evaluated)}"
         when = "" if self._evaluated is None else f"at iteration {self._evaluated.iteration}"
@@ -209,8 +212,8 @@ class Console(Backend):
         )
         for name in run.console_metrics:
             value = metrics.get(name)
-            verdict, style = _verdict(name, value)
-            body.add_row(Text(name), Text(_number(value), style=style), Text(verdict, style=style))
+            words, style = verdict(name, value)
+            body.add_row(Text(name), Text(_number(value), style=style), Text(words, style=style))
         if metrics:
             body.add_row(Text("alerts"), *self._alerts())
         return Panel(
@@ -269,18 +272,26 @@ def _outcome(row: Row) -> str:
     return f"{success:.3f} [{low:.3f}, {high:.3f}] {episodes} held-out episodes"
 
 
-def _sparkline(values: deque[float]) -> str:
-    """Draws the last values; rates on a scale from 0 to 1, other values between their extremes."""
+def sparkline(values: Sequence[float], width: int = _HISTORY) -> str:
+    """Draws a curve; rates on a scale from 0 to 1, other values between their extremes.
+
+    Args:
+        values: the oldest first.
+        width: characters; of more values, each character shows the mean of its share.
+    """
     if not values:
         return ""
-    low, high = min(values), max(values)
+    count = min(width, len(values))
+    bounds = [place * len(values) // count for place in range(count + 1)]
+    means = [fmean(values[first:last]) for first, last in itertools.pairwise(bounds)]
+    low, high = min(means), max(means)
     if low >= 0.0 and high <= 1.0:
         low, high = 0.0, 1.0
     span = (high - low) or 1.0
-    return "".join(_BARS[min(7, int((value - low) / span * 8))] for value in values)
+    return "".join(_BARS[min(7, int((mean - low) / span * 8))] for mean in means)
 
 
-def _verdict(name: str, value: float | None) -> tuple[str, str]:
+def verdict(name: str, value: float | None) -> tuple[str, str]:
     """Compares a value with the healthy band of its metric. Returns words and a colour."""
     band = CATALOGUE[name].healthy
     if value is None or band is None:

@@ -30,6 +30,7 @@ from rlpipe.cli import (
     tasks,
     timeline,
     train,
+    watch,
 )
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
@@ -58,6 +59,7 @@ sync.add_to(app)
 export.add_to(app)
 timeline.add_to(app)
 curriculum.add_to(app)
+watch.add_to(app)
 
 
 def main() -> None:

@@ -72,7 +72,10 @@ def test_a_row_is_on_the_page_as_soon_as_it_is_written_in_the_section_of_its_nam
         ("default", 1),
     ]
     backend.write(row(2, **{"eval/return": 5.0}))
-    assert [shown["name"] for shown in page(tmp_path, get_experimet_charts, 1)["namespaces"]][:2] == ["train/actor", "eval"]
+    assert [shown["name"] for shown in page(tmp_path, get_experimet_charts, 1)["namespaces"]][:2] == [
+        "train/actor",
+        "eval",
+    ]
 
 
 def test_opening_a_curve_again_cuts_it_and_goes_on_on_it(tmp_path):

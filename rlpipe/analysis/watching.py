@@ -1,0 +1,114 @@
+"""Present state of a run, for ``rlpipe watch``: read from its directory again and again, never written to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlpipe.analysis import timeline
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.run.directory import RunDirectory
+from rlpipe.run.follower import Tail
+
+KEPT_ROWS = 400
+"""Newest rows of which curves are drawn."""
+KEPT_EVENTS = 50
+SILENT_FACTOR = 10.0
+"""A run in progress is called silent after this many of its usual iterations without a row."""
+LEAST_SILENT = 60.0
+"""Seconds for which no run is called silent."""
+
+
+@dataclass
+class Watched:
+    """Present state of a run.
+
+    Attributes:
+        run: contents of ``run.json``
+        rows: newest rows, at most ``KEPT_ROWS``
+        events: newest events, at most ``KEPT_EVENTS``
+        standing: data of each alert that is raised, by metric and rule
+        evaluated: newest row with an evaluation; None before the first
+        work: share of the last iteration but one that each actor spent on each kind of work, the largest first
+    """
+
+    run: Mapping[str, Any]
+    rows: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT_ROWS))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    standing: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    evaluated: Row | None = None
+    work: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        """Status of the run, as in ``run.json``."""
+        return str(self.run["status"])
+
+    @property
+    def running(self) -> bool:
+        """True if the run says that it is in progress; a killed one still does."""
+        return self.status == Status.RUNNING
+
+    def curve(self, name: str) -> list[float]:
+        """Returns the values of a metric in the kept rows, the oldest first; rows without it are left out."""
+        return [row.metrics[name] for row in self.rows if name in row.metrics]
+
+    def silence(self, now: float) -> float | None:
+        """Seconds since the last row, if a run in progress has been quiet for unusually long; otherwise None."""
+        if not self.running or not self.rows:
+            return None
+        usual = max(row.metrics.get(m.STEP.name, 0.0) for row in list(self.rows)[-20:])
+        since = now - self.rows[-1].time
+        return since if since > max(LEAST_SILENT, SILENT_FACTOR * usual) else None
+
+
+class Watcher:
+    """Follows a run directory, also one that another machine writes to."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the directory.
+
+        Raises:
+            ConfigError: it is no run directory.
+        """
+        self._directory = RunDirectory.existing(path)
+        self._state = Watched(self._directory.read_json())
+        self._incarnation = -1
+
+    def look(self) -> Watched:
+        """Reads what was written since the last call.
+
+        Raises:
+            ConfigError: a file is damaged.
+        """
+        run = self._directory.read_json()
+        if run["incarnation"] != self._incarnation:  # a resume has cut rows off
+            self._incarnation = run["incarnation"]
+            self._state = Watched(run)
+            self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
+        state = self._state
+        state.run = run
+        rows = [Row.from_json(line) for line in self._rows.read()]
+        for row in rows:
+            state.rows.append(row)
+            if m.EVAL.num_trajectories.name in row.metrics:
+                state.evaluated = row
+        for event in (Event(**line) for line in self._events.read()):
+            state.events.append(event)
+            if event.kind == "alert":
+                key = event.data["metric"], event.data["rule"]
+                state.standing.pop(key, None)
+                if not event.data["cleared"]:
+                    state.standing[key] = event.data
+        if rows:
+            with suppress(ConfigError):  # no iteration is complete yet, or the file is being replaced
+                # one back: what was collected during the newest iteration is written with the next one
+                newest = timeline.read(self._directory, max(1, rows[-1].iteration - 1))
+                state.work = {actor: newest.shares(actor) for actor in newest.actors}
+        return state

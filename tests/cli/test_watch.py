@@ -1,0 +1,89 @@
+"""``rlpipe watch``: the state of a run, read again and again from its directory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.analysis.watching import LEAST_SILENT, Watcher
+from rlpipe.cli import app
+from rlpipe.cli.watch import page
+from tests.helpers.runs import scripted
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Directory of a finished run of four iterations, with an evaluation."""
+    config = scripted(tmp_path_factory.mktemp("watched"))
+    return rlpipe.train(config, local=True).directory
+
+
+def copied(run, folder, rows, status="running"):
+    """A run directory that has come as far as some rows."""
+    for file in ("config.yaml", "timeline.jsonl"):
+        (folder / file).write_bytes((run / file).read_bytes())
+    (folder / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"status": status}))
+    (folder / "events.jsonl").write_text("")
+    append(run, folder, 0, rows)
+    return folder
+
+
+def append(run, folder, first, last):
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(lines[first:last])
+
+
+def text(state, now):
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - closed with the process
+    console.print(page(state, now))
+    return console.export_text()
+
+
+def test_a_finished_run_is_printed_once(run):
+    answer = CliRunner().invoke(app, ["watch", str(run)], env={"COLUMNS": "120"})
+    assert answer.exit_code == 0
+    for word in ("completed", "4/4", "env/success_once", "learner", "Completed after iteration 4."):
+        assert word in answer.output
+
+
+def test_each_look_adds_the_rows_that_were_written_meanwhile(run, tmp_path):
+    folder = copied(run, tmp_path, rows=1)
+    watcher = Watcher(folder)
+    assert [row.iteration for row in watcher.look().rows] == [1]
+    append(run, folder, 1, 3)
+    assert [row.iteration for row in watcher.look().rows] == [1, 2, 3]
+
+
+def test_rows_that_a_resume_cut_off_are_forgotten(run, tmp_path):
+    folder = copied(run, tmp_path, rows=3)
+    watcher = Watcher(folder)
+    watcher.look()
+    (folder / "metrics.jsonl").unlink()
+    append(run, folder, 0, 1)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"incarnation": 1}))
+    assert [row.iteration for row in watcher.look().rows] == [1]
+
+
+def test_a_run_without_a_row_for_long_is_called_silent(run, tmp_path):
+    state = Watcher(copied(run, tmp_path, rows=2)).look()
+    last = state.rows[-1].time
+    assert "silent" not in text(state, last + 0.9 * LEAST_SILENT)
+    assert "silent for 0:02:00: it was killed, or it hangs" in text(state, last + 120)
+
+
+def test_watching_writes_nothing(run, tmp_path):
+    folder = copied(run, tmp_path, rows=2)
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    text(Watcher(folder).look(), 0.0)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    answer = CliRunner().invoke(app, ["watch", str(tmp_path / "nothing")])
+    assert isinstance(answer.exception, rlpipe.errors.ConfigError)
