@@ -5,9 +5,11 @@
 
 For each task, both take turns in one process with one thread: the loop of the library alone, with random actions drawn
 beforehand, and a rollout worker of rlpipe with a policy of three layers of 256, its metrics and its fragments. Printed
-are the steps of each in a second of processor time, resets included, and the share of the library's speed that is
-left: the median of the neighbouring rounds, with the least and the greatest. Processor time, because other work on the
-machine lengthens the wall clock of both. The last column is the wall clock from the command `rlpipe train CONFIG
+are the steps of each in a second, resets included, and the share of the library's speed that is left: the median of the
+neighbouring rounds, with the least and the greatest. A round lasts whole episodes where the task has a time limit,
+because environments that began together are all reset in the same step. Counted is processor time, because other work
+on the machine lengthens the wall clock of both; `--clock wall` counts the wall clock, for a quiet machine. EnvPool's
+threads spin for a moment before they sleep, so a processor's second holds some waiting. The last column is the wall clock from the command `rlpipe train CONFIG
 --local` to its first step of all environments, learnt from and written down.
 """
 
@@ -36,6 +38,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
 from rlpipe.config.loading import load_config
+from rlpipe.config.selection import simulator_class
 from rlpipe.config.stages import stages
 from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.local import LocalEngine
@@ -234,22 +237,28 @@ def worker_loop(task: Task, steps: int) -> Iterator[None]:
         yield
 
 
-def spent(loop: Iterator[None], times: int) -> float:
-    """Processor seconds of some turns of a loop."""
-    began = time.process_time()
+CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
+
+
+def spent(loop: Iterator[None], times: int, clock: Callable[[], float]) -> float:
+    """Seconds of some turns of a loop."""
+    began = clock()
     for _ in range(times):
         next(loop)
-    return time.process_time() - began
+    return clock() - began
 
 
-def measure(task: Task, rounds: int, seconds: float) -> tuple[float, float, list[float]]:
+def measure(task: Task, rounds: int, seconds: float, clock: Callable[[], float]) -> tuple[float, float, list[float]]:
     """Returns the steps in a second of the library and of ours, and the ratio of each round."""
     library = task.own_loop(task)
     next(library)
-    steps = max(16, int(seconds / (spent(library, 8) / 8)))
+    steps = max(16, int(seconds / (spent(library, 8, clock) / 8)))
+    train = load_config(settings(task, 1)).env.train
+    if limit := simulator_class(train, "env.train").time_limit(train):
+        steps = -(-steps // limit) * limit
     ours = worker_loop(task, steps)
     next(ours)
-    pairs = [(spent(library, steps), spent(ours, 1)) for _ in range(rounds)]
+    pairs = [(spent(library, steps, clock), spent(ours, 1, clock)) for _ in range(rounds)]
     taken = steps * task.environments
     return (
         taken / statistics.median(one for one, _ in pairs),
@@ -264,6 +273,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of {', '.join(TASKS)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of the library's loop in each round")
+    parser.add_argument("--clock", choices=CLOCKS, default="processor")
     options = parser.parse_args()
     if unknown := sorted({*options.tasks} - {*TASKS}):
         parser.error(f"there is no task {unknown[0]}; there are {', '.join(TASKS)}")
@@ -277,7 +287,7 @@ def main() -> None:
         if importlib.util.find_spec(task.package) is None:
             screen.add_row(name, "", "", "", f"{task.package} is not installed", "")
             continue
-        library, ours, shares = measure(task, options.rounds, options.seconds)
+        library, ours, shares = measure(task, options.rounds, options.seconds, CLOCKS[options.clock])
         share = f"{statistics.median(shares):.2f} [{min(shares):.2f}, {max(shares):.2f}]"
         screen.add_row(
             f"{name} ({task.simulator['name']})", str(task.environments), f"{library:,.0f}", f"{ours:,.0f}", share,
@@ -285,7 +295,7 @@ def main() -> None:
         )  # fmt: skip
         print(f"{name}: {share}", file=sys.stderr, flush=True)
     Console(width=140).print(screen)
-    print(f"{machine.processor()}, one thread; torch {torch.__version__}")
+    print(f"{machine.processor()}, one thread, {options.clock} time; torch {torch.__version__}")
 
 
 if __name__ == "__main__":

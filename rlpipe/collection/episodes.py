@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -10,6 +11,12 @@ from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, Step
 from rlpipe.trajectory import Episode
+
+
+@functools.cache
+def part_of_name(reported: str) -> str:
+    """Returns the name of a term of the reward as part of a metric's name."""
+    return re.sub(r"[^\w.-]+", "_", reported)
 
 
 class EpisodeTracker:
@@ -75,11 +82,10 @@ class EpisodeTracker:
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
         for reported, values in step.reward_terms.items():
-            name = re.sub(r"[^\w.-]+", "_", reported)  # it becomes part of a metric's name
+            name = part_of_name(reported)
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
-            known = ~np.isnan(values)
-            total[known] = np.where(np.isnan(total[known]), 0.0, total[known]) + values[known]
+            np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
         ended = np.flatnonzero(step.terminated | step.truncated)
         episodes = [self._end(int(n), step, policy_version, log_probs is not None) for n in ended]
         if ended.size:

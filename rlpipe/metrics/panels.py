@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from rlpipe.metrics import catalogue as m
-
 
 @dataclass(frozen=True)
 class Panel:
@@ -55,10 +53,10 @@ GROUPS = (
         (
             Panel(
                 "Success on held-out seeds, with its 95 % interval",
-                (m.EVAL.success_once.name,),
-                (m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name),
+                ("eval/success_once",),
+                ("eval/success_once_ci_low", "eval/success_once_ci_high"),
             ),
-            Panel("Success while training", (m.ENV.success_once.name, m.ENV.success_at_end.name)),
+            Panel("Success while training", ("env/success_once", "env/success_at_end")),
             Panel("Success of several tasks", ("env/tasks/success_once_mean", "env/tasks/success_once_worst")),
             Panel("Success from chosen starts", ("env/curriculum/success_once",)),
             Panel("Way of the starts back to the task's own", ("env/curriculum/start", "env/curriculum/blend")),
@@ -67,10 +65,10 @@ GROUPS = (
     Group(
         "Episodes",
         (
-            Panel("Return", (m.ENV.episode_return.name, m.EVAL.episode_return.name)),
-            Panel("Length", (m.ENV.episode_len.name, m.EVAL.episode_len.name)),
-            Panel("Episodes that a time limit ended", (m.ENV.truncated_fraction.name,)),
-            Panel("Number of episodes", (m.ENV.num_trajectories.name,)),
+            Panel("Return", ("env/return", "eval/return")),
+            Panel("Length", ("env/episode_len", "eval/episode_len")),
+            Panel("Episodes that a time limit ended", ("env/truncated_fraction",)),
+            Panel("Number of episodes", ("env/num_trajectories",)),
         ),
     ),
     Group(
