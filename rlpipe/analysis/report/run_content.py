@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -162,7 +161,7 @@ def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
         record=record,
         dialect=logs.OURS,
         course=course,
-        metrics=CATALOGUE if settings is None else settings.metrics,
+        metrics=CATALOGUE,
         events=list(read_jsonl(path / EVENTS)) if (path / EVENTS).is_file() else [],
         ledger=read_ledger(path, course, limits),
         evaluations=read_evaluations(path, course),
@@ -173,7 +172,8 @@ def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
     )
     if not course.rows:
         return content
-    content = replace(content, diagnosis=diagnose_log(path, logs.read(path)))
+    log = logs.read(path)
+    content = replace(content, metrics=log.metrics, diagnosis=diagnose_log(path, log))
     try:
         content = replace(content, timeline=read_timeline(directory))
     except ConfigError as error:
@@ -241,8 +241,3 @@ def _while_training(content: RunContent) -> Headline | None:
         where = f"{kind} of {axis if axis == 'iteration' else 'step'} {course.axes[axis][at]:,.0f}"
         return Headline(metric.name, value, low, high, episodes, where)
     return None
-
-
-def as_text(value: Any) -> str:
-    """Writes a value of a configuration as YAML would have it on one line."""
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlpipe.config.loading import load_config
 from rlpipe.config.schema import PLUGIN_KINDS
 from rlpipe.config.sections import build
-from rlpipe.config.selection import declared_metrics
 from rlpipe.config.tree import container, leaves
 from rlpipe.errors import ConfigError
-from rlpipe.metrics import CATALOGUE
-from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
 from rlpipe.run.directory import RunDirectory
 
@@ -29,12 +26,10 @@ class Settings:
         values: all keys, dotted
         changed: keys whose value is not their default, with it: (value, default); None if the defaults are unknown,
             because a plug-in is not installed here
-        metrics: declared metrics by name, those of its plug-ins included
     """
 
     values: dict[str, Any]
     changed: dict[str, tuple[Any, Any]] | None
-    metrics: Mapping[str, Metric]
 
 
 REQUIRED = "required"
@@ -54,16 +49,15 @@ def read_settings(directory: RunDirectory, missing: list[str]) -> Settings:
     values = dict(leaves(tree))
     try:
         defaults = _defaults(tree)
-        metrics = declared_metrics(load_config(tree))
     except (ConfigError, ImportError) as error:
         missing.append(f"Which keys differ from their defaults is unknown: {error}")
-        return Settings(values, None, CATALOGUE)
+        return Settings(values, None)
     changed = {
         key: (value, defaults.get(key, REQUIRED))
         for key, value in values.items()
         if key not in defaults or defaults[key] != value
     }
-    return Settings(values, changed, metrics)
+    return Settings(values, changed)
 
 
 def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,10 +72,22 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
         kept = {name: section[name] for name in ("name", *needed)}
         bare |= {"env": {"train": kept}} if key == "env.train" else {key: kept}
         without_default |= {f"{key}.{name}" for name in needed}
-    like_training = _completed({**bare, "env": {"train": _at(tree, "env.train")}})
-    found = _completed(bare) | {key: value for key, value in like_training.items() if key.startswith("env.eval.")}
-    found |= _completed({"env": bare["env"]}, only=[f"{key}.name" for key in ("policy", "algorithm", "curriculum")])
-    return {key: value for key, value in found.items() if key not in without_default}
+    found = {key: value for key, value in _completed(bare).items() if key not in without_default} | _default_names()
+    trained = {**_at(tree, "env.train"), **_evaluation_options(tree)}
+    return found | {f"env.eval.{key}": value for key, value in leaves(trained)}
+
+
+def _evaluation_options(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options in which an evaluation differs from training unless it is configured."""
+    simulator = resolve("envs", _at(tree, "env.eval").get("name") or _at(tree, "env.train")["name"], "env.eval.name")
+    return dict(simulator.evaluation_options)
+
+
+@cache
+def _default_names() -> dict[str, Any]:
+    """Returns the plug-ins of a configuration that names only its simulator."""
+    found = _completed({"env": {"train": {"name": "scripted"}}})
+    return {key: found[key] for key in ("policy.name", "algorithm.name", "curriculum.name")}
 
 
 def _without_default(schema: type[Any]) -> list[str]:
@@ -93,11 +99,10 @@ def _without_default(schema: type[Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _completed(tree: Mapping[str, Any], only: Sequence[str] | None = None) -> dict[str, Any]:
-    """Completes a tree with defaults; returns its leaves, or some of them."""
+def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Completes a tree with defaults and returns its leaves, with lists in place of tuples, as in the file."""
     complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(dict(tree)))))
-    found = dict(leaves(container(complete)))  # lists, not tuples, as in the file
-    return found if only is None else {key: found[key] for key in only}
+    return dict(leaves(container(complete)))
 
 
 def _at(tree: Mapping[str, Any], key: str) -> dict[str, Any]:

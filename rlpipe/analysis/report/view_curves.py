@@ -55,7 +55,7 @@ def success_section(contents: Sequence[RunContent], groups: Sequence[str]) -> Se
         "legend": _legend(contents, groups, headline),
         "footnotes": _footnotes(contents),
         "pools": [], "evaluations": [], "evaluation_columns": [], "evaluations_left": "", "recorded": [],
-        "events": [], "events_left": "",
+        "tables": {},
     }  # fmt: skip
     if single is not None:
         values |= {"pools": _pools(single), "recorded": _recorded(single), **_evaluations(single), **_events(single)}
@@ -179,21 +179,38 @@ def _pools(content: RunContent) -> list[list[str]]:
 
 def _evaluations(content: RunContent) -> dict[str, Any]:
     """Table of the evaluations while training, as the rows have them."""
-    course = content.course
-    wanted = (m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH, m.EVAL_EPISODE_RETURN, m.EVAL_EPISODE_LEN,
-              m.EVAL_NUM_TRAJECTORIES)  # fmt: skip
-    columns = [metric.name for metric in wanted if metric.name in course.series]
-    at = sorted({row for name in columns for row in course.series[name].at})
-    values = {name: dict(zip(course.series[name].at, course.series[name].values, strict=True)) for name in columns}
-    rows = [
-        [f"{course.axes['iteration'][row]:,.0f}" if "iteration" in course.axes else formats.ABSENT,
-         f"{course.axes['steps'][row]:,.0f}" if "steps" in course.axes else formats.ABSENT,
-         *(formats.digits(values[name].get(row)) for name in columns)]
-        for row in at
-    ]  # fmt: skip
+    course, low, high = content.course, m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name
+    names = [
+        metric.name
+        for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN, m.EVAL_EPISODE_LEN, m.EVAL_NUM_TRAJECTORIES)
+        if metric.name in course.series
+    ]
+    values = {
+        name: dict(zip(course.series[name].at, course.series[name].values, strict=True))
+        for name in (*names, low, high)
+        if name in course.series
+    }
+    rows = []
+    for row in sorted({row for name in names for row in course.series[name].at}):
+        cells = [_result(name, values[name].get(row)) for name in names]
+        if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
+            cells.insert(1, formats.bounds(values[low].get(row), values[high].get(row)) or formats.ABSENT)
+        places = [
+            f"{course.axes[axis][row]:,.0f}" if axis in course.axes else formats.ABSENT
+            for axis in ("iteration", "steps")
+        ]
+        rows.append([*places, *cells])
+    columns = ["episodes" if name == m.EVAL_NUM_TRAJECTORIES.name else name.partition("/")[2] for name in names]
+    if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
+        columns.insert(1, "95 % interval")
     left = f"The newest 100 of {len(rows)} evaluations." if len(rows) > 100 else ""
-    names = [name.partition("/")[2] for name in columns]
-    return {"evaluations": rows[-100:], "evaluation_columns": names, "evaluations_left": left}
+    return {"evaluations": rows[-100:], "evaluation_columns": columns, "evaluations_left": left}
+
+
+def _result(name: str, value: float | None) -> str:
+    if value is None:
+        return formats.ABSENT
+    return f"{value:,.0f}" if name == m.EVAL_NUM_TRAJECTORIES.name else formats.result(value)
 
 
 def _recorded(content: RunContent) -> list[list[str]]:
@@ -212,30 +229,41 @@ def _recorded(content: RunContent) -> list[list[str]]:
     ]
 
 
+ROUTINE = (EventKind.ALERT, EventKind.TARGET_KL)
+"""Kinds of events that may happen in most iterations; they stand in a table of their own."""
+_EVENT_STYLES: dict[str, str] = {
+    EventKind.FAILED: "bad", EventKind.RESTARTED: "warn", EventKind.RECOVERED: "warn", EventKind.COMPLETED: "good",
+    EventKind.STOPPED: "bad", EventKind.INTERRUPTED: "warn", EventKind.DISK: "warn", EventKind.SIMULATOR: "warn",
+}  # fmt: skip
+
+
 def _events(content: RunContent) -> dict[str, Any]:
-    styles = {EventKind.FAILED: "bad", EventKind.RESTARTED: "warn", EventKind.RECOVERED: "warn",
-              EventKind.COMPLETED: "good", EventKind.STOPPED: "bad", EventKind.INTERRUPTED: "warn"}  # fmt: skip
-    shown = content.events[-MOST_EVENTS:]
-    rows = [
-        {
-            "iteration": f"{event['iteration']:,}",
-            "when": formats.moment(event["time"]),
-            "kind": event["data"].get("level", "alert") if event["kind"] == "alert" else event["kind"],
-            "style": _style_of(event, styles),
-            "message": formats.setting(event["message"]),
-        }
-        for event in shown
-    ]
-    left = ""
-    if len(shown) < len(content.events):
-        left = f"The newest {len(shown)} of {len(content.events):,} events; events.jsonl has all."
-    return {"events": rows, "events_left": left}
+    """Tables of the events: what happened to the run, and what may happen in any iteration."""
+    tables = {}
+    for key, routine in (("events", False), ("routine", True)):
+        found = [event for event in content.events if (event["kind"] in ROUTINE) == routine]
+        left = ""
+        if len(found) > MOST_EVENTS:
+            left = f"The newest {MOST_EVENTS} of {len(found):,}; events.jsonl has all."
+        tables[key] = {"rows": [_event(event) for event in found[-MOST_EVENTS:]], "left": left}
+    return {"tables": tables}
 
 
-def _style_of(event: dict[str, Any], styles: dict[EventKind, str]) -> str:
-    if event["kind"] != EventKind.ALERT:
-        return styles.get(event["kind"], "")
-    return "good" if event["data"].get("cleared") else STYLES.get(event["data"].get("level", ""), "")
+def _event(event: dict[str, Any]) -> dict[str, str]:
+    is_alert = event["kind"] == EventKind.ALERT
+    kind = str(event["data"].get("level", "alert")) if is_alert else event["kind"]
+    if is_alert:
+        style = "good" if event["data"].get("cleared") else STYLES.get(kind, "")
+        kind = f"{kind} cleared" if event["data"].get("cleared") else kind
+    else:
+        style = _EVENT_STYLES.get(kind, "")
+    return {
+        "iteration": f"{event['iteration']:,}",
+        "when": formats.moment(event["time"]),
+        "kind": kind.replace("_", " "),
+        "style": style,
+        "message": formats.setting(event["message"]),
+    }
 
 
 def curves_section(

@@ -20,7 +20,10 @@ def distributions_section(content: RunContent) -> Section | None:
     found = [_histogram(content, name, view) for name, view in course.histograms.items() if len(view["counts"])]
     if not found:
         return None
-    note = f"All observations of iteration {course.histograms_at:,}; heights are counts in bins of equal width."
+    note = (
+        f"All observations of iteration {course.histograms_at:,}; heights are counts in bins of equal width. "
+        "Percentiles are right to 0.5 %."
+    )
     html = render("report/distributions.html", note=note, histograms=found)
     return Section("distributions", "Distributions", html)
 

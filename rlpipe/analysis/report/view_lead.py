@@ -108,11 +108,12 @@ def _cards(content: RunContent) -> list[tuple[str, str, str]]:
     if seconds := course.axes.get("seconds"):
         found.append(("training time", formats.duration(seconds[-1]), "without start-up"))
     if (speed := course.last(m.FPS.name)) is not None:
-        found.append(("throughput", f"{formats.digits(speed)}", "environment steps/s over the run"))
+        found.append(("throughput", f"{formats.digits(speed)}", "steps/s over the run"))
     if content.diagnosis is not None:
         standing = len(content.diagnosis.standing)
+        verdict, _, remarks = VERDICTS[content.diagnosis.verdict].partition(", ")
         detail = f"{standing} alert{'s' if standing != 1 else ''} at the end"
-        found.append(("health", VERDICTS[content.diagnosis.verdict], detail))
+        found.append(("health", verdict, f"{remarks}, {detail}" if remarks else detail))
     return found
 
 

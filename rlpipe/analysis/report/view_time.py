@@ -16,19 +16,35 @@ MOST_BARS = 400
 """Spans of an actor that are drawn; of more, the longest."""
 
 
+_COLOURS = {
+    "generate_rollouts": 1, "collect": 1, "wait for collection": 1, "actor_training": 3, "train": 3,
+    "wait for learning": 3, "eval": 5, "evaluate": 5, "wait for evaluation": 5, "cal_adv_and_returns": 4,
+    "advantages": 4, "sync_weights": 7, "load weights": 7, "publish weights": 2, "receive batches": 6, "checkpoint": 2,
+    "save checkpoint": 2, "hand over checkpoint": 2, "log": 8, "write row": 8, "wait for logging": 8, "other": 0,
+    "answer": 4,
+}  # fmt: skip
+"""Colours of phases and activities: who waits has the colour of what it waits for."""
+
+
+def _style(name: str) -> str:
+    """Returns the style of a phase or an activity; an unknown one has a colour by its name."""
+    colour = _COLOURS.get(name, sum(name.encode()) % 8 + 1)
+    return f"c{colour} faint" if name.startswith("wait for") else f"c{colour}"
+
+
 def time_section(content: RunContent) -> Section | None:
     """Shares of the phases, and the newest iteration; None where nothing was timed."""
     if not content.phases and content.timeline is None:
         return None
     total = math.fsum(content.phases.values()) or 1.0
     phases = []
-    for number, (name, seconds) in enumerate(content.phases.items(), 1):
+    for name, seconds in content.phases.items():
         metric = content.metric(name)
         phases.append(
             {
                 "name": name,
                 "label": name.partition("/")[2].replace("_", " "),
-                "style": f"c{number % 9}",
+                "style": _style(name.partition("/")[2]),
                 "width": round(100 * seconds / total, 3),
                 "share": formats.share(seconds / total),
                 "seconds": formats.duration(seconds),
@@ -66,7 +82,7 @@ def _actors(timeline: Timeline) -> dict[str, Any]:
         spans = sorted(spans, key=lambda item: item[0].began - item[0].ended)[:MOST_BARS]
         bars = []
         for span, of in spans:
-            style = kinds.setdefault(span.name, f"c{(len(kinds) % 8) + 1}")
+            style = kinds.setdefault(span.name, _style(span.name))
             began, ended = max(span.began, timeline.began), min(span.ended, timeline.ended)
             number = "" if of == timeline.iteration else f" of iteration {of}"
             bars.append(

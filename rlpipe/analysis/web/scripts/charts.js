@@ -146,8 +146,8 @@ const rlpipeCharts = (() => {
         cursor: { drag: { x: !small, y: false }, y: false, points: { size: 6 } },
         scales: { x: { time: false }, y: { range } },
         axes: [
-          { ...common, grid: { show: false }, values: (_, ticks) => ticks.map(axis.ticks), size: small ? 22 : 42,
-            label: small ? undefined : axis.label, labelSize: 18, space: small ? 60 : 70 },
+          { ...common, grid: { show: false }, values: (_, ticks) => ticks.map(axis.ticks), size: small ? 22 : 28,
+            label: small ? undefined : axis.label, labelSize: 20, labelGap: 0, space: small ? 60 : 70 },
           { ...common, values: (_, ticks) => ticks.map(tick), size: (self, values) => (
               10 + 7 * Math.max(3, ...(values ?? []).map((text) => text.length))), space: small ? 24 : 40,
             label: small ? undefined : state.label, labelSize: 18 },
@@ -208,5 +208,5 @@ const rlpipeCharts = (() => {
   }
 
   document.addEventListener("themechange", () => { for (const one of charts) one.redraw(); });
-  return { chart, number, tick, clock, AXES };
+  return { chart, number, tick, clock, alpha, AXES };
 })();

@@ -111,7 +111,7 @@
       canvas.height = tall * evaluations.length * ratio;
       const ink = canvas.getContext("2d"), wide = canvas.width / seeds.length, high = tall * ratio;
       const gap = wide > 4 * ratio ? ratio : 0;
-      const colours = { 1: rlpipePage.colour("series-3"), 0: rlpipePage.colour("series-2"), "-": rlpipePage.colour("sunken") };
+      const colours = { 1: rlpipeCharts.alpha(rlpipePage.colour("series-3"), 0.45), 0: rlpipePage.colour("series-2"), "-": rlpipePage.colour("sunken") };
       evaluations.forEach((one, row) => [...one.outcomes].forEach((outcome, column) => {
         ink.fillStyle = colours[outcome];
         ink.fillRect(column * wide, row * high, Math.max(wide - gap, 0.5), high - ratio);
