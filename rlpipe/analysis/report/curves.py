@@ -225,6 +225,11 @@ def _pools(content: RunContent) -> list[dict[str, Any]]:
     if content.ledger is None:
         return []
     return [
-        {"until": pool.until, "episodes": pool.episodes, "success": pool.success and [*map(significant, pool.success)]}
+        {
+            "first": pool.first,
+            "until": pool.until,
+            "episodes": pool.episodes,
+            "success": pool.success and [*map(significant, pool.success)],
+        }
         for pool in content.ledger.own
     ]

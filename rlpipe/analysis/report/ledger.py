@@ -63,7 +63,6 @@ class Ledger:
         successes: number of those that succeeded at least once
         judged: number of those that say whether they succeeded
         own: pools of the episodes that began where the task begins
-        chosen: pools of those whose start a curriculum chose
         listed: selection for the table: every field that is shown, the oldest episode first
         points: selection for the scatter, likewise
         stride: the scatter shows every so many episodes
@@ -76,7 +75,6 @@ class Ledger:
     successes: int
     judged: int
     own: list[Pool]
-    chosen: list[Pool]
     listed: list[dict[str, Any]]
     points: list[dict[str, Any]]
     stride: int
@@ -159,7 +157,7 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
     width = max(1, math.ceil(iterations / BINS))
     expected = int(course.last("time/total_episodes") or 0)
     stride = max(1, math.ceil(expected / limits.points))
-    own, chosen = _Pooling(width, iterations), _Pooling(width, iterations)
+    own = _Pooling(width, iterations)
     newest: deque[Mapping[str, Any]] = deque(maxlen=limits.last)
     failures: deque[Mapping[str, Any]] = deque(maxlen=limits.failures)
     points, tasks = [], Counter[str]()
@@ -167,7 +165,8 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
     for row in read_jsonl(file) if file.is_file() else ():
         if row["iteration"] > iterations:
             break
-        (chosen if row.get("chosen") else own).add(row)
+        if not row.get("chosen"):
+            own.add(row)
         if len(newest) == limits.last and newest[0]["success_once"] is False:
             failures.append(newest[0])
         newest.append(row)
@@ -181,12 +180,11 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
         if row.get("task") is not None:
             tasks[row["task"]] += 1
     own.close()
-    chosen.close()
     if not total:
         return None
     listed = [_shown(row) for row in (*failures, *newest)]
     return Ledger(
-        total, successes, judged, own.found, chosen.found, listed, points, stride, len(failures), failures_total,
+        total, successes, judged, own.found, listed, points, stride, len(failures), failures_total,
         dict(tasks),
     )  # fmt: skip
 

@@ -85,12 +85,14 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
     if content.ledger is not None and any(pool.success for pool in content.ledger.own):
         pool = content.ledger.own[0]
         each = pool.until - pool.first + 1
-        of = "each iteration" if each == 1 else f"every {each} iterations"
-        return (
-            f"Share of episodes that succeeded at least once. The line pools all training episodes that ended within "
-            f"{of}, with the 95 % interval (Wilson) as a band; the thin line is {headline['training']} of single "
-            "iterations. Dots are evaluations on held-out seeds with their 95 % intervals."
+        line = (
+            f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
+            if each == 1
+            else f"The line pools all training episodes that ended within every {each} iterations, with the 95 % interval "
+            f"(Wilson) as a band; the thin line is {headline['training']} of single iterations."
         )
+        dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
+        return f"Share of episodes that succeeded at least once. {line} {dots}"
     return f"{headline['training']} of single iterations; dots are evaluations with their 95 % intervals."
 
 
@@ -132,8 +134,10 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
     found: list[dict[str, Any]] = []
     pooled = content.ledger is not None and headline["label"] == "success"
     if pooled:
-        found.append({"colour": "series-1", "shape": "", "text": "training, pooled, with 95 % band", "opacity": None})
-    if headline["training"] in content.course.series:
+        found.append({"colour": "series-1", "shape": "", "text": "training, with 95 % band", "opacity": None})
+    ledger = content.ledger
+    alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
+    if headline["training"] in content.course.series and not alone:
         text = "training, single iterations"
         found.append({"colour": "series-1", "shape": "", "text": text, "opacity": 0.4 if pooled else None})
     if headline["evaluation"] in content.course.series:

@@ -86,7 +86,7 @@
         found.push({ label: "high", x: at, y: column(2), colour: "series-1", width: 0.01, alpha: 0.01, quiet: true, points: false });
       }
       const raw = series(run, training);
-      if (raw !== null && (run.rows > pools.length || !pools.length)) {
+      if (raw !== null && !(pools.length && pools.every((pool) => pool.first === pool.until))) {
         found.push({ label: "training, this iteration", ...raw, colour: "series-1", width: 1, alpha: pools.length ? 0.35 : 1, points: false });
       }
       const judged = series(run, evaluation);
