@@ -81,15 +81,16 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
         )
     content = contents[0]
     if headline["label"] != "success":
-        return f"{headline['training']} of each iteration; dots are evaluations on held-out seeds."
+        dots = "; dots are evaluations on held-out seeds" if headline["evaluation"] in content.course.series else ""
+        return f"{headline['training']} of each {'iteration' if content.is_ours else 'report'}{dots}."
     if content.ledger is not None and any(pool.success for pool in content.ledger.own):
         pool = content.ledger.own[0]
         each = pool.until - pool.first + 1
         line = (
             f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
             if each == 1
-            else f"The line pools all training episodes that ended within every {each} iterations, with the 95 % interval "
-            f"(Wilson) as a band; the thin line is {headline['training']} of single iterations."
+            else f"The line pools all training episodes that ended within every {each} iterations, with the 95 % "
+            f"interval (Wilson) as a band; the thin line is {headline['training']} of single iterations."
         )
         dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
         return f"Share of episodes that succeeded at least once. {line} {dots}"
@@ -250,7 +251,7 @@ def _events(content: RunContent) -> dict[str, Any]:
         if len(found) > MOST_EVENTS:
             left = f"The newest {MOST_EVENTS} of {len(found):,}; events.jsonl has all."
         tables[key] = {"rows": [_event(event) for event in found[-MOST_EVENTS:]], "left": left}
-    return {"tables": tables}
+    return {"tables": tables if content.events else {}}
 
 
 def _event(event: dict[str, Any]) -> dict[str, str]:
