@@ -125,7 +125,11 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     """
     if dialect is not None and dialect not in READABLE:
         raise ConfigError(f"--dialect is {dialect!r}; legal are {', '.join(READABLE)}{nearest(dialect, READABLE)}")
-    log = read(path, dialect)
+    return diagnose_log(path, read(path, dialect))
+
+
+def diagnose_log(path: Path, log: Log) -> Diagnosis:
+    """Judges the log of a run that has been read from a path."""
     metrics = _judged_by(log)
     monitor = Monitor(metrics, *log.stages[0])
     changes: list[Alert] = []

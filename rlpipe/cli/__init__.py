@@ -25,6 +25,7 @@ from rlpipe.cli import (
     export,
     metrics,
     pretrain,
+    report,
     submit,
     sync,
     tasks,
@@ -58,6 +59,7 @@ metrics.add_to(app)
 sync.add_to(app)
 export.add_to(app)
 timeline.add_to(app)
+report.add_to(app)
 curriculum.add_to(app)
 watch.add_to(app)
 

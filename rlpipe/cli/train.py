@@ -200,6 +200,7 @@ def _listen() -> Interruption:
 
 
 def _summarize(result: TrainResult, config: Config) -> None:
+    from rlpipe.analysis.report.pages import REPORT
     from rlpipe.config.sections import options_of
     from rlpipe.plugins import resolve
 
@@ -211,6 +212,8 @@ def _summarize(result: TrainResult, config: Config) -> None:
         if result.status != Status.COMPLETED:
             lines.append(("resume", f"rlpipe train --resume {run}"))
         lines.append(("evaluate", f"rlpipe evaluate {run} --episodes 400"))
+    if (result.directory / REPORT).is_file():
+        lines.append(("report", run / REPORT))
     logger = config.runner.logger
     for name in logger.logger_backends:
         backend = resolve("backends", name, "logger_backends")

@@ -148,6 +148,8 @@ class RunnerConfig:
     there is no best."""
     auto_resume: bool = option(False, affects=_COURSE)
     """Continue the newest run of the same settings that did not complete; begin a new one where there is none."""
+    report: bool = option(True, affects=Affects.NOTHING)
+    """Write ``report.html`` into the run directory when the run ends, however it ends (docs/report.md)."""
     health: HealthConfig = field(default_factory=HealthConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 

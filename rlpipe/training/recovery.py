@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlpipe.analysis.report.pages import write as write_report
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
@@ -93,6 +94,7 @@ class _Run:
         self._first_weights: Weights | None = None
         self._recoveries: list[int] = []
         self._loop: TrainingLoop | None = None
+        self._ends_at_once = False
 
     def complete(self) -> TrainResult:
         """Trains to the end.
@@ -110,7 +112,7 @@ class _Run:
             self._terminal += [backend(info) for backend in _terminal_backends(self._config)]
             status = self._train(snapshot, rollback)
         except KeyboardInterrupt:
-            status = Status.INTERRUPTED
+            status, self._ends_at_once = Status.INTERRUPTED, True
             raise
         except RunError as error:
             cause = error.fault
@@ -121,6 +123,8 @@ class _Run:
             raise
         finally:
             backlog = self._close(status, cause)
+            if not self._ends_at_once:
+                self._report()
         if backlog.unwritten:
             raise OSError(
                 f"The last {backlog.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
@@ -248,6 +252,18 @@ class _Run:
         if any(contents.get(key) != value for key, value in final.items()):
             directory.write_json({**contents, **final})
         return backlog
+
+    def _report(self) -> None:
+        """Writes the report of the run; a run never fails for it."""
+        assert self._directory is not None
+        if not self._config.runner.report:
+            return
+        try:
+            write_report([self._directory.path])
+        except Exception as error:
+            log.warning(
+                "The report of the run could not be written: %s. Try: rlpipe report %s", error, self._directory.path
+            )
 
 
 def _terminal_backends(config: Config) -> list[type[Backend]]:

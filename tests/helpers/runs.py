@@ -36,6 +36,7 @@ def scripted(tmp_path, *overrides: str, **tree: Any) -> Config:
         "runner": {
             "total_timesteps": 256,
             "save_interval": 2,
+            "report": False,  # a fifth of a second, in each of many hundred runs
             "logger": {"log_path": str(tmp_path), "experiment_name": "scripted", "logger_backends": []},
         },
     }

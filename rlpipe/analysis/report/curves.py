@@ -1,0 +1,235 @@
+"""Data of the curves of a page: which metrics, with how many points, and what marks their axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.formats import significant
+from rlpipe.analysis.report.run_content import RunContent
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.row import EventKind
+
+IMPORTANT = (
+    "env/return", "env/return_ma100", "env/episode_len", "train/actor/policy_loss", "train/critic/value_loss",
+    "train/sac/actor_loss", "train/sac/critic_loss", "train/critic/q_data", "train/sac/alpha",
+    "train/actor/cloning_loss", "train/actor/cloning_loss_held_out", "train/actor/approx_kl",
+    "train/actor/clip_fraction", "train/critic/explained_variance", "train/entropy_loss", "train/actor/entropy",
+    "train/actor/action_std", "train/actor/grad_norm", "train/actor/lr", "env/curriculum/success_once",
+    "env/curriculum/start", "time/fps_interval", "time/fps",
+)  # fmt: skip
+"""Metrics that are shown before one asks for them, as far as a run has them."""
+MOST_SMALL = 12
+KEPT_FIRST = (
+    m.ENV_SUCCESS_ONCE.name, m.EVAL_SUCCESS_ONCE.name, m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name,
+    m.ENV_EPISODE_RETURN.name, m.EVAL_EPISODE_RETURN.name, *IMPORTANT,
+)  # fmt: skip
+"""Metrics that stay where the others have to go."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Kinds of events that are marked on the axis of a chart.
+
+    Attributes:
+        label: name in the legend
+        colour: variable of the stylesheet
+        small: True for a triangle at the axis instead of a line over the whole height
+        dash: True for a dashed line
+    """
+
+    label: str
+    colour: str
+    small: bool = False
+    dash: bool = False
+
+
+_STAGE = Mark("stage", "muted", dash=True)
+_RESUME = Mark("resume or recovery", "series-4")
+_FAULT = Mark("fault", "bad")
+MARKS = {
+    EventKind.STAGE: _STAGE, EventKind.RESUMED: _RESUME, EventKind.RECOVERED: _RESUME, EventKind.RESTARTED: _FAULT,
+    EventKind.SIMULATOR: _FAULT, EventKind.FAILED: _FAULT, EventKind.NONFINITE: _FAULT, EventKind.DISK: _FAULT,
+    EventKind.STOPPED: _FAULT, EventKind.INTERRUPTED: Mark("interrupted", "series-8"),
+    EventKind.LEAVING: Mark("node draining", "series-4", dash=True),
+}  # fmt: skip
+ALERTS = {"critical": Mark("critical alert", "bad", small=True), "warn": Mark("warning", "warn", small=True)}
+
+
+def mark_of(event: Mapping[str, Any]) -> Mark | None:
+    """Returns how an event is marked; None if it is not, such as an alert that is cleared or only informs."""
+    if event["kind"] == EventKind.ALERT:
+        data = event["data"]
+        return None if data.get("cleared") else ALERTS.get(data.get("level", ""))
+    return MARKS.get(event["kind"])
+
+
+def marked(events: Iterable[Mapping[str, Any]]) -> dict[Mark, int]:
+    """Counts the events of each kind of mark."""
+    found: dict[Mark, int] = {}
+    for event in events:
+        if (mark := mark_of(event)) is not None:
+            found[mark] = found.get(mark, 0) + 1
+    return found
+
+
+def small_multiples(contents: Sequence[RunContent]) -> list[str]:
+    """Lists the metrics that are shown at once; without any of the usual ones, the first of the log."""
+    names = _names(contents)
+    found = [name for name in IMPORTANT if name in names]
+    if "env/return" in found and "env/return_ma100" in found:
+        found.remove("env/return_ma100")
+    if "time/fps_interval" in found and "time/fps" in found:
+        found.remove("time/fps")
+    return found[:MOST_SMALL] or list(names)[:6]
+
+
+def _names(contents: Sequence[RunContent]) -> dict[str, None]:
+    return dict.fromkeys(name for content in contents for name in content.course.series)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Metrics and points that a page has room for.
+
+    Attributes:
+        points: most points of a curve
+        workers: True if the metrics of single workers are kept
+        all_metrics: True if metrics are kept that are neither core nor shown at once
+    """
+
+    points: int = 1200
+    workers: bool = True
+    all_metrics: bool = True
+
+    def names(self, contents: Sequence[RunContent]) -> list[str]:
+        """Lists the metrics that are kept, those of single workers last."""
+        found = [name for name in _names(contents) if self._keeps(name, contents)]
+        return sorted(found, key=lambda name: name.startswith("workers/"))
+
+    def _keeps(self, name: str, contents: Sequence[RunContent]) -> bool:
+        if name.startswith("workers/"):
+            return self.workers
+        if self.all_metrics or name in KEPT_FIRST:
+            return True
+        metric = next((one for content in contents if (one := content.metric(name)) is not None), None)
+        return metric is not None and metric.tier == "core"
+
+
+def curves_data(
+    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], kept: Kept
+) -> dict[str, Any]:
+    """Builds the data that the scripts draw.
+
+    Args:
+        contents: runs
+        groups: names of the groups of runs
+        group_of: group of each run
+        kept: what there is room for
+    """
+    names = kept.names(contents)
+    runs = []
+    for content, group in zip(contents, group_of, strict=True):
+        course = content.course
+        stride = -(-course.rows // kept.points) if len(contents) > 1 else 1
+        series = {name: course.series[name] for name in names if name in course.series}
+        thin = {
+            name: one.every(stride) if len(contents) > 1 else one.thinned(kept.points) for name, one in series.items()
+        }
+        runs.append(
+            {
+                "short": short_label(content, contents),
+                "group": group,
+                "rows": course.rows,
+                "axes": {axis: _whole(places) for axis, places in course.axes.items()},
+                "series": {name: _packed(one, course.rows) for name, one in thin.items()},
+                "marks": _marks(content),
+                "pools": _pools(content),
+            }
+        )
+    return {
+        "axes": axes_of(contents),
+        "groups": list(groups),
+        "runs": runs,
+        "metrics": {name: about(metric) for name in names if (metric := _declared(name, contents)) is not None},
+        "headline": headline_curves(contents),
+    }
+
+
+def axes_of(contents: Sequence[RunContent]) -> list[str]:
+    """Lists the axes that all runs with rows have."""
+    courses = [content.course for content in contents if content.course.rows]
+    return [axis for axis in ("steps", "seconds", "iteration") if courses and all(axis in one.axes for one in courses)]
+
+
+def headline_curves(contents: Sequence[RunContent]) -> dict[str, str] | None:
+    """Names the metrics of the first chart: success, or else the return; None without either."""
+    names = _names(contents)
+    if m.ENV_SUCCESS_ONCE.name in names or m.EVAL_SUCCESS_ONCE.name in names:
+        return {
+            "training": m.ENV_SUCCESS_ONCE.name, "evaluation": m.EVAL_SUCCESS_ONCE.name, "low": m.EVAL_CI_LOW.name,
+            "high": m.EVAL_CI_HIGH.name, "label": "success",
+        }  # fmt: skip
+    for training in (m.ENV_EPISODE_RETURN.name, m.ENV_RETURN_MA100.name, m.EVAL_EPISODE_RETURN.name):
+        if training in names:
+            found = {"training": training, "evaluation": m.EVAL_EPISODE_RETURN.name, "low": "", "high": ""}
+            return {**found, "label": "return"}
+    return None
+
+
+def about(metric: Metric) -> dict[str, str]:
+    """Describes a metric for the chooser."""
+    healthy = "" if metric.healthy is None else str(metric.healthy)
+    return {"unit": metric.unit, "meaning": metric.meaning, "formula": metric.formula, "healthy": healthy}
+
+
+def _declared(name: str, contents: Sequence[RunContent]) -> Metric | None:
+    return next((metric for content in contents if (metric := content.metric(name)) is not None), None)
+
+
+def short_label(content: RunContent, contents: Sequence[RunContent]) -> str:
+    """Names a run by its seed where that is enough to tell it from the others of its experiment."""
+    seed = content.record.get("seeds", {}).get("seed")
+    same = [one for one in contents if one.record.get("experiment") == content.record.get("experiment")]
+    seeds = [one.record.get("seeds", {}).get("seed") for one in same]
+    return f"seed {seed}" if seed is not None and seeds.count(seed) == 1 else content.label
+
+
+def _packed(series: Series, rows: int) -> dict[str, Any]:
+    """Writes a series; without positions where every row has a value."""
+    values = [_whole_or(significant(value)) for value in series.values]
+    return {"y": values} if len(series) == rows else {"at": list(series.at), "y": values}
+
+
+def _whole(places: Iterable[float]) -> list[float]:
+    return [_whole_or(round(place, 2)) for place in places]
+
+
+def _whole_or(value: float) -> float:
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
+
+
+def _marks(content: RunContent) -> list[dict[str, Any]]:
+    return [
+        {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
+        for event in content.events
+        if (mark := mark_of(event)) is not None
+    ]
+
+
+def _pools(content: RunContent) -> list[dict[str, Any]]:
+    """Pools of the success chart."""
+    if content.ledger is None:
+        return []
+    return [
+        {
+            "first": pool.first,
+            "until": pool.until,
+            "episodes": pool.episodes,
+            "success": pool.success and [*map(significant, pool.success)],
+        }
+        for pool in content.ledger.own
+    ]

@@ -1,0 +1,71 @@
+"""How numbers, times and values are written in a report: always rounded from the full number, once."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+ABSENT = "\N{EN DASH}"
+"""In place of a value that there is not."""
+LONGEST = 2000
+"""Characters of a value that are shown."""
+
+
+def result(value: float) -> str:
+    """Writes a rate, a return or a length as ``rlpipe compare`` does."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
+
+
+def bounds(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    """Writes an interval in brackets; empty without one."""
+    if low is None or high is None:
+        return ""
+    plus = ["+" if signed and bound > 0 else "" for bound in (low, high)]
+    return f"[{plus[0]}{result(low)}, {plus[1]}{result(high)}]"
+
+
+def digits(value: float | None) -> str:
+    """Writes a number with four significant digits, whole numbers in full."""
+    if value is None:
+        return ABSENT
+    if float(value).is_integer() and abs(value) < 1e12:
+        return f"{value:,.0f}"
+    if 1e-3 <= abs(value) < 1e6:
+        places = max(0, 3 - math.floor(math.log10(abs(value))))
+        return f"{value:,.{places}f}"
+    return f"{value:.4g}"
+
+
+def significant(value: float) -> float:
+    """Rounds a number to the six significant digits with which a page holds it."""
+    return float(f"{value:.6g}")
+
+
+def share(value: float) -> str:
+    """Writes a share as a percentage."""
+    return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Writes a duration: ``12 s``, ``3:04 min`` or ``2:03:04 h``."""
+    if seconds < 99.5:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d} h" if hours else f"{minutes}:{whole % 60:02d} min"
+
+
+def moment(when: float | str) -> str:
+    """Writes a time, given as seconds since 1970 or in ISO 8601, in UTC."""
+    found = datetime.fromisoformat(when) if isinstance(when, str) else datetime(1970, 1, 1, tzinfo=UTC)
+    if not isinstance(when, str):
+        found += timedelta(seconds=when)
+    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def setting(value: Any) -> str:
+    """Writes a value of a configuration on one line, cut if it is very long."""
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text):,} characters)"

@@ -1,0 +1,163 @@
+"""Report of one or several runs as one HTML file of at most ``MOST_BYTES``.
+
+The list of sections stands here, once. Where a page would be too large, what matters least goes first, and the page
+says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlpipe.analysis.report.curves import Kept
+from rlpipe.analysis.report.ledger import Limits
+from rlpipe.analysis.report.run_content import RunContent, collect
+from rlpipe.analysis.report.several import Together, together
+from rlpipe.analysis.report.view_curves import curves_section, success_section
+from rlpipe.analysis.report.view_episodes import episodes_section
+from rlpipe.analysis.report.view_episodes import left_out as episodes_left_out
+from rlpipe.analysis.report.view_facts import about_section, distributions_section, setup_section
+from rlpipe.analysis.report.view_health import health_section, next_section
+from rlpipe.analysis.report.view_lead import lead_of_run, lead_of_runs
+from rlpipe.analysis.report.view_runs import runs_section
+from rlpipe.analysis.report.view_time import time_section
+from rlpipe.analysis.web.page import Section, page
+from rlpipe.errors import ConfigError
+
+REPORT = "report.html"
+"""File of a run directory that holds its report."""
+MOST_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What a page has room for.
+
+    Attributes:
+        kept: metrics, and points of their curves
+        episodes: most episodes that are shown one by one, and most points of the scatter
+    """
+
+    kept: Kept
+    episodes: int
+
+
+DETAILS = (
+    Detail(Kept(), 2000),
+    Detail(Kept(workers=False), 2000),
+    Detail(Kept(600, workers=False), 1000),
+    Detail(Kept(300, workers=False), 500),
+    Detail(Kept(300, workers=False, all_metrics=False), 500),
+    Detail(Kept(100, workers=False, all_metrics=False), 200),
+    Detail(Kept(30, workers=False, all_metrics=False), 100),
+)
+"""From everything to the least, in the order in which things go."""
+
+
+def report(paths: Sequence[Path], *, most_bytes: int = MOST_BYTES, limits: Limits | None = None) -> str:
+    """Builds the report of runs.
+
+    Args:
+        paths: run directories, or logs of other systems
+        most_bytes: most bytes of the page
+        limits: numbers of episodes to read for the table and the scatter
+    Raises:
+        ConfigError: something is not a run, or is damaged.
+    """
+    contents = [collect(path, limits) for path in {path.resolve(): path for path in paths}.values()]
+    found = together(contents) if len(contents) > 1 else None
+    text = ""
+    for detail in DETAILS:
+        text = _page(contents, found, detail)
+        if len(text.encode()) <= most_bytes:
+            break
+    return text
+
+
+def write(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """Writes the report of runs, whole or not at all.
+
+    Args:
+        paths: run directories, or logs of other systems
+        out: file to write; None for ``report.html``, in the directory of a single run, else in the working directory
+    Raises:
+        ConfigError: something is not a run, or the file cannot be written.
+    """
+    alone = len(paths) == 1 and (paths[0] / "run.json").is_file()
+    file = out or (paths[0] / REPORT if alone else Path(REPORT))
+    if file.is_dir() or not file.parent.is_dir():
+        problem = "is a folder" if file.is_dir() else f"cannot be written: there is no folder {file.parent}"
+        raise ConfigError(f"--out: {file} {problem}.")
+    text = report(paths)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ConfigError(f"--out: cannot write {file}: {error.strerror or error}.") from error
+    return file
+
+
+def _page(contents: Sequence[RunContent], found: Together | None, detail: Detail) -> str:
+    if found is not None:
+        sections = [*_of_several(contents, found, detail)]
+        lead, title = lead_of_runs(contents, found), f"{len(contents)} runs"
+    else:
+        sections = [*_of_one(contents[0], detail)]
+        lead, title = lead_of_run(contents[0]), contents[0].record.get("experiment", "")
+        title = f"{title} {contents[0].label}".strip()
+    return page(f"{title} - rlpipe report", sections, lead)
+
+
+def _of_one(content: RunContent, detail: Detail) -> Iterator[Section]:
+    """Yields the sections of a report on one run that has something to show in them, in their order."""
+    alone = [content.label]
+    built = (
+        success_section([content], alone),
+        curves_section([content], alone, [0], detail.kept),
+        next_section(content),
+        health_section(content),
+        time_section(content),
+        episodes_section(content, detail.episodes),
+        distributions_section(content),
+        setup_section(content),
+        about_section([content], [*_curves_left_out([content], detail), *episodes_left_out(content, detail.episodes)]),
+    )
+    yield from (section for section in built if section is not None)
+
+
+def _of_several(contents: Sequence[RunContent], found: Together, detail: Detail) -> Iterator[Section]:
+    """Likewise for several runs."""
+    shown = [content for content in contents if content.course.rows]
+    groups = [group for content, group in zip(contents, found.group_of, strict=True) if content.course.rows]
+    left = [*_curves_left_out(contents, detail), "Events, alerts, time, episodes, distributions and the whole "
+            "configuration of each run: rlpipe report of one run has them."]  # fmt: skip
+    built = (
+        runs_section(contents, found),
+        success_section(shown, found.groups) if shown else None,
+        curves_section(shown, found.groups, groups, detail.kept) if shown else None,
+        about_section(contents, left),
+    )
+    yield from (section for section in built if section is not None)
+
+
+def _curves_left_out(contents: Sequence[RunContent], detail: Detail) -> list[str]:
+    """Says which metrics and which points of curves are not on the page."""
+    kept, found = detail.kept, []
+    everything = len({name for content in contents for name in content.course.series})
+    if (fewer := everything - len(kept.names(contents))) > 0:
+        found.append(
+            f"Curves of {fewer:,} of {everything:,} metrics, for which there was no room in {MOST_BYTES:,} bytes."
+        )
+    longest = max((content.course.rows for content in contents), default=0)
+    if longest > kept.points and len(contents) > 1:
+        found.append(f"Curves show the values of every {-(-longest // kept.points)}th iteration of the longest run.")
+    elif longest > kept.points:
+        found.append(
+            f"A curve of more than {kept.points:,} values shows, of equally many consecutive values each, the lowest "
+            f"and the highest; the longest has {longest:,}."
+        )
+    return found

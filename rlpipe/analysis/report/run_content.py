@@ -1,0 +1,243 @@
+"""Content of a report on one run, collected from its files: plain numbers and texts, nothing of how they look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlpipe import files
+from rlpipe.analysis import logs
+from rlpipe.analysis.diagnosis import Diagnosis, diagnose_log
+from rlpipe.analysis.evaluated_run import EvaluatedRun
+from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, estimates, records_in
+from rlpipe.analysis.floors import FloorResult, floors_of
+from rlpipe.analysis.report.course import Course, course_of_log, read_course
+from rlpipe.analysis.report.ledger import EvaluationEpisodes, Ledger, Limits, read_evaluations, read_ledger
+from rlpipe.analysis.report.settings import Settings, read_settings
+from rlpipe.analysis.timeline import Timeline
+from rlpipe.analysis.timeline import read as read_timeline
+from rlpipe.errors import ConfigError
+from rlpipe.functional.intervals import wilson_interval
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.run import shapes
+from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
+from rlpipe.trajectory import Episode
+
+PHASES = (
+    m.GENERATE_ROLLOUTS, m.CAL_ADVANTAGES, m.ACTOR_TRAINING, m.SYNC_WEIGHTS, m.EVAL_TIME, m.CHECKPOINT_TIME,
+    m.LOG_TIME, m.OTHER_TIME,
+)  # fmt: skip
+"""Phases of the driver's clock, which add up to ``time/step`` (docs/architecture.md, "Time accounting")."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Result of a run in one number.
+
+    Attributes:
+        metric: metric that it is
+        value: its value
+        low: lower 95 % bound; None where there is none
+        high: upper 95 % bound
+        episodes: number of episodes; None where the log does not say
+        source: sentence on where it was measured
+    """
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    episodes: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Record of ``rlpipe evaluate`` in the run directory.
+
+    Attributes:
+        file: its name
+        policy: name of a floor; None for the policy of the run
+        iteration: of the evaluated checkpoint
+        changes: keys in which the configuration differed from the checkpoint's
+        estimates: success, return and length
+    """
+
+    file: str
+    policy: str | None
+    iteration: int
+    changes: dict[str, Any]
+    estimates: list[Estimate]
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """Everything that a report says about one run; what a run does not have is empty or None.
+
+    Attributes:
+        path: directory or file that was read
+        label: name of the run in legends
+        record: ``run.json``; empty for another system's log
+        dialect: system that wrote the log
+        course: metrics over the run
+        metrics: declared metrics by name
+        headline: result in one number
+        floors: policies that have learnt nothing, in the same episodes
+        events: lines of ``events.jsonl``
+        diagnosis: judgement of all rows
+        ledger: training episodes
+        evaluations: evaluation episodes
+        recorded: records of ``rlpipe evaluate``, the newest first
+        timeline: newest iteration by actor
+        phases: seconds of each phase of the driver over the run
+        settings: configuration
+        missing: sentences on what could not be read, and why
+    """
+
+    path: Path
+    label: str
+    record: Mapping[str, Any]
+    dialect: str
+    course: Course
+    metrics: Mapping[str, Metric]
+    headline: Headline | None = None
+    floors: list[FloorResult] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    diagnosis: Diagnosis | None = None
+    ledger: Ledger | None = None
+    evaluations: EvaluationEpisodes | None = None
+    recorded: list[Recorded] = field(default_factory=list)
+    timeline: Timeline | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    settings: Settings | None = None
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        """True for a run of rlpipe."""
+        return self.dialect == logs.OURS
+
+    def metric(self, name: str) -> Metric | None:
+        """Returns the declaration of a metric, also of a family's member or of one worker's."""
+        bare = name.split("/", 2)[2] if name.startswith("workers/") else name
+        found = self.metrics.get(bare)
+        if found is None:
+            families = (one for one in self.metrics.values() if one.is_family)
+            match = next(((one, hit) for one in families if (hit := one.pattern.fullmatch(bare))), None)
+            found = match[0].member(match[1][1]) if match else None
+        return found
+
+
+def collect(path: Path, limits: Limits | None = None) -> RunContent:
+    """Collects the content of a run directory, or of another system's log.
+
+    Raises:
+        ConfigError: there is nothing there, or it is not a run and not a log.
+    """
+    if (path / "run.json").is_file() or (path / "config.yaml").is_file():
+        return _of_run(RunDirectory.existing(path), limits)
+    log = logs.read(path)
+    diagnosis = diagnose_log(path, log)
+    content = RunContent(
+        path=path, label=path.name, record={}, dialect=log.dialect, course=course_of_log(log), metrics=log.metrics,
+        diagnosis=diagnosis,
+    )  # fmt: skip
+    return replace(content, headline=_while_training(content))
+
+
+def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
+    path, record = directory.path, directory.read_json()
+    course = read_course(path)
+    missing: list[str] = []
+    settings = read_settings(directory, missing)
+    content = RunContent(
+        path=path,
+        label=directory.run_id,
+        record=record,
+        dialect=logs.OURS,
+        course=course,
+        metrics=CATALOGUE,
+        events=list(read_jsonl(path / EVENTS)) if (path / EVENTS).is_file() else [],
+        ledger=read_ledger(path, course, limits),
+        evaluations=read_evaluations(path, course),
+        recorded=[_recorded(file) for file in records_in(path / EVALUATIONS)],
+        phases=_phases(course),
+        settings=settings,
+        missing=missing,
+    )
+    if not course.rows:
+        return content
+    log = logs.read(path)
+    content = replace(content, metrics=log.metrics, diagnosis=diagnose_log(path, log))
+    try:
+        content = replace(content, timeline=read_timeline(directory))
+    except ConfigError as error:
+        missing.append(f"No timeline of single actors: {error}")
+    return _with_result(content)
+
+
+def _recorded(file: Path) -> Recorded:
+    found: Mapping[str, Any] = files.read(file, shapes.EvaluationRecord)
+    return Recorded(
+        f"{EVALUATIONS}/{file.name}",
+        found.get("policy"),
+        found["iteration"],
+        dict(found.get("changes", {})),
+        estimates([Episode.from_row(row) for row in found["episodes"]]),
+    )
+
+
+def _phases(course: Course) -> dict[str, float]:
+    """Returns the seconds of each phase of the driver, the first to happen first."""
+    found = {phase.name: course.series.get(phase.name) for phase in PHASES}
+    return {name: math.fsum(series.values) for name, series in found.items() if series}
+
+
+def _with_result(content: RunContent) -> RunContent:
+    """Adds the result: that which ``rlpipe compare`` would use, else the newest one while training."""
+    try:
+        run = EvaluatedRun.read(content.path)
+    except ConfigError:  # it has not completed, or its last iteration was not evaluated
+        return replace(content, headline=_while_training(content))
+    metric = next((one for one in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN) if estimate(one, run.episodes)), None)
+    if metric is None:
+        return content
+    found = estimate(metric, run.episodes)
+    assert found is not None
+    source = "held-out episodes after the last iteration"
+    if run.source.parent.name == EVALUATIONS:
+        source += f", by rlpipe evaluate ({EVALUATIONS}/{run.source.name})"
+    headline = Headline(found.metric, found.value, found.low, found.high, found.episodes, source)
+    return replace(content, headline=headline, floors=floors_of([run], metric))
+
+
+def _while_training(content: RunContent) -> Headline | None:
+    """Returns the newest success in evaluations, else in training episodes, else the newest return."""
+    course = content.course
+    axis = "iteration" if "iteration" in course.axes else "steps"
+    for metric, count, kind in (
+        (m.EVAL_SUCCESS_ONCE, m.EVAL_NUM_TRAJECTORIES, "held-out episodes"),
+        (m.ENV_SUCCESS_ONCE, m.ENV_NUM_TRAJECTORIES, "training episodes"),
+        (m.EVAL_EPISODE_RETURN, m.EVAL_NUM_TRAJECTORIES, "held-out episodes"),
+        (m.ENV_EPISODE_RETURN, m.ENV_NUM_TRAJECTORIES, "training episodes"),
+        (m.ENV_RETURN_MA100, None, "the latest 100 training episodes"),
+    ):
+        series = course.series.get(metric.name)
+        if not series:
+            continue
+        at, value = series.at[-1], series.values[-1]
+        counts = course.series.get(count.name) if count else None
+        episodes = None
+        if counts and at in counts.at:
+            episodes = round(counts.values[counts.at.index(at)])
+        low = high = None
+        if episodes and metric in (m.EVAL_SUCCESS_ONCE, m.ENV_SUCCESS_ONCE):
+            low, high = wilson_interval(round(value * episodes), episodes)
+        where = f"{kind} of {axis if axis == 'iteration' else 'step'} {course.axes[axis][at]:,.0f}"
+        return Headline(metric.name, value, low, high, episodes, where)
+    return None

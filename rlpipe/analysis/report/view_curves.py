@@ -1,0 +1,309 @@
+"""Sections with curves: success over the run, small multiples, any metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlpipe.analysis.report import formats
+from rlpipe.analysis.report.course import Course
+from rlpipe.analysis.report.curves import (
+    Kept,
+    axes_of,
+    curves_data,
+    headline_curves,
+    marked,
+    small_multiples,
+)
+from rlpipe.analysis.report.run_content import RunContent
+from rlpipe.analysis.web.page import Section, asset, render
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.row import EventKind
+
+AXIS_NAMES = {"steps": "environment steps", "seconds": "training time", "iteration": "iteration"}
+CHARTS = ("vendor/uplot/uPlot.iife.min.js", "scripts/charts.js", "scripts/curves.js")
+REST = (
+    "Move over the chart, or focus it and press the arrow keys, to read values. Drag to zoom, double-click to return."
+)
+MOST_EVENTS = 300
+STYLES = {"critical": "bad", "warn": "warn", "info": "info", "healthy": "good"}
+
+
+def style() -> str:
+    """Stylesheet of everything in a report."""
+    return asset("vendor/uplot/uPlot.min.css") + "\n" + asset("report.css")
+
+
+def scripts(*more: str) -> tuple[str, ...]:
+    """Scripts that draw, and more."""
+    return tuple(asset(name) for name in (*CHARTS[:2], *more))
+
+
+def success_section(contents: Sequence[RunContent], groups: Sequence[str]) -> Section | None:
+    """Success, or else the return, over the run, with everything that happened; None without any row."""
+    headline = headline_curves(contents)
+    if headline is None:
+        return _events_alone(contents)
+    single = contents[0] if len(contents) == 1 else None
+    axes = axes_of(contents)
+    values: dict[str, Any] = {
+        "note": _note(contents, headline),
+        "axes": axes,
+        "axis_names": AXIS_NAMES,
+        "summary": _summary(contents, headline),
+        "rest": REST,
+        "legend": _legend(contents, groups, headline),
+        "footnotes": _footnotes(contents),
+        "pools": [], "evaluations": [], "evaluation_columns": [], "evaluations_left": "", "recorded": [],
+        "tables": {},
+    }  # fmt: skip
+    if single is not None:
+        values |= {"pools": _pools(single), "recorded": _recorded(single), **_evaluations(single), **_events(single)}
+    title = "Success" if headline["label"] == "success" else "Return"
+    return Section("success", title, render("report/success.html", **values), style())
+
+
+def _events_alone(contents: Sequence[RunContent]) -> Section | None:
+    if len(contents) > 1 or not contents[0].events:
+        return None
+    text = render("report/events.html", **_events(contents[0]))
+    return Section("events", "Events", text, style())
+
+
+def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
+    if len(contents) > 1:
+        which = headline["training"] if any(headline["training"] in one.course.series for one in contents) else (
+            headline["evaluation"])  # fmt: skip
+        return (
+            f"{which}. Of a group of several runs: the strong line is their mean and the band reaches from the lowest "
+            "to the highest of them, at the positions that all of them have; each thin line is one run. Neither is an "
+            "interval."
+        )
+    content = contents[0]
+    if headline["label"] != "success":
+        dots = "; dots are evaluations on held-out seeds" if headline["evaluation"] in content.course.series else ""
+        return f"{headline['training']} of each {'iteration' if content.is_ours else 'report'}{dots}."
+    if content.ledger is not None and any(pool.success for pool in content.ledger.own):
+        pool = content.ledger.own[0]
+        each = pool.until - pool.first + 1
+        line = (
+            f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
+            if each == 1
+            else f"The line pools all training episodes that ended within every {each} iterations, with the 95 % "
+            f"interval (Wilson) as a band; the thin line is {headline['training']} of single iterations."
+        )
+        dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
+        return f"Share of episodes that succeeded at least once. {line} {dots}"
+    return f"{headline['training']} of single iterations; dots are evaluations with their 95 % intervals."
+
+
+def _summary(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
+    parts = []
+    for content in contents:
+        texts = [
+            f"{name}: {summary_of(content.course, name)}"
+            for name in (headline["training"], headline["evaluation"])
+            if name in content.course.series
+        ]
+        parts.append(("" if len(contents) == 1 else f"{content.label}, ") + " ".join(texts))
+    return " ".join(parts)
+
+
+def summary_of(course: Course, name: str) -> str:
+    """Describes a curve in words: first, last, lowest and highest value, each with its place."""
+    series = course.series[name]
+    axis = "iteration" if "iteration" in course.axes else "steps"
+    word = "iteration" if axis == "iteration" else "step"
+
+    def at(index: int) -> str:
+        return f"{formats.digits(series.values[index])} ({word} {course.axes[axis][series.at[index]]:,.0f})"
+
+    if len(series) == 1:
+        return f"{at(0)}."
+    low = min(range(len(series)), key=series.values.__getitem__)
+    high = max(range(len(series)), key=series.values.__getitem__)
+    return f"{at(0)} to {at(-1)}; lowest {at(low)}, highest {at(high)}."
+
+
+def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dict[str, str]) -> list[dict[str, Any]]:
+    if len(contents) > 1:
+        return [
+            {"colour": f"series-{n % 8 + 1}", "shape": "", "text": group, "opacity": None}
+            for n, group in enumerate(groups)
+        ]
+    content = contents[0]
+    found: list[dict[str, Any]] = []
+    pooled = content.ledger is not None and headline["label"] == "success"
+    if pooled:
+        found.append({"colour": "series-1", "shape": "", "text": "training, with 95 % band", "opacity": None})
+    ledger = content.ledger
+    alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
+    if headline["training"] in content.course.series and not alone:
+        text = "training, single iterations"
+        found.append({"colour": "series-1", "shape": "", "text": text, "opacity": 0.4 if pooled else None})
+    if headline["evaluation"] in content.course.series:
+        found.append({"colour": "series-2", "shape": "dot", "text": "evaluation, with 95 % interval", "opacity": None})
+    for mark, count in marked(content.events).items():
+        shape = "dot" if mark.small else "mark"
+        found.append({"colour": mark.colour, "shape": shape, "text": f"{mark.label} ({count})", "opacity": None})
+    return found
+
+
+def _footnotes(contents: Sequence[RunContent]) -> list[str]:
+    found = []
+    for content in contents:
+        of = "" if len(contents) == 1 else f"{content.label}: "
+        if content.course.dead_seconds > 1.0 and content.record.get("incarnation"):
+            dead = formats.duration(content.course.dead_seconds)
+            found.append(
+                f"{of}Training time is time/time_elapsed, which stands still while nothing trains: {dead} between the "
+                "end and the resume of the run, or of work that was taken back, are not in it."
+            )
+    return found
+
+
+def _pools(content: RunContent) -> list[list[str]]:
+    if content.ledger is None:
+        return []
+    rows = []
+    for pool in content.ledger.own:
+        rate, low, high = pool.success or (None, None, None)
+        rows.append(
+            [
+                f"{pool.first} to {pool.until}" if pool.until > pool.first else f"{pool.first}",
+                f"{content.course.steps_after(pool.until):,.0f}",
+                f"{pool.episodes:,}",
+                formats.ABSENT if rate is None else formats.result(rate),
+                formats.bounds(low, high) or formats.ABSENT,
+                formats.ABSENT if pool.mean_return is None else formats.result(pool.mean_return),
+                formats.ABSENT if pool.mean_length is None else formats.result(pool.mean_length),
+            ]
+        )
+    return rows
+
+
+def _evaluations(content: RunContent) -> dict[str, Any]:
+    """Table of the evaluations while training, as the rows have them."""
+    course, low, high = content.course, m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name
+    names = [
+        metric.name
+        for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN, m.EVAL_EPISODE_LEN, m.EVAL_NUM_TRAJECTORIES)
+        if metric.name in course.series
+    ]
+    values = {
+        name: dict(zip(course.series[name].at, course.series[name].values, strict=True))
+        for name in (*names, low, high)
+        if name in course.series
+    }
+    rows = []
+    for row in sorted({row for name in names for row in course.series[name].at}):
+        cells = [_result(name, values[name].get(row)) for name in names]
+        if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
+            cells.insert(1, formats.bounds(values[low].get(row), values[high].get(row)) or formats.ABSENT)
+        places = [
+            f"{course.axes[axis][row]:,.0f}" if axis in course.axes else formats.ABSENT
+            for axis in ("iteration", "steps")
+        ]
+        rows.append([*places, *cells])
+    columns = ["episodes" if name == m.EVAL_NUM_TRAJECTORIES.name else name.partition("/")[2] for name in names]
+    if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
+        columns.insert(1, "95 % interval")
+    left = f"The newest 100 of {len(rows)} evaluations." if len(rows) > 100 else ""
+    return {"evaluations": rows[-100:], "evaluation_columns": columns, "evaluations_left": left}
+
+
+def _result(name: str, value: float | None) -> str:
+    if value is None:
+        return formats.ABSENT
+    return f"{value:,.0f}" if name == m.EVAL_NUM_TRAJECTORIES.name else formats.result(value)
+
+
+def _recorded(content: RunContent) -> list[list[str]]:
+    return [
+        [
+            record.file,
+            f"floor: {record.policy}" if record.policy else f"of iteration {record.iteration}",
+            one.metric.partition("/")[2],
+            formats.result(one.value),
+            formats.bounds(one.low, one.high) or formats.ABSENT,
+            f"{one.episodes:,}",
+            ", ".join(f"{key}={formats.setting(value)}" for key, value in record.changes.items()) or formats.ABSENT,
+        ]
+        for record in content.recorded
+        for one in record.estimates
+    ]
+
+
+ROUTINE = (EventKind.ALERT, EventKind.TARGET_KL)
+"""Kinds of events that may happen in most iterations; they stand in a table of their own."""
+_EVENT_STYLES: dict[str, str] = {
+    EventKind.FAILED: "bad", EventKind.RESTARTED: "warn", EventKind.RECOVERED: "warn", EventKind.COMPLETED: "good",
+    EventKind.STOPPED: "bad", EventKind.INTERRUPTED: "warn", EventKind.DISK: "warn", EventKind.SIMULATOR: "warn",
+}  # fmt: skip
+
+
+def _events(content: RunContent) -> dict[str, Any]:
+    """Tables of the events: what happened to the run, and what may happen in any iteration."""
+    tables = {}
+    for key, routine in (("events", False), ("routine", True)):
+        found = [event for event in content.events if (event["kind"] in ROUTINE) == routine]
+        left = ""
+        if len(found) > MOST_EVENTS:
+            left = f"The newest {MOST_EVENTS} of {len(found):,}; events.jsonl has all."
+        tables[key] = {"rows": [_event(event) for event in found[-MOST_EVENTS:]], "left": left}
+    return {"tables": tables if content.events else {}}
+
+
+def _event(event: dict[str, Any]) -> dict[str, str]:
+    is_alert = event["kind"] == EventKind.ALERT
+    kind = str(event["data"].get("level", "alert")) if is_alert else event["kind"]
+    if is_alert:
+        style = "good" if event["data"].get("cleared") else STYLES.get(kind, "")
+        kind = f"{kind} cleared" if event["data"].get("cleared") else kind
+    else:
+        style = _EVENT_STYLES.get(kind, "")
+    return {
+        "iteration": f"{event['iteration']:,}",
+        "when": formats.moment(event["time"]),
+        "kind": kind.replace("_", " "),
+        "style": style,
+        "message": formats.setting(event["message"]),
+    }
+
+
+def curves_section(
+    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], kept: Kept
+) -> Section | None:
+    """Small multiples and the chooser; None without any number."""
+    data = curves_data(contents, groups, group_of, kept)
+    names = [name for name in kept.names(contents) if any(name in run["series"] for run in data["runs"])]
+    if not names:
+        return None
+    small = [name for name in small_multiples(contents) if name in names]
+    spaces: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda one: one.startswith("workers/")):
+        spaces.setdefault(_namespace(name), []).append(name)
+    several = len(contents) > 1
+    text = render(
+        "report/curves.html",
+        note="Values of each iteration, neither smoothed nor averaged." if not several else (
+            "Strong lines and bands as above: mean, lowest and highest run at equal positions; thin lines are single "
+            "runs. Nothing is smoothed."),
+        small=[_small(name, contents, data["metrics"]) for name in small],
+        namespaces=spaces,
+        chosen=(small or names)[0],
+        several=several,
+    )  # fmt: skip
+    return Section("curves", "Curves", text, style(), scripts("scripts/curves.js"), data)
+
+
+def _small(name: str, contents: Sequence[RunContent], metrics: dict[str, Any]) -> dict[str, str]:
+    course = next(content.course for content in contents if name in content.course.series)
+    about = metrics.get(name, {"unit": "", "meaning": ""})
+    summary = summary_of(course, name) if len(contents) == 1 else ""
+    return {"name": name, "unit": about["unit"], "meaning": about["meaning"], "summary": summary}
+
+
+def _namespace(name: str) -> str:
+    parts = name.split("/")
+    return "/".join(parts[:-1][:2]) or "other"

@@ -1,0 +1,173 @@
+"""Sections on the health of a run: alerts over time, and what to try next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlpipe.analysis.diagnosis import Diagnosis
+from rlpipe.analysis.report import formats
+from rlpipe.analysis.report.run_content import RunContent
+from rlpipe.analysis.web.page import Section, render
+from rlpipe.metrics.row import EventKind
+from rlpipe.metrics.rules import LEVELS
+
+STYLES = {"critical": "bad", "warn": "warn", "info": "info"}
+
+
+@dataclass
+class Violation:
+    """Time during which a rule was not met.
+
+    Attributes:
+        metric: judged metric
+        rule: name of its rule
+        level: level of the alert
+        value: value that raised it
+        demanded: demand of the rule
+        cause: likely cause
+        remedy: what to try
+        since: position at which it began
+        until: position at which it was over; None if it was not
+    """
+
+    metric: str
+    rule: str
+    level: str
+    value: float | None
+    demanded: str
+    cause: str
+    remedy: str
+    since: int
+    until: int | None
+
+
+def violations(content: RunContent) -> list[Violation]:
+    """Lists what the run reported while it trained; of another system's log, what the diagnosis found."""
+    if not content.is_ours:
+        diagnosis = content.diagnosis
+        found = [] if diagnosis is None else [*diagnosis.standing, *diagnosis.past]
+        return [
+            Violation(
+                one.metric, one.rule, one.level, one.value, one.demanded, one.cause, one.remedy, one.since, one.until
+            )
+            for one in found
+        ]  # fmt: skip
+    open_ones: dict[tuple[str, str], Violation] = {}
+    found_here: list[Violation] = []
+    for event in content.events:
+        if event["kind"] != EventKind.ALERT:
+            continue
+        data: Mapping[str, Any] = event["data"]
+        key = (str(data.get("metric", "")), str(data.get("rule", "")))
+        if data.get("cleared"):
+            if key in open_ones:
+                open_ones.pop(key).until = event["iteration"]
+        elif key not in open_ones:
+            demanded, cause, remedy = (str(data.get(name, "")) for name in ("demanded", "cause", "remedy"))
+            level, since = str(data.get("level", "info")), int(data.get("since", event["iteration"]))
+            open_ones[key] = Violation(*key, level, data.get("value"), demanded, cause, remedy, since, None)
+            found_here.append(open_ones[key])
+    return found_here
+
+
+def health_section(content: RunContent) -> Section | None:
+    """Alerts as lanes over the run and as a table; None for a run without rows."""
+    diagnosis = content.diagnosis
+    if diagnosis is None:
+        return None
+    found = sorted(violations(content), key=lambda one: (-LEVELS.index(one.level), one.since))
+    unit = "iteration" if diagnosis.axis == "iteration" else "step"
+    note = (
+        f"Each metric is judged by the rules it is declared with. A bar reaches from the {unit} in which a rule was "
+        "first violated to that in which it was met again."
+        if found
+        else "Each metric is judged by the rules it is declared with; none was violated."
+    )
+    return Section(
+        "health",
+        "Health",
+        render(
+            "report/health.html",
+            note=note,
+            lanes=_lanes(found, diagnosis),
+            low=f"{unit} {diagnosis.first:,}",
+            high=f"{diagnosis.last:,}",
+            table=[_row(one) for one in found],
+            healthy=[
+                (one.metric, formats.digits(one.value), one.demanded if one.usual else f"usually {one.demanded}")
+                for one in diagnosis.healthy
+            ],
+            nonfinite=", ".join(f"{name} {count:,}" for name, count in content.course.nonfinite.items()),
+        ),
+    )
+
+
+def _lanes(found: list[Violation], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    first, length = diagnosis.first, max(1, diagnosis.last - diagnosis.first)
+    lanes: dict[str, list[Violation]] = {}
+    for one in found:
+        lanes.setdefault(one.metric, []).append(one)
+    return [
+        {
+            "name": metric,
+            "summary": ", ".join(f"{one.level} {_span(one)}" for one in ones),
+            "bars": [
+                {
+                    "style": one.level,
+                    "left": round(100 * max(0, one.since - first) / length, 2),
+                    "width": round(100 * max(0, (one.until or diagnosis.last) - max(one.since, first)) / length, 2),
+                    "title": f"{one.level}: {formats.digits(one.value)}, healthy {one.demanded}, {_span(one)}",
+                }
+                for one in sorted(ones, key=lambda one: LEVELS.index(one.level))
+            ],
+        }
+        for metric, ones in lanes.items()
+    ]
+
+
+def _span(one: Violation) -> str:
+    return f"from {one.since:,} to the end" if one.until is None else f"from {one.since:,} to {one.until:,}"
+
+
+def _row(one: Violation) -> dict[str, Any]:
+    return {
+        "metric": one.metric, "level": one.level, "style": STYLES.get(one.level, ""), "since": f"{one.since:,}",
+        "until": "end" if one.until is None else f"{one.until:,}", "value": formats.digits(one.value),
+        "demanded": one.demanded, "cause": one.cause, "remedy": one.remedy,
+    }  # fmt: skip
+
+
+def next_section(content: RunContent) -> Section | None:
+    """Findings of ``rlpipe diagnose`` at the end of the run, and commands that continue it."""
+    diagnosis = content.diagnosis
+    if diagnosis is None:
+        return None
+    findings = [
+        {
+            "metric": one.metric,
+            "level": one.level,
+            "style": STYLES.get(one.level, ""),
+            "value": formats.digits(one.value),
+            "demanded": one.demanded,
+            "since": f"{diagnosis.axis} {one.since:,}",
+            "cause": one.cause,
+            "remedy": one.remedy,
+        }
+        for one in diagnosis.standing
+    ]
+    note = "No rule is violated at the end of the run." if not findings else (
+        "Rules that are violated at the end of the run, the gravest first, as rlpipe diagnose has them.")  # fmt: skip
+    return Section("next", "What to try next", render(
+        "report/next.html", note=note, findings=findings, commands=_commands(content)))  # fmt: skip
+
+
+def _commands(content: RunContent) -> list[str]:
+    if not content.is_ours:
+        return []
+    run = shlex.quote(str(content.path))
+    status = content.record.get("status")
+    found = [] if status == "completed" else [f"rlpipe train --resume {run}"]
+    return [*found, f"rlpipe evaluate {run} --episodes 400", f"rlpipe diagnose {run}"]

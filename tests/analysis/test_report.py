@@ -1,0 +1,374 @@
+"""The report of runs: what it says, that nothing from a run can end its text, and what it leaves out."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlpipe
+from rlpipe.analysis.comparison import compare
+from rlpipe.analysis.evaluation_report import write_record
+from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.ledger import Limits
+from rlpipe.analysis.report.pages import report
+from rlpipe.analysis.report.run_content import collect
+from rlpipe.errors import SimulatorError
+from rlpipe.metrics import catalogue as m
+from tests.helpers.commands import command
+from tests.helpers.faulty import faulty
+from tests.helpers.runs import from_ledger, lines, scripted
+
+EVIL = "</script><script>alert(1)</script>"
+
+
+def data_of(page: str, section: str) -> dict[str, Any]:
+    """Data of a section, as its scripts read it."""
+    found = re.search(rf'<script type="application/json" id="data-{section}">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    contents: dict[str, Any] = json.loads(found[1])
+    return contents
+
+
+def text_of(page: str) -> str:
+    """What one reads, without elements, scripts and styles."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body)))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = scripted(tmp_path_factory.mktemp("runs"), "runner.val_check_interval=2", "runner.report=true")
+    return rlpipe.train(config, local=True).directory
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return report([run])
+
+
+# --- one run
+
+
+def test_a_run_writes_its_report_when_it_ends(run):
+    assert text_of((run / "report.html").read_text()).startswith(" scripted 2")  # the title: experiment and run id
+    assert "completed" in text_of((run / "report.html").read_text())
+
+
+def test_the_headline_is_the_number_that_compare_gives_with_its_interval(run, page):
+    pooled = compare([run]).groups[0].pooled
+    assert f"95 % interval [{pooled.low:.3f}, {pooled.high:.3f}] over {pooled.episodes} held-out" in text_of(page)
+    assert f'<div class="figure">{pooled.value:.3f}</div>' in page
+
+
+def test_every_number_of_metrics_jsonl_is_in_the_curves_to_six_significant_digits(run, page):
+    series = data_of(page, "curves")["runs"][0]["series"]
+    for index, row in enumerate(lines(run, "metrics.jsonl")):
+        for name, value in row["metrics"].items():
+            at = series[name].get("at", [0, 1, 2, 3]).index(index)
+            assert series[name]["y"][at] == float(f"{value:.6g}"), name
+
+
+def test_pools_of_one_iteration_are_the_metrics_of_the_ledger(run):
+    ledger = collect(run).ledger
+    assert ledger is not None
+    for pool in ledger.own:
+        wanted = from_ledger(run, "episodes.jsonl", m.ENV, pool.until)
+        assert (pool.first, pool.episodes) == (pool.until, wanted["env/num_trajectories"])
+        assert (pool.mean_return, pool.mean_length) == (wanted["env/return"], wanted["env/episode_len"])
+        assert pool.success is not None
+        assert pool.success[0] == wanted["env/success_once"]
+
+
+def test_the_axes_are_steps_training_seconds_and_iterations(run, page):
+    rows, axes = lines(run, "metrics.jsonl"), data_of(page, "curves")["runs"][0]["axes"]
+    assert axes["steps"] == [row["total_timesteps"] for row in rows]
+    assert axes["seconds"] == [round(row["metrics"]["time/time_elapsed"], 2) for row in rows]
+    assert axes["iteration"] == [1, 2, 3, 4]
+
+
+def test_a_metric_is_described_by_its_declaration(page):
+    about = data_of(page, "curves")["metrics"]["env/return"]
+    assert (about["unit"], about["meaning"]) == (m.ENV_EPISODE_RETURN.unit, m.ENV_EPISODE_RETURN.meaning)
+
+
+def test_phases_of_the_driver_add_up_to_its_steps(run):
+    steps = [row["metrics"]["time/step"] for row in lines(run, "metrics.jsonl")]
+    assert sum(collect(run).phases.values()) == pytest.approx(sum(steps))
+
+
+def test_keys_that_differ_from_their_defaults_stand_first(run):
+    settings = collect(run).settings
+    assert settings is not None
+    assert settings.changed is not None
+    assert settings.changed["rollout.horizon"] == (16, 200)
+    assert settings.changed["env.train.name"] == ("scripted", "required")
+    assert not {"policy.name", "curriculum.name", "env.eval.name", "rollout.inference"} & settings.changed.keys()
+    assert settings.values["runner.seed"] == 0
+
+
+def test_all_sections_of_a_whole_run_are_there_in_their_order(page):
+    headings = re.findall(r'<h2 id="[\w-]+">([^<]+)</h2>', page)
+    assert headings == ["Success", "Curves", "What to try next", "Health", "Where time went", "Episodes",
+                        "Distributions", "Setup", "About this page"]  # fmt: skip
+
+
+def test_a_floor_stands_beside_the_result(run):
+    record = {
+        "policy": "random", "iteration": 0, "protocol": json.loads((run / "run.json").read_text())["protocol"],
+        "episodes": [{**row, "iteration": 0, "success_once": False} for row in lines(run, "eval_episodes.jsonl")[-6:]],
+    }  # fmt: skip
+    file = write_record(run / "evaluations", record)
+    try:
+        assert "floor: random 0.000 [0.000, 0.390] n 6" in text_of(report([run]))
+    finally:
+        file.unlink()
+
+
+def test_alerts_are_lanes_from_the_first_violation_to_the_end_of_it(run, tmp_path):
+    copy = copied(run, tmp_path)
+    alert = {"metric": "train/loss", "rule": "high", "level": "warn", "value": 2.5, "demanded": "at most 1",
+             "since": 2, "cause": "the cause", "remedy": "the remedy", "cleared": False}  # fmt: skip
+    append(copy, {"kind": "alert", "message": "raised", "iteration": 2, "time": 1e9, "data": alert})
+    append(copy, {"kind": "alert", "message": "over", "iteration": 3, "time": 1e9, "data": {**alert, "cleared": True}})
+    found = report([copy])
+    assert "left:33.33%;width:33.33%" in found  # of iterations 1 to 4
+    assert "train/loss warn 2 3 2.500 at most 1 the cause; try: the remedy" in text_of(found)
+    marks = data_of(found, "curves")["runs"][0]["marks"]
+    assert {"iteration": 2, "colour": "warn", "small": True, "dash": False} in marks
+
+
+def test_time_between_the_end_and_a_resume_is_no_training_time(run, tmp_path):
+    copy = copied(run, tmp_path)
+    rows = lines(copy, "metrics.jsonl")
+    for row in rows[2:]:
+        row["time"] += 3600.0
+    write_lines(copy / "metrics.jsonl", rows)
+    change(copy / "run.json", incarnation=1)
+    course = collect(copy).course
+    assert course.dead_seconds == pytest.approx(3600.0, abs=1.0)
+    assert course.axes["seconds"][-1] < 60
+    assert "1:00:00 h between the end and the resume" in text_of(report([copy]))
+
+
+# --- damage, failure, escaping
+
+
+def test_a_run_without_rows_says_so_with_its_fault_and_its_configuration(tmp_path):
+    options = ("rollout.simulator_retries=0", "env.train.at=3", "runner.report=true")
+    with pytest.raises(SimulatorError):
+        rlpipe.train(faulty(tmp_path, "raise", *options), local=True)
+    [file] = tmp_path.glob("scripted/*/report.html")
+    text = text_of(file.read_text())
+    assert "No iteration was completed, so there are no numbers to show." in text
+    assert "The run failed after iteration 0." in text
+    assert "the solver diverged while taking step 3 of 16" in text
+    assert "env.train.fault raise" in text
+
+
+def test_whatever_a_run_names_is_escaped(run, tmp_path):
+    copy = copied(run, tmp_path)
+    change(copy / "run.json", experiment=EVIL, git_commit=EVIL)
+    append(copy, {"kind": EVIL, "message": EVIL, "iteration": 1, "time": 1e9, "data": {}})
+    rows = lines(copy, "metrics.jsonl")
+    for row in rows:
+        row["metrics"][EVIL] = 1.0
+        row["histograms"] = {EVIL: row["histograms"]["env/return_dist"]}
+    write_lines(copy / "metrics.jsonl", rows)
+    episodes = [{**row, "task": EVIL} for row in lines(copy, "episodes.jsonl")]
+    write_lines(copy / "episodes.jsonl", episodes)
+    found = report([copy])
+    assert "<script>alert" not in found
+    assert data_of(found, "curves")["runs"][0]["series"][EVIL]["y"] == [1, 1, 1, 1]
+    assert data_of(found, "episodes")["listed"]["task"][0] == EVIL
+
+
+def test_a_report_that_cannot_be_written_costs_the_run_nothing(tmp_path, monkeypatch, caplog):
+    def fail(_: Any) -> None:
+        raise ValueError("no report today")
+
+    monkeypatch.setattr("rlpipe.training.recovery.write_report", fail)
+    result = rlpipe.train(scripted(tmp_path, "runner.report=true"), local=True)
+    assert result.status == "completed"
+    assert f"could not be written: no report today. Try: rlpipe report {result.directory}" in caplog.text
+
+
+def test_a_run_that_wants_no_report_gets_none(tmp_path):
+    assert not (rlpipe.train(scripted(tmp_path), local=True).directory / "report.html").exists()
+
+
+# --- several runs, other systems
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeds")
+    return [rlpipe.train(scripted(folder, f"runner.seed={n}"), local=True).directory for n in range(2)]
+
+
+def test_seeds_of_an_experiment_are_one_group_with_the_numbers_of_compare(seeds):
+    found, comparison = report(seeds), compare(seeds)
+    pooled = comparison.groups[0].pooled
+    curves = data_of(found, "curves")
+    assert (curves["groups"], [one["group"] for one in curves["runs"]]) == (["scripted"], [0, 0])
+    assert [one["short"] for one in curves["runs"]] == ["seed 0", "seed 1"]
+    wanted = f"scripted {pooled.value:.3f} [{pooled.low:.3f}, {pooled.high:.3f}] n 12, 2 seeds"
+    assert wanted in text_of(found)
+
+
+def test_differences_and_other_protocols_are_those_of_compare(seeds, tmp_path):
+    other = rlpipe.train(
+        scripted(tmp_path, "runner.logger.experiment_name=other", "evaluation.first_seed=7"), local=True
+    ).directory
+    text, comparison = text_of(report([*seeds, other])), compare([*seeds, other], anyway=True)
+    one = comparison.differences[0]
+    assert f"other {'+' if one.value > 0 else ''}{one.value:.3f}" in text
+    assert comparison.warnings[0] in text
+    assert "rollout.horizon" not in text.partition("Configuration keys that differ")[2]
+    assert "evaluation.first_seed 1000000 1000000 7" in text
+
+
+def test_runs_that_cannot_be_compared_are_shown_side_by_side_with_the_reason(seeds, tmp_path):
+    copy = copied(seeds[0], tmp_path)
+    change(copy / "run.json", status="interrupted")
+    assert "These runs are not compared." in text_of(report([seeds[1], copy]))
+
+
+def test_a_log_of_stable_baselines3_has_curves_and_a_diagnosis_and_says_what_is_absent(tmp_path):
+    rows = ["time/total_timesteps,rollout/ep_rew_mean,train/approx_kl,train/loss"]
+    rows += [f"{2048 * n},{20.5 + n},{0.5},{3.25}" for n in range(1, 8)]
+    (tmp_path / "progress.csv").write_text("\n".join(rows) + "\n")
+    found = report([tmp_path])
+    text = text_of(found)
+    assert "Stable-Baselines3" in text
+    assert "no episodes, no configuration, no events and no times" in text
+    assert data_of(found, "curves")["runs"][0]["axes"] == {"steps": [2048 * n for n in range(1, 8)]}
+    assert data_of(found, "curves")["runs"][0]["series"]["train/actor/approx_kl"]["y"] == [0.5] * 7
+    headings = re.findall(r'<h2 id="[\w-]+">([^<]+)</h2>', found)
+    assert headings == ["Return", "Curves", "What to try next", "Health", "About this page"]
+    assert "<h3>Events</h3>" not in found
+    assert "train/actor/approx_kl 0.5000 healthy" in text
+
+
+# --- room
+
+
+def test_a_long_curve_keeps_the_lowest_and_the_highest_value_of_its_parts():
+    series = Series()
+    for n in range(100):
+        series.add(n, 1000.0 if n == 37 else -5.0 if n == 38 else float(n % 2))
+    thin = series.thinned(20)
+    assert len(thin) <= 20
+    assert (1000.0 in thin.values, -5.0 in thin.values) == (True, True)
+    assert all(series.values[at] == value for at, value in zip(thin.at, thin.values, strict=True))
+
+
+def big_ledger(run: Path, folder: Path, episodes: int) -> Path:
+    """A copy of a run whose last row has so many episodes; every third one failed."""
+    copy = copied(run, folder)
+    first = lines(run, "episodes.jsonl")[0]
+    line = json.dumps({**first, "iteration": 4, "success_once": "S", "length": "L"})
+    outcomes = ("true", "true", "false")
+    kinds = [line.replace('"S"', outcome).replace('"L"', str(n + 1)) + "\n" for n, outcome in enumerate(outcomes)]
+    with (copy / "episodes.jsonl").open("w") as file:
+        for at in range(0, episodes, 3000):
+            file.write("".join(kinds[n % 3] for n in range(at, min(at + 3000, episodes))))
+    rows = lines(copy, "metrics.jsonl")
+    rows[-1]["metrics"]["time/total_episodes"] = float(episodes)
+    write_lines(copy / "metrics.jsonl", rows)
+    return copy
+
+
+def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run, tmp_path):
+    copy = big_ledger(run, tmp_path, 9000)
+    found = report([copy], limits=Limits(last=30, failures=20, points=100))
+    text, data = text_of(found), data_of(found, "episodes")
+    assert "9,000 training episodes ended. 6,000 of 9,000 succeeded." in text
+    assert "50 of 9,000 episodes: the newest 30, and the newest 20 failures before them." in text
+    assert "All in all, 3,000 failed." in text
+    assert "8,950 of 9,000 training episodes are not in the table" in text
+    assert data["listed"]["success_once"][:20] == [False] * 20
+    assert len(data["points"]["length"]) == 100
+    ledger = collect(copy).ledger
+    assert ledger is not None
+    assert (ledger.own[-1].episodes, ledger.own[-1].mean_length) == (9000, 2.0)
+
+
+def test_a_page_without_room_drops_what_matters_least_and_says_so(run):
+    whole = report([run])
+    small = report([run], most_bytes=len(whole.encode()) - 1)
+    assert len(small.encode()) < len(whole.encode())
+    least = report([run], most_bytes=1)
+    assert re.search(r"Curves of \d+ of \d+ metrics, for which there was no room", text_of(least))
+    assert "env/return" in data_of(least, "curves")["runs"][0]["series"]
+
+
+@pytest.mark.soak
+def test_two_million_episodes_become_a_page_of_less_than_10_mb(run, tmp_path):
+    copy = big_ledger(run, tmp_path, 2_000_000)
+    began = time.perf_counter()
+    assert command("report", str(copy)).code == 0
+    assert time.perf_counter() - began < 120
+    assert (copy / "report.html").stat().st_size < 10_000_000
+    assert "2,000,000 training episodes ended." in text_of((copy / "report.html").read_text())
+
+
+# --- the command
+
+
+def test_the_command_writes_the_report_into_the_run_and_names_it(run, tmp_path):
+    copy = copied(run, tmp_path)
+    (copy / "report.html").unlink()
+    answer = command("report", str(copy))
+    assert (answer.code, answer.out.split()) == (0, ["report", str(copy / "report.html")])
+    assert (copy / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "there is no nowhere"),
+        (["."], ". holds no log"),
+        (["RUN", "--out", "missing/report.html"], "there is no folder missing"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_and_nothing_is_written(run, tmp_path, monkeypatch, arguments, complaint):
+    monkeypatch.chdir(tmp_path)
+    answer = command("report", *(str(run) if one == "RUN" else one for one in arguments))
+    assert (answer.code, list(tmp_path.iterdir())) == (2, [])
+    assert complaint in answer.err
+
+
+def test_what_writes_reports_loads_neither_matplotlib_nor_torch_nor_templates_when_it_is_imported():
+    heavy = ("matplotlib", "torch", "jinja2")
+    code = f"import sys, rlpipe.analysis.report.pages; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+# --- helpers
+
+
+def copied(run: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(run, folder / run.name))
+
+
+def write_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def append(run: Path, event: dict[str, Any]) -> None:
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
