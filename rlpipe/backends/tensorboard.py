@@ -1,16 +1,29 @@
-"""TensorBoard event files, written with TensorBoard's own writer, which does not need torch."""
+"""TensorBoard event files, written with TensorBoard's own writer, which does not need torch.
+
+Two tabs are arranged: *Custom Scalars* shows the panels of ``rlpipe.metrics.panels``, health first, and *HParams* one
+line for each run, which can be sorted by its success.
+"""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.config.defaults import changed
+from rlpipe.config.fields import Affects, affected_by
+from rlpipe.config.schema import Config
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import BY_TIMESTEPS
+from rlpipe.metrics.panels import Panel, shown
 from rlpipe.metrics.row import Event, HistogramView, Row, Status
 
 if TYPE_CHECKING:
@@ -21,6 +34,9 @@ __all__ = ["TensorBoard"]
 
 class TensorBoard(Backend):
     """One scalar per metric and iteration; distributions as histograms; alerts and other events as text.
+
+    The layout of the custom scalars is written with the first row after an update, when it is known what the algorithm
+    reports.
 
     Metrics under another system's names go to a TensorBoard run of their own, ``tensorboard/<system>``: the same name
     can mean another number there, and the axis is that system's, environment steps or updates.
@@ -36,6 +52,10 @@ class TensorBoard(Backend):
         self._first = self._iteration = run.first_iteration
         self._files = {"": _File(self._folder, self._first)}
         self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), self._first, None)
+        self._arranged = run.first_iteration > 1
+        if not self._arranged:
+            for summary in session(run):
+                self._files[""].add(self._first, None, summary)
 
     def write(self, row: Row) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -52,6 +72,9 @@ class TensorBoard(Backend):
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             step = row.total_timesteps if by_timesteps else row.iteration
             self._files[system].add(step, row.time, Summary(value=values + ([] if system else histograms)))
+        if not self._arranged and any(name.startswith("train/") for name in row.metrics):
+            self._arranged = True
+            self._files[""].add(row.iteration, row.time, layout(row.metrics))
 
     def event(self, event: Event) -> None:
         step = max(event.iteration, 0)
@@ -68,8 +91,70 @@ class TensorBoard(Backend):
 
     def close(self, status: Status) -> None:
         self._text("status", status, self._iteration, None)
+        self._files[""].add(self._iteration, None, session_end(status))
         for file in self._files.values():
             file.close()
+
+
+def layout(metrics: Collection[str]) -> Summary:
+    """Arranges the tab of custom scalars: the panels of training with a value, and all others, in their order.
+
+    Args:
+        metrics: metrics with a value in a row that follows an update.
+    """
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    def chart(panel: Panel) -> layout_pb2.Chart:
+        tags = [f"^{re.escape(name)}$" for name in panel.metrics]
+        if not panel.band:
+            return layout_pb2.Chart(title=panel.title, multiline=layout_pb2.MultilineChartContent(tag=tags))
+        low, high = panel.band
+        series = layout_pb2.MarginChartContent.Series(value=panel.metrics[0], lower=low, upper=high)
+        return layout_pb2.Chart(title=panel.title, margin=layout_pb2.MarginChartContent(series=[series]))
+
+    later = [name for name in CATALOGUE if not name.startswith("train/")]  # the first evaluation may still be far
+    categories = [
+        layout_pb2.Category(title=group.title, chart=map(chart, group.panels)) for group in shown({*metrics, *later})
+    ]
+    arranged = layout_pb2.Layout(category=categories).SerializeToString()
+    return _plugin_summary(metadata.CONFIG_SUMMARY_TAG, metadata.create_summary_metadata(), arranged)
+
+
+_SEED = "runner.seed"
+SORTED_BY = (m.EVAL.success_once, m.EVAL_CI_LOW, m.EVAL_CI_HIGH, m.ENV.success_once, m.EVAL.episode_return)
+"""Columns of a run in the tab of hyperparameters; each shows the last number of the run."""
+
+
+def session(run: RunInfo) -> list[Summary]:
+    """Describes a run for the tab of hyperparameters: its seed, and what differs from the defaults."""
+    from tensorboard.plugins.hparams import summary_v2
+
+    found = {_SEED: run.config.get("runner", {}).get("seed", 0)}
+    with suppress(ConfigError, ImportError):  # a plug-in is not installed where the run is shown
+        found |= {
+            key: value for key, (value, _) in changed(run.config).items() if Affects.RESULTS in affected_by(Config, key)
+        }
+    columns = [summary_v2.Metric(metric.name, description=metric.meaning) for metric in SORTED_BY]
+    values = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in found.items()}
+    config = summary_v2.hparams_config_pb(hparams=[summary_v2.HParam(key) for key in values], metrics=columns)
+    return [config, summary_v2.hparams_pb(values, trial_id=f"{run.experiment}/{run.run_id}")]
+
+
+def session_end(status: Status) -> Summary:
+    """Tells the tab of hyperparameters how a run ended."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    known = {
+        Status.COMPLETED: api_pb2.STATUS_SUCCESS,
+        Status.FAILED: api_pb2.STATUS_FAILURE,
+        Status.RUNNING: api_pb2.STATUS_RUNNING,
+    }
+    data = plugin_data_pb2.HParamsPluginData(
+        session_end_info=plugin_data_pb2.SessionEndInfo(
+            status=known.get(status, api_pb2.STATUS_UNKNOWN), end_time_secs=time.time()
+        )
+    )
+    return _plugin_summary(metadata.SESSION_END_INFO_TAG, metadata.create_summary_metadata(data), None)
 
 
 class _File:
@@ -111,3 +196,12 @@ def _histogram(view: HistogramView) -> HistogramProto:
         bucket_limit=view.edges[1:],
         bucket=view.counts,
     )
+
+
+def _plugin_summary(tag: str, metadata: Any, content: bytes | None) -> Summary:
+    """Wraps what a plug-in of TensorBoard reads, as TensorBoard's own functions do with TensorFlow."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    tensor = make_tensor_proto(b"" if content is None else content)
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,14 +14,19 @@ from rich.console import Console as Terminal
 from stable_baselines3.common.logger import HumanOutputFormat
 from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.util import tensor_util
 
 from rlpipe.backends.base import RunInfo, escaped, unescaped
 from rlpipe.backends.console import Console
 from rlpipe.backends.tensorboard import TensorBoard
+from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, HistogramView, Row
+from tests.helpers.runs import scripted
 
 
 def run_info(tmp_path, *, first_iteration=1, console_style="table"):
@@ -232,3 +238,39 @@ def test_an_alert_is_a_text_of_its_metric(tmp_path):
         (3, "**critical**: train/actor/approx_kl is 0.06"),
         (5, "**cleared**: train/actor/approx_kl is 0.06"),
     ]
+
+
+def plugin_tensors(folder, plugin):
+    """Contents that a plug-in of TensorBoard finds in event files, by tag."""
+    values = [
+        value for file in sorted(folder.glob("events.*")) for event in EventFileLoader(str(file)).Load()
+        for value in event.summary.value if value.metadata.plugin_data.plugin_name == plugin
+    ]  # fmt: skip
+    return {value.tag: value for value in values}
+
+
+def test_custom_scalars_show_health_first_and_success_with_its_interval(tmp_path):
+    folder = written(tmp_path, row(1), row(2, {"train/actor/approx_kl": 0.01}))
+    (found,) = plugin_tensors(folder, "custom_scalars").values()
+    layout = Layout.FromString(tensor_util.make_ndarray(found.tensor).item())
+    assert [category.title for category in layout.category][:2] == ["Health", "Success"]
+    (kl, *_), (success, *_) = (category.chart for category in list(layout.category)[:2])
+    assert list(kl.multiline.tag) == [r"^train/actor/approx_kl$"]
+    (series,) = success.margin.series
+    assert (series.value, series.lower) == ("eval/success_once", "eval/success_once_ci_low")
+
+
+def test_hyperparameters_are_the_seed_and_what_differs_from_the_defaults(tmp_path):
+    config = scripted(tmp_path, "learner.lr=0.01", "runner.seed=3")
+    backend = TensorBoard(replace(run_info(tmp_path), config_yaml=to_yaml(config)))
+    backend.close("completed")
+    data = {
+        tag: HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        for tag, value in plugin_tensors(tmp_path / "tensorboard", "hparams").items()
+    }
+    chosen = data["_hparams_/session_start_info"].session_start_info.hparams
+    assert (chosen["runner.seed"].number_value, chosen["learner.lr"].number_value) == (3, 0.01)
+    assert "algorithm.discount" not in chosen  # has its default
+    shown = data["_hparams_/experiment"].experiment.metric_infos
+    assert [one.name.tag for one in shown][:2] == ["eval/success_once", "eval/success_once_ci_low"]
+    assert data["_hparams_/session_end_info"].session_end_info.status == STATUS_SUCCESS

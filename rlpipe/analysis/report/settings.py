@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from rlpipe.config.schema import PLUGIN_KINDS
-from rlpipe.config.sections import build
-from rlpipe.config.tree import container, leaves
+from rlpipe.config.defaults import changed
+from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import resolve
 from rlpipe.run.directory import RunDirectory
 
 
@@ -32,10 +25,6 @@ class Settings:
     changed: dict[str, tuple[Any, Any]] | None
 
 
-REQUIRED = "required"
-"""In place of the default of a key that has none."""
-
-
 def read_settings(directory: RunDirectory, missing: list[str]) -> Settings:
     """Reads ``config.yaml``.
 
@@ -48,65 +37,7 @@ def read_settings(directory: RunDirectory, missing: list[str]) -> Settings:
     tree = directory.read_config()
     values = dict(leaves(tree))
     try:
-        defaults = _defaults(tree)
+        return Settings(values, changed(tree))
     except (ConfigError, ImportError) as error:
         missing.append(f"Which keys differ from their defaults is unknown: {error}")
         return Settings(values, None)
-    changed = {
-        key: (value, defaults.get(key, REQUIRED))
-        for key, value in values.items()
-        if key not in defaults or defaults[key] != value
-    }
-    return Settings(values, changed)
-
-
-def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the default of each key beside these plug-ins; those of ``env.eval`` are the values of ``env.train``."""
-    bare: dict[str, Any] = {}
-    without_default = {"env.train.name"}
-    for key, kind in PLUGIN_KINDS.items():
-        section = _at(tree, key)
-        if key == "env.eval" or not section:
-            continue
-        needed = _without_default(resolve(kind, section["name"], f"{key}.name").Config)
-        kept = {name: section[name] for name in ("name", *needed)}
-        bare |= {"env": {"train": kept}} if key == "env.train" else {key: kept}
-        without_default |= {f"{key}.{name}" for name in needed}
-    found = {key: value for key, value in _completed(bare).items() if key not in without_default} | _default_names()
-    trained = {**_at(tree, "env.train"), **_evaluation_options(tree)}
-    return found | {f"env.eval.{key}": value for key, value in leaves(trained)}
-
-
-def _evaluation_options(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options in which an evaluation differs from training unless it is configured."""
-    simulator = resolve("envs", _at(tree, "env.eval").get("name") or _at(tree, "env.train")["name"], "env.eval.name")
-    return dict(simulator.evaluation_options)
-
-
-@cache
-def _default_names() -> dict[str, Any]:
-    """Returns the plug-ins of a configuration that names only its simulator."""
-    found = _completed({"env": {"train": {"name": "scripted"}}})
-    return {key: found[key] for key in ("policy.name", "algorithm.name", "curriculum.name")}
-
-
-def _without_default(schema: type[Any]) -> list[str]:
-    """Lists the options that a configuration must give."""
-    fields = dataclasses.fields(schema)
-    return [
-        field.name for field in fields
-        if field.name != "name" and field.default is MISSING and field.default_factory is MISSING
-    ]  # fmt: skip
-
-
-def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes a tree with defaults and returns its leaves, with lists in place of tuples, as in the file."""
-    complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(dict(tree)))))
-    return dict(leaves(container(complete)))
-
-
-def _at(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found: Any = tree
-    for part in key.split("."):
-        found = (found or {}).get(part)
-    return found or {}
