@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def names() -> list[str]:
     return sorted(file.name for file in FOLDER.glob("*.md") if file.name != "index.md")
 
 
+def prepare() -> None:
+    """Runs all tutorials that changed, beside each other."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(outputs_of, (FOLDER / name for name in names())))
+
+
 def rendered(file: Path, *, run: bool = True) -> str:
     """Returns a tutorial as a page: text, code and what the code printed.
 
@@ -44,8 +51,12 @@ def rendered(file: Path, *, run: bool = True) -> str:
         file: of the tutorial.
         run: leave the code as it is, without outputs, if False.
     """
-    notebook = jupytext.read(file)
-    return page(outputs_of(file) if run else notebook)
+    return page(outputs_of(file) if run else read(file))
+
+
+def read(file: Path) -> Any:
+    """Reads a tutorial as a notebook, without outputs."""
+    return jupytext.read(file)
 
 
 def outputs_of(file: Path) -> Any:
@@ -63,7 +74,12 @@ def outputs_of(file: Path) -> Any:
 def digest(file: Path) -> str:
     """Digest of all that the outputs of a tutorial depend on in this repository."""
     found = hashlib.sha256()
-    for source in (file, Path(__file__), *sorted((ROOT / "rlpipe").rglob("*.py")), *sorted(ROOT.glob("configs/*.yaml"))):
+    for source in (
+        file,
+        Path(__file__),
+        *sorted((ROOT / "rlpipe").rglob("*.py")),
+        *sorted(ROOT.glob("configs/*.yaml")),
+    ):
         found.update(source.read_bytes())
     return found.hexdigest()[:16]
 
@@ -74,7 +90,7 @@ def execute(file: Path) -> Any:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
-    notebook = jupytext.read(file)
+    notebook = read(file)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, **ENVIRONMENT, "PATH": path, "PYTHONPATH": python_path}
