@@ -139,8 +139,8 @@ def shown(output: Any) -> str:
 
 
 def text(printed: str) -> str:
-    """Writes what was printed, without the colours of a terminal."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", printed).strip("\n")
+    """Writes what was printed, without the colours, line ends and padding of a terminal."""
+    plain = re.sub(r"\x1b\[[0-9;]*m|[ \r]+(?=\n)", "", printed).strip("\n")
     # an empty line would end the block of HTML
     escaped = html.escape(plain, quote=False).replace("\n", "&#10;")
     return f'<div class="output"><pre>{escaped}</pre></div>' if plain else ""
