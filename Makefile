@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup setup-dev quickstart test test-all slowest lint clean
+.PHONY: setup setup-dev quickstart test test-all slowest lint docs docs-serve clean
 
 setup: $(VENV)/.installed
 setup-dev: $(VENV)/.installed-dev
@@ -40,5 +40,14 @@ lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation as a site in site/, which opens from file://. A broken link or anchor is an error.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+docs: setup-dev
+	$(MKDOCS) build --config-file docs/site/mkdocs.yml
+
+# The same on http://127.0.0.1:8000, which follows changes. Cells of tutorials run again only where something changed.
+docs-serve: setup-dev
+	$(MKDOCS) serve --config-file docs/site/mkdocs.yml
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

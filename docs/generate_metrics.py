@@ -455,7 +455,7 @@ def compact(metric: Metric) -> str:
     below += [f"*{marked(sign.seen)}*: {marked(sign.cause)}. Try: {marked(sign.remedy)}." for sign in signs]
     below += [f"**In tokens** {marked(metric.language)}" if metric.language else ""]
     below += [f"**Elsewhere** {'; '.join(elsewhere(metric))}." if metric.names else ""]
-    lines = [wrapped(line, "  - ") for line in below if line]
+    lines = [wrapped(line, "    - ") for line in below if line]
     head = f"**`{metric.name}`** ({facts}). {marked(metric.meaning)} {code(metric.formula)}"
     return wrapped(head, "- ") + "".join(lines)
 

@@ -1,0 +1,167 @@
+"""Writes the page of tasks that the shipped configurations train: ``python docs/generate_gallery.py``.
+
+Results come from benchmarks/results/sparse, from the table of docs/benchmarks.md and from that of README.md, in this
+order. A replay that lies in docs/replays/CONFIGURATION.html is linked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlpipe.cli.configs import description
+from rlpipe.config.tree import read_tree
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.sparse_rows.page import interval  # noqa: E402 - of the checkout, which is no package
+
+PAGE = DOCS / "gallery.md"
+
+HEAD = """\
+# Gallery
+
+Every task that a shipped configuration trains, and how often the trained policy succeeds. Success is the share of
+held-out episodes in which the task was done, with its 95 % interval; an entry without one has not been measured.
+
+```
+rlpipe train sparse_pick_cube_few       # train one, by its name
+rlpipe configs sparse_pick_cube_few     # or print it, to change it
+```
+
+The conditions behind each number are in [Benchmarks](benchmarks.md). This page is written by
+`python docs/generate_gallery.py`.
+"""
+TITLES = {
+    "PushCube-v1": ("ManiSkill", "Push a cube to a goal on the table."),
+    "PickCube-v1": ("ManiSkill", "Grasp a cube and hold it at a goal in the air."),
+    "StackCube-v1": ("ManiSkill", "Put one cube on another."),
+    "PlaceSphere-v1": ("ManiSkill", "Put a sphere into a bin."),
+    "LiftPegUpright-v1": ("ManiSkill", "Set a peg upright."),
+    "PegInsertionSide-v1": ("ManiSkill", "Push a peg into a hole whose radius is 3 mm larger."),
+    "MetaWorld/Reach-v3": ("Meta-World in EnvPool", "Move the hand to a goal."),
+    "several": ("Meta-World in EnvPool", "Ten tasks in one run (MT10)."),
+    "gymnasium_robotics:FetchPush-v4": ("Gymnasium-Robotics", "Push a block to a goal, learnt in hindsight."),
+    "gymnasium_robotics:FetchPickAndPlace-v4": (
+        "Gymnasium-Robotics",
+        "Bring a block to a goal, half of which are in the air.",
+    ),
+    "CartPole-v1": ("Gymnasium", "Balance a pole: the quickest check that everything works."),
+}
+"""Simulator and aim of each task, in the order of the page."""
+PICTURES = {
+    "PushCube-v1": ("curve.png", "Training success of `ppo_push_cube`, three seeds"),
+    "PickCube-v1": ("sparse_demonstrations.png", "Success against the number of demonstrations"),
+    "several": ("tasks.png", "Success of each of the ten tasks"),
+    "CartPole-v1": ("cartpole.png", "`cartpole_study`, and what breaks it"),
+}
+MEASURED = {
+    "sparse_pick_cube": ("PickCube-v1", "200"),
+    "sparse_stack_cube": ("StackCube-v1", "200"),
+    "sparse_place_sphere": ("PlaceSphere-v1", "200"),
+    "sparse_lift_peg": ("LiftPegUpright-v1", "100"),
+    "grpo_push_cube": ("PushCube-v1, from that warm start", "none"),
+    "ppo_push_cube_dense": ("PushCube-v1, the warm start: dense reward", "none"),
+}
+"""Rows of the table in docs/benchmarks.md, by their first two columns."""
+ELSEWHERE = {
+    "ppo_metaworld_mt10": "[by task](tasks.md#ten-tasks-of-meta-world)",
+    "ppo_cartpole": "return 500 of 500",
+    "cartpole_study": "[return 500 of 500](cartpole.md)",
+}
+"""Results that are no success of one task."""
+
+
+def page() -> str:
+    """Returns the page."""
+    parts = [HEAD]
+    by_task: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "configs").glob("*.yaml")):
+        by_task.setdefault(task_of(read_tree(file, [])), []).append(file.stem)
+    for task in sorted(by_task, key=list(TITLES).index):
+        simulator, aim = TITLES[task]
+        name = "Ten tasks of Meta-World" if task == "several" else task.split(":")[-1]
+        parts.append(f"## {name}\n\n{simulator}. {aim}\n")
+        if task in PICTURES:
+            picture, caption = PICTURES[task]
+            parts.append(f"![{caption.replace('`', '')}](images/{picture})\n")
+        rows = [row(name) for name in by_task[task]]
+        parts.append("| configuration | success_once | how |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def task_of(tree: Any) -> str:
+    """Task of a configuration."""
+    train = tree["env"]["train"]
+    return "several" if train.get("tasks") else str(train["id"])
+
+
+def row(name: str) -> str:
+    """Line of the table for a configuration."""
+    text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    replay = f" [Watch it](replays/{name}.html)." if (DOCS / "replays" / f"{name}.html").exists() else ""
+    return f"| [`{name}`](../configs/{name}.yaml) | {result(name)} | {description(text)}{replay} |"
+
+
+def result(name: str) -> str:
+    """Success of a configuration, as measured."""
+    return ELSEWHERE.get(name) or next(filter(None, found(name)), "")
+
+
+def found(name: str) -> Iterator[str]:
+    """Success of a configuration in each place that may have it."""
+    yield pooled(name)
+    yield benchmarked(name)
+    yield from re.findall(rf"\| `configs/{name}\.yaml` \|.*?\| success_once (.*?) over", readme())
+
+
+def readme() -> str:
+    """Text of the README."""
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def pooled(name: str) -> str:
+    """Success over the episodes of all seeds whose results are stored; empty if there are none."""
+    outcomes = tuple(
+        stored["success_once"]
+        for file in sorted((ROOT / "benchmarks" / "results" / "sparse").glob("*.json"))
+        for stored in json.loads(file.read_text(encoding="utf-8")).values()
+        if any(is_plain(command, name) for command in stored.get("commands", []))
+    )
+    if not outcomes:
+        return ""
+    rate, low, high = interval(outcomes)
+    return f"{rate:.3f} [{low:.3f}, {high:.3f}], {of_seeds(len(outcomes))}"
+
+
+def of_seeds(count: int) -> str:
+    """Number of seeds in words."""
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def is_plain(command: str, name: str) -> bool:
+    """True if a command trains a configuration without changing what is learnt."""
+    words = command.replace("'", "").split()
+    changed = [word for word in words[3:] if not word.startswith(("runner.", "learner.num_threads", "--"))]
+    return words[1:3] == ["train", name] and not changed
+
+
+def benchmarked(name: str) -> str:
+    """Success of a configuration in the first table of docs/benchmarks.md; empty if it is not there."""
+    if name not in MEASURED:
+        return ""
+    for line in (DOCS / "benchmarks.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8 and tuple(cells[:2]) == MEASURED[name]:
+            return f"{cells[6].split(';')[0]}, {of_seeds(cells[3].count(',') + 1)}"
+    raise ValueError(f"docs/benchmarks.md has no row {MEASURED[name]}.")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,176 @@
+"""The documentation site: a strict build, links that lead somewhere, no request to any address, tutorials that run."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.dialects import SYSTEMS, find, uses
+
+DOCS = Path(__file__).parent.parent / "docs"
+CONFIGURATION = DOCS / "site" / "mkdocs.yml"
+TUTORIALS = runpy.run_path(str(DOCS / "site" / "tutorials.py"))
+
+
+def build(configuration: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Builds a site without the outputs of the tutorials, which take longer than everything else."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", str(configuration), "--site-dir", str(out)]
+    environment = os.environ | {"RUN_TUTORIALS": "false", "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The site, and what its build said."""
+    out = tmp_path_factory.mktemp("site")
+    return out, build(CONFIGURATION, out)
+
+
+class Elements(HTMLParser):
+    """Tags of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+
+@pytest.fixture(scope="module")
+def pages(built):
+    """Elements of every page of the site."""
+    return {page: Elements(page.read_text(encoding="utf-8")).found for page in built[0].rglob("*.html")}
+
+
+def test_a_strict_build_has_no_warning(built):
+    _, answer = built
+    assert answer.returncode == 0, answer.stderr
+    assert "WARNING" not in answer.stderr
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation():
+    navigation = CONFIGURATION.read_text(encoding="utf-8").split("\nnav:\n")[1].split("\ntheme:\n")[0]
+    named = re.findall(r"([\w/]+\.md)$", navigation, flags=re.MULTILINE)
+    assert sorted(named) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_every_link_of_the_site_leads_to_a_page_and_a_place_on_it(pages):
+    places = {page: {attributes.get("id") for _, attributes in found} for page, found in pages.items()}
+    broken = []
+    for page, found in pages.items():
+        if page.name == "404.html":  # its links begin at the top of a server
+            continue
+        for tag, attributes in found:
+            link = urlsplit(attributes.get("href", "") if tag == "a" else attributes.get("src", ""))
+            if link.scheme or not (link.path or link.fragment):
+                continue
+            target = (page.parent / unquote(link.path)).resolve() if link.path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (link.fragment and unquote(link.fragment) not in places.get(target, ())):
+                broken.append(f"{page.name}: {link.geturl()}")
+    assert broken == []
+
+
+def test_no_page_asks_any_address_for_a_script_a_style_a_font_or_a_picture(built, pages):
+    asked = [
+        address
+        for found in pages.values()
+        for tag, attributes in found
+        for address in (attributes.get("src", ""), attributes.get("href", "") if tag == "link" else "")
+        if address.startswith(("http:", "https:", "//")) and attributes.get("rel") != "canonical"
+    ]
+    styles = [file.read_text(encoding="utf-8") for file in built[0].rglob("*.css")]
+    asked += [found for style in styles for found in re.findall(r"(?:url\(|@import\s+)[\"']?(?:https?:)?//", style)]
+    assert asked == []
+
+
+@pytest.mark.parametrize("link", ["[nowhere](nowhere.md)", "[no such place](#no-such-place)"])
+def test_a_broken_link_fails_the_build(link, tmp_path):
+    shutil.copytree(DOCS / "site", tmp_path / "docs" / "site")
+    (tmp_path / "docs" / "index.md").write_text(f"# Home\n\n{link}\n", encoding="utf-8")
+    copy = tmp_path / "docs" / "site" / "mkdocs.yml"
+    alone = re.sub(r"\nnav:\n.*?\ntheme:\n", "\ntheme:\n", copy.read_text(encoding="utf-8"), flags=re.DOTALL)
+    copy.write_text(alone, encoding="utf-8")
+    answer = build(copy, tmp_path / "out")
+    assert answer.returncode != 0
+    assert link.split("(")[1].rstrip(")") in answer.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TUTORIALS["names"]())
+def test_a_tutorial_runs_from_its_first_cell_to_its_last(name):
+    notebook = TUTORIALS["execute"](DOCS / "tutorials" / name)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in cells)
+
+
+def test_no_output_of_a_tutorial_is_stored():
+    for name in TUTORIALS["names"]():
+        notebook = TUTORIALS["read"](DOCS / "tutorials" / name)
+        assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_the_gallery_is_up_to_date():
+    expected = runpy.run_path(str(DOCS / "generate_gallery.py"))["page"]()
+    assert (DOCS / "gallery.md").read_text(encoding="utf-8") == expected, "run: python docs/generate_gallery.py"
+
+
+# --- coming_from.md: names of metrics and of configuration keys
+
+
+PAGE = (DOCS / "coming_from.md").read_text(encoding="utf-8")
+SYSTEM = {"RLinf": "rlinf", "Stable-Baselines3": "sb3", "TRL": "trl"}
+
+
+def rows(header: str) -> list[tuple[str, list[str], list[str]]]:
+    """(section, names in the first column, names in the second) of the tables whose header begins so."""
+    found, section, inside = [], "", False
+    for line in PAGE.splitlines():
+        section = line.removeprefix("## ") if line.startswith("## ") else section
+        inside = line.startswith("|") and (inside or line.startswith(f"| {header}"))
+        cells = line.strip("|").split("|")
+        if inside and not line.startswith(("| ---", f"| {header}")):
+            found.append((section, re.findall(r"`([^`]+)`", cells[0]), re.findall(r"`([^`]+)`", cells[1])))
+    return found
+
+
+def test_every_metric_of_another_system_is_a_name_of_its_dialect():
+    tabled = rows("metric in")
+    assert {section for section, _, _ in tabled} == set(SYSTEM)
+    for section, theirs, _ in tabled:
+        assert set(theirs) <= {use.name.key for use in uses(SYSTEM[section])}
+
+
+def test_every_metric_on_the_page_is_in_the_catalogue_or_in_a_dialect():
+    for _, _, ours in rows("metric in") + rows("reported by"):
+        assert set(ours) <= set(CATALOGUE)
+    named = re.findall(r"`([a-z]\w*(?:/[\w{}]+)+)`", PAGE)
+    known = {*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))}
+    assert [name for name in named if name not in known and not find(name)] == []
+
+
+def test_every_configuration_key_on_the_page_exists():
+    documented = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    keys = {
+        *re.findall(r"^\| `([\w.]+)` \|", documented, flags=re.MULTILINE),
+        "env.train.id",
+        "env.train.name",
+        "demos",
+    }
+    headers = ("configuration in RLinf", "Stable-Baselines3 |", "TRL |", "LeRobot |", "RLlib |")
+    named = [name for header in headers for _, _, ours in rows(header) for name in ours]
+    named = [re.split(r"[:=]", name)[0].replace("env.eval.", "env.train.") for name in named]
+    assert len(named) > 80
+    assert [name for name in named if name not in keys and not name.startswith("rlpipe ") and "." in name] == []
