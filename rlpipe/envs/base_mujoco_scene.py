@@ -39,7 +39,8 @@ class MuJoCoBodies:
         shapes: dict[int, list[Shape]] = {}
         for geom in range(model.ngeom):
             kind, colour = kinds.get(int(model.geom_type[geom])), _colour(model, geom)
-            if kind is not None and colour[3] > 0 and int(model.geom_group[geom]) not in hidden_groups:
+            hidden = int(model.geom_group[geom]) in hidden_groups or _is_handle(model, geom)
+            if kind is not None and colour[3] > 0 and not hidden:
                 shapes.setdefault(int(model.geom_bodyid[geom]), []).append(_shape(model, geom, kind, colour))
         self._numbers = np.array(sorted(shapes), dtype=np.int64)
         names = [model.body(number).name or f"body {number}" for number in self._numbers.tolist()]
@@ -126,6 +127,12 @@ def _shape(model: Any, geom: int, kind: str, colour: tuple[float, ...]) -> Shape
     points = np.array(model.mesh_vert[first : first + count], dtype=np.float32)
     corners = np.array(model.mesh_face[begin : begin + faces], dtype=np.int32)
     return Shape("mesh", (1.0, 1.0, 1.0), *where, colour, points, corners)
+
+
+def _is_handle(model: Any, geom: int) -> bool:
+    """True for the axes of a body that a controller drags along, which is not part of the robot."""
+    moved = int(model.body_mocapid[model.geom_bodyid[geom]]) >= 0
+    return moved and not model.geom_contype[geom] and not model.geom_conaffinity[geom]
 
 
 def _is_goal(model: Any, site: int) -> bool:
