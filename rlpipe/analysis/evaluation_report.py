@@ -134,9 +134,7 @@ class EvaluationReport:
         policy = f" ({self.policy})" if self.policy else ""
         found = replace(self.replays, source=f"{kind} {number}{policy}")
         try:
-            return replace(
-                self, replay_file=str(ReplayFolder(place).write(f"{kind}-{number}", found, self.scenes))
-            )
+            return replace(self, replay_file=str(ReplayFolder(place).write(f"{kind}-{number}", found, self.scenes)))
         except OSError as error:
             log.warning("The replays could not be written to %s: %s", place, error)
             return self

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlpipe.functional.rotations import rotation_product
 from rlpipe.trajectory import Body, Float32, Scene, Shape
+from rlpipe.trajectory.scene import GREY
 
 Z_TO_X = (np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0)
 """Rotation that turns our axis of capsules, cylinders and planes into SAPIEN's."""
@@ -103,17 +104,17 @@ def _visual(record: Any) -> Shape:
     where, scale = tuple(map(float, record.pose.p)), tuple(map(float, np.broadcast_to(record.scale, 3)))
     turned = tuple(map(float, record.pose.q))
     material: Any = record.material
-    colour = {} if material is None else {"colour": tuple(map(float, material.base_color))}
+    colour = GREY if material is None else tuple(map(float, material.base_color))
     along_x = tuple(map(float, rotation_product(turned, Z_TO_X)))
     if record.type == "box":
-        return Shape("box", scale, where, turned, **colour)
+        return Shape("box", scale, where, turned, colour)
     if record.type == "sphere":
-        return Shape("sphere", (float(record.radius),), where, turned, **colour)
+        return Shape("sphere", (float(record.radius),), where, turned, colour)
     if record.type in ("capsule", "cylinder"):
-        return Shape(record.type, (float(record.radius), float(record.length)), where, along_x, **colour)
+        return Shape(record.type, (float(record.radius), float(record.length)), where, along_x, colour)
     if record.type == "plane":
-        return Shape("plane", (scale[2], scale[1]), where, along_x, **colour)
-    return Shape("mesh", scale, where, turned, file=str(record.filename), **colour)
+        return Shape("plane", (scale[2], scale[1]), where, along_x, colour)
+    return Shape("mesh", scale, where, turned, colour, file=str(record.filename))
 
 
 def _collisions(entity: Any) -> Iterator[Shape]:

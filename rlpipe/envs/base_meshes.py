@@ -124,8 +124,8 @@ def parts_of(file: Path, most: int) -> list[tuple[Any, Any, Colour | None]]:
         file: GLB, OBJ, STL or whatever else trimesh reads.
         most: triangles of all together, about.
     Returns:
-        Vertices [V, 3] float32, triangles [F, 3] int32, and the colour in linear light of each; of a picture, its muted mean.
-        None for a mesh without colour.
+        Vertices [V, 3] float32, triangles [F, 3] int32, and the colour in linear light of each; of a picture, its muted
+        mean. None for a mesh without colour.
     Raises:
         ValueError: it holds no triangles.
     """

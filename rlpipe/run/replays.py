@@ -169,12 +169,11 @@ def _about(file: Path, held: Any = None) -> dict[str, Any]:
 
 
 def _packed_set(one: ReplaySet) -> tuple[dict[str, Any], Arrays]:
-    entries, arrays = [], {}
+    entries: list[dict[str, Any]] = []
+    arrays: Arrays = {}
     for number, replay in enumerate(one.replays):
         leaves = list(replay.observations)
-        entries.append(
-            {"episode": replay.episode.as_row(one.iteration), "scene": replay.scene, "observations": leaves}
-        )
+        entries.append({"episode": replay.episode.as_row(one.iteration), "scene": replay.scene, "observations": leaves})
         held = {"rewards": replay.rewards, "actions": replay.actions, "success": replay.success, "poses": replay.poses}
         held |= {f"observation-{place}": replay.observations[name] for place, name in enumerate(leaves)}
         arrays |= {f"{number}-{name}": values for name, values in held.items() if values is not None}
@@ -186,7 +185,8 @@ def _unpacked_set(file: Path) -> ReplaySet:
         about = _about(file, held)
         replays = []
         for number, entry in enumerate(about["replays"]):
-            arrays = {name: held[f"{number}-{name}"] if f"{number}-{name}" in held else None for name in _NAMES}
+            names = [name for name in _NAMES if f"{number}-{name}" in held]
+            arrays: dict[str, Any] = dict.fromkeys(_NAMES) | {name: held[f"{number}-{name}"] for name in names}
             leaves = {name: held[f"{number}-observation-{place}"] for place, name in enumerate(entry["observations"])}
             replays.append(
                 Replay(Episode.from_row(entry["episode"]), observations=leaves, scene=entry["scene"], **arrays)
@@ -204,7 +204,10 @@ def _packed_scene(scene: Scene) -> tuple[dict[str, Any], Arrays]:
         fields = {name: value for name, value in vars(shape).items() if name not in ("vertices", "triangles")}
         if len(shape.vertices):
             fields["mesh"] = len(arrays) // 2
-            arrays[f"vertices-{fields['mesh']}"], arrays[f"triangles-{fields['mesh']}"] = shape.vertices, shape.triangles
+            arrays[f"vertices-{fields['mesh']}"], arrays[f"triangles-{fields['mesh']}"] = (
+                shape.vertices,
+                shape.triangles,
+            )
         return fields
 
     bodies = [
@@ -224,7 +227,9 @@ def _unpacked_scene(file: Path) -> Scene:
         about = _about(file, held)
 
         def unpacked(fields: dict[str, Any]) -> Shape:
-            given = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+            given: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+            }
             mesh = given.pop("mesh", None)
             if mesh is not None:
                 given |= {"vertices": held[f"vertices-{mesh}"], "triangles": held[f"triangles-{mesh}"]}

@@ -18,9 +18,15 @@ from rlpipe.trajectory.replay import worth_keeping
 from tests.helpers.runs import scripted
 
 MESH = Shape(
-    "mesh", (1.0, 1.0, 2.0), vertices=np.eye(3, dtype=np.float32), triangles=np.array([[0, 1, 2]], np.int32), file="a.glb"
+    "mesh",
+    (1.0, 1.0, 2.0),
+    vertices=np.eye(3, dtype=np.float32),
+    triangles=np.array([[0, 1, 2]], np.int32),
+    file="a.glb",
 )
-SCENE = Scene((Body("cube", (Shape("box", (0.1, 0.2, 0.3)),)), Body("arm", (MESH,), stand_in=(MESH,))), (1, 0, 1), (0, 0, 0))
+SCENE = Scene(
+    (Body("cube", (Shape("box", (0.1, 0.2, 0.3)),)), Body("arm", (MESH,), stand_in=(MESH,))), (1, 0, 1), (0, 0, 0)
+)
 
 
 def replay(seed, success=True, total=1.0, steps=3, scene=SCENE.key):
@@ -95,7 +101,7 @@ def test_a_resumed_run_forgets_replays_of_iterations_that_it_takes_again(tmp_pat
 def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path):
     file = tmp_path / "iteration-000001.npz"
     file.write_bytes(b"PK nothing")
-    with pytest.raises(ConfigError, match="is damaged .*; remove it"):
+    with pytest.raises(ConfigError, match=r"is damaged .*; remove it"):
         ReplayFolder(tmp_path).read(file)
 
 
@@ -110,7 +116,9 @@ def measured(run):
 
 def test_recording_changes_no_number_of_a_run(tmp_path):
     runs = [
-        rlpipe.train(scripted(tmp_path / str(most), f"evaluation.replays={most}", "runner.val_check_interval=2"), local=True)
+        rlpipe.train(
+            scripted(tmp_path / str(most), f"evaluation.replays={most}", "runner.val_check_interval=2"), local=True
+        )
         for most in (0, 3)
     ]
     (rows, episodes), (rows_too, episodes_too) = (measured(run.directory) for run in runs)

@@ -62,9 +62,13 @@ class Panel {
     let why = hasBodies ? "" : this.episode.why;
     if (hasBodies) {
       try {
+        const first = this.stage === null;
         this.stage ??= new Stage(this.canvas, () => this.turned());
         this.stage.show(this.episode, data.meshes);
-        this.turned(panels.find((panel) => panel !== this && panel.isBeside(this)));
+        this.drawn = true;
+        const other = panels.find((panel) => panel !== this && panel.isBeside(this));
+        if (other && first) this.stage.frameWith(other.stage);
+        else this.turned(other);
       } catch (error) {
         this.stage = null;
         why = `This browser offers no WebGL, which 3D needs, so only numbers are shown (${error.message}).`;

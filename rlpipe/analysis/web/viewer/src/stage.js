@@ -167,9 +167,10 @@ export class Stage {
   }
 
   /** Chooses where to look from and where the light comes from. */
-  lookAround() {
+  lookAround(box = this.extent()) {
     const { eye, target } = this.episode.geometry;
-    const box = this.extent();
+    this.framed = box;
+    box = { centre: box.getCenter(new Vector3()), radius: 0.5 * box.getSize(new Vector3()).length() };
     const radius = Math.min(Math.max(box.radius, 0.15), 6);
     const from = eye.length === 3 ? new Vector3(...eye).sub(new Vector3(...target)) : new Vector3(0.62, -0.78, 0.4);
     this.controls.target.copy(box.centre);
@@ -191,6 +192,13 @@ export class Stage {
     this.theme();
   }
 
+  /** Frames what both views show, from the same place. */
+  frameWith(other) {
+    const both = this.framed.clone().union(other.framed);
+    this.lookAround(both);
+    other.lookAround(both.clone());
+  }
+
   /** Looks as another view does, so that two can be compared. */
   lookAs(other) {
     this.camera.position.copy(other.camera.position);
@@ -204,7 +212,7 @@ export class Stage {
     this.fill.position.set(-1, -1.4, 0.8);
   }
 
-  /** Sphere around all bodies but large ones, such as a table, over the whole episode; if the camera follows, of now. */
+  /** Box around all bodies but large ones, such as a table, over the whole episode; if the camera follows, of now. */
   extent() {
     const box = new Box3(), own = new Box3(), place = new Vector3();
     this.groups.forEach((group, b) => {
@@ -220,7 +228,7 @@ export class Stage {
       }
     }
     if (box.isEmpty()) box.setFromObject(this.scene);
-    return { centre: box.getCenter(new Vector3()), radius: 0.5 * box.getSize(place).length() };
+    return box;
   }
 
   /** Moves every body to a time in steps; between two steps it is on the way. */
