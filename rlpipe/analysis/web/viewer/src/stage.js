@@ -174,7 +174,7 @@ export class Stage {
     const radius = Math.min(Math.max(box.radius, 0.15), 6);
     const from = eye.length === 3 ? new Vector3(...eye).sub(new Vector3(...target)) : new Vector3(0.62, -0.78, 0.4);
     this.controls.target.copy(box.centre);
-    this.camera.position.copy(from).normalize().multiplyScalar(2.6 * radius).add(box.centre);
+    this.camera.position.copy(from).normalize().multiplyScalar(2.25 * radius).add(box.centre);
     this.light = new Vector3(0.45, 0.62, 1.15).normalize().multiplyScalar(4 * radius);
     const around = 2 * radius;
     Object.assign(this.sun.shadow.camera, {
