@@ -9,8 +9,9 @@ are the steps of each in a second, resets included, and the share of the library
 neighbouring rounds, with the least and the greatest. A round lasts whole episodes where the task has a time limit,
 because environments that began together are all reset in the same step. Counted is processor time, because other work
 on the machine lengthens the wall clock of both; `--clock wall` counts the wall clock, for a quiet machine. EnvPool's
-threads spin for a moment before they sleep, so a processor's second holds some waiting. The last column is the wall
-clock from the command `rlpipe train CONFIG --local` to its first step of all environments, learnt from and written down.
+threads spin for a moment before they sleep, so a processor's second holds some waiting. The last column is the
+wall clock from the command `rlpipe train CONFIG --local` to its first step of all environments, learnt from and written
+down.
 """
 
 from __future__ import annotations

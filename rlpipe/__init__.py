@@ -81,6 +81,7 @@ def evaluate(
     policy: str | None = None,
     best: bool = False,
     episodes: int | None = None,
+    replays: int | None = None,
     overrides: Sequence[str] = (),
     local: bool = False,
     ray_address: str | None = None,
@@ -88,7 +89,8 @@ def evaluate(
     """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a floor, for comparison.
 
     Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else. The record
-    of a floor of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``.
+    of a floor of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``. Replays go to ``replays/``
+    of the run or of ``floors``.
 
     Args:
         checkpoint: checkpoint file or run directory; with ``policy``, run directory or configuration (YAML file, or
@@ -96,6 +98,8 @@ def evaluate(
         policy: floor to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
+        replays: keep replays of so many first episodes and failures, and of the best and the worst; None keeps none,
+            unless an override of ``evaluation.replays`` does
         overrides: ``key=value`` on the configuration it was trained with, or the one that is named
         local: as for ``train``
         ray_address: as for ``train``
@@ -111,7 +115,9 @@ def evaluate(
     from rlpipe.training import evaluation
 
     files.kind_of(Path(checkpoint))
-    changes = [*overrides, *([] if episodes is None else [f"evaluation.episodes={episodes}"])]
+    changes = ["evaluation.replays=0", *overrides]
+    changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
+    changes += [] if replays is None else [f"evaluation.replays={replays}"]
     if policy is not None:
         return _evaluate_floor(Path(checkpoint), policy, best, changes, local, ray_address)
     state, trained_with = find_checkpoint(Path(checkpoint), best)

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.provenance import versions
-from rlpipe.trajectory import Episode
+from rlpipe.run.replays import FOLDER as REPLAYS
+from rlpipe.run.replays import ReplayFolder, ReplaySet, task_name
+from rlpipe.trajectory import Episode, Scene
+from rlpipe.trajectory.replay import worth_keeping
 
 log = logging.getLogger("rlpipe")
 
@@ -45,6 +48,9 @@ class EvaluationReport:
         changes: keys outside of the protocol in which the configuration differs from the checkpoint's, with values
         episodes: all episodes, in the order of their seeds
         record: file that holds all this, for ``rlpipe compare``; None for a checkpoint outside of a run directory
+        replays: recorded episodes; None if none were asked for
+        scenes: what their bodies look like, by key
+        replay_file: file of the replays, for ``rlpipe replay``; None if there is none
     """
 
     metrics: dict[str, float]
@@ -57,6 +63,9 @@ class EvaluationReport:
     changes: dict[str, Any]
     episodes: list[Episode]
     record: str | None = None
+    replays: ReplaySet | None = None
+    scenes: Mapping[str, Scene] = field(default_factory=dict)
+    replay_file: str | None = None
 
     @classmethod
     def of(
@@ -71,16 +80,20 @@ class EvaluationReport:
             policy: name of the floor; None for a checkpoint
         """
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
+        chosen = worth_keeping(window.eval_replays, config.evaluation.replays)
+        iteration = 0 if state is None else state.meta["iteration"]
         return cls(
             metrics=window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")]),
             estimates=estimates(episodes),
             policy=policy,
             checkpoint=None if state is None else str(state.path),
-            iteration=0 if state is None else state.meta["iteration"],
+            iteration=iteration,
             protocol=protocol(config),
             versions=versions(),
             changes={} if state is None else _changes(config, state),
             episodes=episodes,
+            replays=ReplaySet(iteration, policy or "", task_name(config.env.eval), chosen) if chosen else None,
+            scenes=window.scenes,
         )
 
     @property
@@ -89,8 +102,8 @@ class EvaluationReport:
         return {task: estimates(episodes) for task, episodes in by_task(self.episodes).items()}
 
     def as_json(self) -> dict[str, Any]:
-        """Returns all fields but ``record``, as ``rlpipe evaluate --json`` prints them and the record holds them."""
-        fields = {name: value for name, value in vars(self).items() if name != "record"}
+        """Returns what ``rlpipe evaluate --json`` prints and the record holds: all fields but files and replays."""
+        fields = {name: value for name, value in vars(self).items() if name not in _NOT_RECORDED}
         return {
             **fields,
             "estimates": [asdict(one) for one in self.estimates],
@@ -99,13 +112,31 @@ class EvaluationReport:
         }
 
     def recorded(self, folder: Path | None) -> EvaluationReport:
-        """Writes the record into a folder of records, if there is one; returns the result."""
+        """Writes the record into a folder of records, and the replays beside it, if there is one; returns the result.
+
+        Replays of a run lie in its folder ``replays``, those of floors in ``replays`` within the folder of floors.
+        """
         if folder is None:
             return self
         try:
-            return replace(self, record=str(write_record(folder, self.as_json())))
+            record = write_record(folder, self.as_json())
         except OSError as error:
             log.warning("The evaluation could not be recorded in %s: %s", folder, error)
+            return self
+        return replace(self, record=str(record))._with_replays(folder, record.stem)
+
+    def _with_replays(self, folder: Path, number: str) -> EvaluationReport:
+        if self.replays is None:
+            return self
+        floors = folder.name == FLOORS
+        place = (folder if floors else folder.parent) / REPLAYS
+        kind = "floor" if floors else "evaluation"
+        policy = f" ({self.policy})" if self.policy else ""
+        found = replace(self.replays, source=f"{kind} {number}{policy}")
+        try:
+            return replace(self, replay_file=str(ReplayFolder(place).write(f"{kind}-{number}", found, self.scenes)))
+        except OSError as error:
+            log.warning("The replays could not be written to %s: %s", place, error)
             return self
 
 
@@ -122,6 +153,7 @@ def _changes(config: Config, state: Checkpoint) -> dict[str, Any]:
 
 EVALUATIONS = "evaluations"
 """Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
+_NOT_RECORDED = ("record", "replays", "scenes", "replay_file")
 FLOORS = "floors"
 """Folder beside the experiments (``runner.logger.log_path``) that holds the records of floors of configurations."""
 _FIELDS = {

@@ -25,6 +25,7 @@ from rlpipe.cli import (
     export,
     metrics,
     pretrain,
+    replay,
     report,
     submit,
     sync,
@@ -52,6 +53,7 @@ pretrain.add_to(app)
 submit.add_to(app)
 demos.add_to(app)
 evaluate.add_to(app)
+replay.add_to(app)
 compare.add_to(app)
 diagnose.add_to(app)
 doctor.add_to(app)

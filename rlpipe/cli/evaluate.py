@@ -49,6 +49,14 @@ def evaluate(
     episodes: Annotated[
         int | None, typer.Option(help="Whole episodes to run, with held-out seeds.", show_default="as configured")
     ] = None,
+    replays: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep replays of so many first episodes, of so many failures, and of the best and the worst, for "
+            "rlpipe replay.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
     ray_address: Annotated[
@@ -63,8 +71,8 @@ def evaluate(
     import rlpipe
 
     report = rlpipe.evaluate(
-        path, policy=policy, best=best, episodes=episodes, overrides=overrides or [], local=local,
-        ray_address=ray_address,
+        path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
+        local=local, ray_address=ray_address,
     )  # fmt: skip
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
@@ -89,6 +97,10 @@ def _show(report: EvaluationReport, console: Console) -> None:
         facts["checkpoint"] = [str(relative(Path(report.checkpoint)))]
     if report.record:
         facts["record"] = [str(relative(Path(report.record)))]
+    if report.replay_file and report.replays:
+        kept = len(report.replays.replays)
+        where = Path(report.replay_file).parent.parent
+        facts["replays"] = [f"{kept} in {relative(Path(report.replay_file))}", f"rlpipe replay {relative(where)}"]
     if report.changes:
         changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
         facts["changed"] = [f"{changed}; rlpipe compare ignores such a record"]

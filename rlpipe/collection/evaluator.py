@@ -19,6 +19,7 @@ from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
+from rlpipe.collection.recorder import Recorder
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
@@ -95,6 +96,7 @@ class Evaluator:
         self._running: dict[int, _Running] = {}  # by slot
         self._memories = Memories(len(share), config.policy.memory_width)
         self._simulator: Any = None
+        self._recorder: Recorder | None = None
         if len(share):
             of_slots = [task_of_slot(slot, tasks) for slot in share]
             allotment = evaluation_allotment(config.env.eval, config.env.train, of_slots)
@@ -110,6 +112,8 @@ class Evaluator:
                 self._simulator.close()
 
     def _next_seed(self, n: int) -> int | None:
+        if self._recorder is not None:
+            self._recorder.note_end(n)  # the reset that follows moves every body
         if not self._queues[n]:
             self._running.pop(n, None)
             return None
@@ -156,20 +160,28 @@ class Evaluator:
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
             episodes = sum(map(len, self._seeds))
+            recorder = Recorder(simulator, self._protocol.replays)
+            self._recorder = None  # the first reset ends no episode
             try:
                 observations, beginnings = simulator.reset()
             except Exception as error:
                 raise SimulatorError.of(error, "resetting") from error
             tracker.begin(beginnings)
             self._memories.clear()
+            recorder.begin(beginnings, observations)
+            self._recorder = recorder
 
-            def follow(step: Step, _number: int) -> None:
-                window.eval_episodes += tracker.step(step, policy_version)
+            def follow(step: Step, number: int) -> None:
+                ended = tracker.step(step, policy_version)
+                window.eval_episodes += ended
+                recorder.step(step, actions, number, self._chunks, {one.slot - self._first_slot: one for one in ended})
 
             while len(window.eval_episodes) < episodes:
                 actions = self._actions(policy, observations)
                 step = take(simulator, actions, self._chunks, follow).step
                 self._memories.begin_episodes(step)
                 observations = step.observations
+            self._recorder = None
+            recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)
         return window

@@ -164,6 +164,10 @@ class EvaluationConfig:
     """Seed of the first episode; the others follow by one. All lie below 2^30, where training seeds begin."""
     deterministic: bool = option(True, affects=Affects.RESULTS)
     """Take the most likely action instead of sampling."""
+    replays: int = option(4, least=0, most=1000, unit="episodes", affects=Affects.NOTHING)
+    """Keep replays of the newest evaluation, and of the best checkpoint's, to watch with ``rlpipe replay RUN``
+    (docs/replays.md): of so many first episodes, of so many failures, and of the best and the worst by return. 0 keeps
+    none. No result depends on it."""
     timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that a worker has for its share before it is replaced."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Bool, ChosenStart, Observations, SpaceSpec, State
+from rlpipe.trajectory import Bool, ChosenStart, Float32, Observations, Scene, SpaceSpec, State
 
 if TYPE_CHECKING:  # a simulator in a Python of its own does without
     from rlpipe.metrics.declaration import Metric
@@ -321,6 +321,20 @@ class Simulator(ABC):
         """Returns the present state of an environment, for a simulator that ``can_set_state``."""
         raise NotImplementedError  # most simulators cannot
 
+    def scene(self, n: int) -> Scene | None:  # noqa: ARG002 - for simulators with geometry
+        """Returns the bodies of an environment in its present episode; None for a simulator without geometry.
+
+        Neither this nor ``poses`` may change what the simulator does next: replays must not change a number.
+
+        Returns:
+            The same object as before, unless the bodies have changed.
+        """
+        return None
+
+    def poses(self, n: int) -> Float32:
+        """Returns the present poses [B, 7] of the bodies in ``scene``: position in m, unit quaternion w, x, y, z."""
+        raise NotImplementedError  # no geometry
+
     @abstractmethod
     def close(self) -> None:
         """Frees the simulator's resources."""
@@ -363,6 +377,14 @@ class SingleEnv(ABC):
     def blended(self, state: State, share: float) -> State:
         """Returns the state some share of the way from a state to the present one, for one that ``can_blend``."""
         raise NotImplementedError  # most environments cannot
+
+    def scene(self) -> Scene | None:
+        """Returns the bodies, as of ``Simulator.scene``."""
+        return None
+
+    def poses(self) -> Float32:
+        """Returns the poses [B, 7] of the bodies in ``scene``."""
+        raise NotImplementedError  # no geometry
 
     @abstractmethod
     def close(self) -> None:
@@ -494,6 +516,12 @@ class OneByOne(Simulator):
 
     def state(self, n: int) -> State:
         return self._envs[n].state()
+
+    def scene(self, n: int) -> Scene | None:
+        return self._envs[n].scene()
+
+    def poses(self, n: int) -> Float32:
+        return self._envs[n].poses()
 
     def close(self) -> None:
         for env in self._envs:

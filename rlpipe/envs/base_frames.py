@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Observations, State, Tree
+from rlpipe.trajectory import Float32, Observations, Scene, State, Tree
 
 
 class StackedFrames(SingleEnv):
@@ -50,6 +50,12 @@ class StackedFrames(SingleEnv):
 
     def state(self) -> State:
         return self._env.state()
+
+    def scene(self) -> Scene | None:
+        return self._env.scene()
+
+    def poses(self) -> Float32:
+        return self._env.poses()
 
     def blended(self, state: State, share: float) -> State:
         return self._env.blended(state, share)

@@ -19,7 +19,7 @@ from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, began_in
 from rlpipe.envs.base_garbage import collect_exempted
 from rlpipe.envs.base_maniskill_group import ScenePhysics, make_template
 from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, widen
-from rlpipe.trajectory import Bool, ChosenStart, Float32, SpaceSpec, State
+from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, SpaceSpec, State
 
 CHECK_STEPS = 20
 """Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
@@ -59,6 +59,12 @@ class StockEnv(Protocol):
 
     def step(self, action: Any) -> Any:
         """Takes one action."""
+
+    def scene(self) -> Scene | None:
+        """Returns the bodies."""
+
+    def poses(self) -> Float32:
+        """Returns the poses [B, 7] of the bodies."""
 
     def close(self) -> None:
         """Frees the resources."""
@@ -221,6 +227,12 @@ class BatchedManiSkill(Simulator):
     def state(self, n: int) -> State:
         self._group.hand_back(n)
         return self._envs[n].state()
+
+    def scene(self, n: int) -> Scene | None:
+        return self._envs[n].scene()
+
+    def poses(self, n: int) -> Float32:
+        return self._envs[n].poses()  # the group steps the physics of its stock environments, so bodies are there
 
     def close(self) -> None:
         self._group.close()

@@ -111,3 +111,72 @@ def simplified_meshes(most: int | None) -> Iterator[None]:
         yield
     finally:
         ActorBuilder.add_visual_from_file = as_shipped
+
+
+Colour = tuple[float, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def parts_of(file: Path, most: int) -> list[tuple[Any, Any, Colour | None]]:
+    """Returns the meshes of a file in one frame, for replays.
+
+    Args:
+        file: GLB, OBJ, STL or whatever else trimesh reads.
+        most: triangles of all together, about.
+    Returns:
+        Vertices [V, 3] float32, triangles [F, 3] int32, and the colour in linear light of each; of a picture, its muted
+        mean. None for a mesh without colour.
+    Raises:
+        ValueError: it holds no triangles.
+    """
+    import numpy as np
+    import trimesh
+
+    scene: Any = trimesh.load_scene(file, process=False)
+    meshes = [one for one in scene.dump() if len(getattr(one, "faces", ()))]
+    if not meshes:
+        raise ValueError(f"{file} holds no triangles")
+    total = sum(len(mesh.faces) for mesh in meshes)
+    found = []
+    for mesh in meshes:
+        share = max(most * len(mesh.faces) // total, LEAST_TRIANGLES)
+        points, corners = few_triangles(mesh.vertices, mesh.faces, share)
+        found.append((np.asarray(points, np.float32), np.asarray(corners, np.int32), _colour_of(mesh.visual)))
+    return found
+
+
+def few_triangles(vertices: Any, triangles: Any, most: int) -> tuple[Any, Any]:
+    """Joins equal vertices of a mesh [V, 3], [F, 3], and simplifies it to about ``most`` triangles."""
+    import numpy as np
+
+    points, places = np.unique(np.asarray(vertices, np.float32), axis=0, return_inverse=True)
+    corners = places.reshape(-1)[np.asarray(triangles)].astype(np.int32)
+    if len(corners) > most:
+        import fast_simplification
+
+        points, corners = fast_simplification.simplify(points, corners, target_count=max(most, LEAST_TRIANGLES))
+    a, b, c = corners.T
+    flat = (a == b) | (b == c) | (c == a)
+    return np.asarray(points, np.float32), np.asarray(corners[~flat], np.int32)
+
+
+def _colour_of(visual: Any) -> Colour | None:
+    """Returns the colour of a mesh: its material's, times the muted mean of its picture."""
+    import numpy as np
+
+    material: Any = getattr(visual, "material", None)
+    if material is None:
+        return None
+    if (factor := getattr(material, "baseColorFactor", None)) is not None or hasattr(material, "baseColorTexture"):
+        given = np.ones(4) if factor is None else np.asarray(factor, dtype=np.float64)
+        colour = given / 255.0 if given.max() > 1 else given  # trimesh holds bytes
+        picture = material.baseColorTexture
+    else:
+        colour, picture = (np.asarray(material.main_color) / 255.0) ** 2.2, getattr(material, "image", None)
+    colour = np.append(colour[:3], colour[3] if len(colour) > 3 else 1.0)
+    if picture is not None:
+        pixels = np.asarray(picture.convert("RGB"), dtype=np.float64).reshape(-1, 3) / 255.0
+        colour[:3] *= (pixels**2.2).mean(axis=0)
+        # Without its grain, a surface looks more colourful than its picture.
+        colour[:3] += 0.5 * (colour[:3] @ [0.2126, 0.7152, 0.0722] - colour[:3])
+    return tuple(map(float, colour))

@@ -23,7 +23,7 @@ from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from rlpipe.trajectory import Bool, LeafSpec, Observations, SpaceSpec, Tree
+from rlpipe.trajectory import Bool, Float32, LeafSpec, Observations, Scene, SpaceSpec, Tree
 
 LEAF = "task"
 """Name of the leaf that tells the task."""
@@ -280,6 +280,19 @@ class SeveralTasks(Simulator):
         for n in np.flatnonzero(found.terminated | found.truncated).tolist():
             self._idle[n] = n not in found.beginnings
         return found
+
+    def _place_of(self, n: int) -> tuple[Simulator, int]:
+        """Returns the simulator of a slot, and its number there."""
+        part = next(one for one in self._parts if n in one.slots)
+        return part.simulator, int(np.searchsorted(part.slots, n))
+
+    def scene(self, n: int) -> Scene | None:
+        simulator, place = self._place_of(n)
+        return simulator.scene(place)
+
+    def poses(self, n: int) -> Float32:
+        simulator, place = self._place_of(n)
+        return simulator.poses(place)
 
     def close(self) -> None:
         for part in self._parts:

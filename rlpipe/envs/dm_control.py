@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
 from rlpipe.envs.base_frames import stacked
+from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry
 from rlpipe.envs.base_pixels import choose_opengl_if_found
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.base_success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Observations, SpaceSpec
+from rlpipe.trajectory import Float32, Observations, Scene, SpaceSpec
 
 __all__ = ["DMControl"]
 
@@ -121,6 +122,7 @@ class DMControlEnv(SingleEnv):
         self.has_success = config.least_reward is not None
         self._last = self.spec.observations(1)[0]
         self._taken = 0
+        self._geometry = MuJoCoGeometry()
 
     def _observed(self) -> Any:
         """Returns the space of observations."""
@@ -172,6 +174,12 @@ class DMControlEnv(SingleEnv):
             None if least is None else reward >= least - CLOSE,
         )
         return self._config.judged(answer)
+
+    def scene(self) -> Scene:
+        return self._geometry.scene(self._env.physics.model.ptr)
+
+    def poses(self) -> Float32:
+        return self._geometry.poses(self._env.physics.data.ptr)
 
     def close(self) -> None:
         self._env.close()

@@ -34,13 +34,14 @@ from rlpipe.envs.base import (
 )
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
+from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry, goals_of, has_mujoco
 from rlpipe.envs.base_mujoco_state import MuJoCoStates, is_mujoco_task, why_without_states
 from rlpipe.envs.base_pixels import choose_opengl, choose_opengl_if_found, make_with_pixels
 from rlpipe.envs.base_seeding import SeededReset
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import closest
-from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
+from rlpipe.trajectory import Bool, Float32, Observations, Scene, SpaceSpec, State
 
 __all__ = ["Gymnasium"]
 
@@ -170,6 +171,7 @@ class GymnasiumEnv(SingleEnv):
         self.has_success = success_key is not None
         self._reset = SeededReset(env)
         self._states = MuJoCoStates(env.unwrapped) if is_mujoco_task(type(env.unwrapped)) else None
+        self._geometry = MuJoCoGeometry() if has_mujoco(env.unwrapped) else None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         observation, info = self._reset(seed)
@@ -190,6 +192,14 @@ class GymnasiumEnv(SingleEnv):
     def blended(self, state: State, share: float) -> State:
         assert self._states is not None
         return self._states.blended(state, share)
+
+    def scene(self) -> Scene | None:
+        return None if self._geometry is None else self._geometry.scene(self._env.unwrapped.model)
+
+    def poses(self) -> Float32:
+        assert self._geometry is not None
+        task = self._env.unwrapped
+        return self._geometry.poses(task.data, goals_of(task))
 
     def step(self, action: Any) -> SingleStep:
         if self._states is not None:

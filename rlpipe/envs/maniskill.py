@@ -34,12 +34,13 @@ from rlpipe.envs.base import (
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
+from rlpipe.envs.base_maniskill_scene import ManiSkillBodies, note_visuals
 from rlpipe.envs.base_maniskill_state import blended, set_state, state_of
 from rlpipe.envs.base_meshes import simplified_meshes
 from rlpipe.envs.base_rendering import INSTALL_VULKAN, can_render
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
+from rlpipe.trajectory import Bool, Float32, Observations, Scene, SpaceSpec, State
 
 __all__ = ["ManiSkill"]
 
@@ -120,15 +121,20 @@ class ManiSkillConfig(SimulatorConfig):
 class UnrenderedMaterial:
     """Replaces ``sapien.render.RenderMaterial`` where nothing is rendered.
 
-    Tasks colour objects even if nothing draws them. Attributes can be set; setters do nothing.
+    Tasks colour objects even if nothing draws them. Attributes can be set; setters do nothing, but for the colour,
+    which replays show.
     """
 
     replaced: ClassVar[Any] = None
     """SAPIEN's own material, once SAPIEN is imported."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Accepts the arguments of a real material, and ignores them."""
-        self.base_color = [1.0, 1.0, 1.0, 1.0]
+    def __init__(self, emission: Any = None, base_color: Any = (1.0, 1.0, 1.0, 1.0), *_: Any, **__: Any) -> None:  # noqa: ARG002 - as of a real one
+        """Accepts the arguments of a real material, and ignores all but the colour: [4], red to opacity."""
+        self.base_color = list(base_color)
+
+    def set_base_color(self, base_color: Any) -> None:
+        """Sets the colour."""
+        self.base_color = list(base_color)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("set_"):
@@ -166,6 +172,7 @@ def load_maniskill(*, cameras: bool = False) -> bool:
                 rendering = False
         use_material(own if rendering else UnrenderedMaterial)
         import mani_skill.envs  # noqa: F401
+    note_visuals()
     if not loaded:
         # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every
         # imported module. Those stay until the process ends, so the collector may leave them out.
@@ -349,6 +356,7 @@ class ManiSkillEnv(SingleEnv):
             raise ConfigError(f"{config.id} registers no time limit: set max_episode_steps.")
         self.limit = limit
         self._steps = 0
+        self._bodies: ManiSkillBodies | None = None
         self.task: Any = made.unwrapped
         self.spec = self._spec()
         self.has_success = True
@@ -393,6 +401,15 @@ class ManiSkillEnv(SingleEnv):
 
     def blended(self, state: State, share: float) -> State:
         return blended(state, self.state(), share)
+
+    def scene(self) -> Scene | None:
+        if self._bodies is None or not self._bodies.are_of(self.task):
+            self._bodies = ManiSkillBodies(self.task)
+        return self._bodies.scene
+
+    def poses(self) -> Float32:
+        assert self._bodies is not None  # the scene comes first
+        return self._bodies.poses()
 
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
         set_state(self.task, state)

@@ -11,11 +11,12 @@ from typing import Any
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.base_success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Observations, SpaceSpec
+from rlpipe.trajectory import Float32, Observations, Scene, SpaceSpec
 
 __all__ = ["MetaWorld"]
 
@@ -71,6 +72,7 @@ class MetaWorldEnv(SingleEnv):
         self._spaces = Spaces(self._env.sawyer_observation_space, self._env.action_space, config.id)
         self.spec = self._spaces.spec
         self._taken = 0
+        self._geometry = MuJoCoGeometry()
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
@@ -93,6 +95,12 @@ class MetaWorldEnv(SingleEnv):
             },
         )
         return self._config.judged(answer)
+
+    def scene(self) -> Scene:
+        return self._geometry.scene(self._env.model)
+
+    def poses(self) -> Float32:
+        return self._geometry.poses(self._env.data)
 
     def close(self) -> None:
         self._env.close()

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
 from rlpipe.envs.base_frames import stacked
+from rlpipe.envs.base_mujoco_scene import HIDDEN_GROUPS, MuJoCoGeometry
 from rlpipe.envs.base_pixels import choose_opengl
 from rlpipe.envs.base_seeding import global_generators
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.base_success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.trajectory import Observations
+from rlpipe.trajectory import Float32, Observations, Scene
 
 __all__ = ["Robosuite"]
 
@@ -119,6 +120,7 @@ class RobosuiteEnv(SingleEnv):
 
         self._config = config
         self._env = make_task(config)
+        self._geometry = MuJoCoGeometry((0, *HIDDEN_GROUPS))  # robosuite's group 0 are shapes for collisions
         with global_generators(0):
             first = self._observed(self._env.reset())
         low, high = self._env.action_spec
@@ -159,6 +161,12 @@ class RobosuiteEnv(SingleEnv):
             success=bool(self._env._check_success()),
         )
         return self._config.judged(answer)
+
+    def scene(self) -> Scene:
+        return self._geometry.scene(self._env.sim.model._model)
+
+    def poses(self) -> Float32:
+        return self._geometry.poses(self._env.sim.data._data)
 
     def close(self) -> None:
         self._env.close()

@@ -20,3 +20,17 @@ def rotation_between(first: ArrayLike, second: ArrayLike, share: float) -> NDArr
     mixed = (1.0 - share) * np.copysign(1.0, one @ other) * one + share * other
     unit: NDArray[np.float64] = mixed / np.linalg.norm(mixed)
     return unit
+
+
+def rotation_product(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """[4] unit quaternion w, x, y, z of the second rotation, and then the first."""
+    w, x, y, z = np.asarray(first, dtype=np.float64)
+    a, b, c, d = np.asarray(second, dtype=np.float64)
+    return np.array(
+        [
+            w * a - x * b - y * c - z * d,
+            w * b + x * a + y * d - z * c,
+            w * c - x * d + y * a + z * b,
+            w * d + x * c - y * b + z * a,
+        ]
+    )

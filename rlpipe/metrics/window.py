@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction
 from rlpipe.metrics.spans import Span
-from rlpipe.trajectory import Episode
+from rlpipe.trajectory import Episode, Replay, Scene
 
 
 @dataclass
@@ -30,6 +30,8 @@ class MetricWindow:
         spans: activities of the actor.
         worker: rank of the rollout worker; None for any other actor.
         faults: a sentence for each fault from which the actor recovered by itself.
+        eval_replays: replays of some of the evaluation episodes.
+        scenes: what their bodies look like, by key.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -38,6 +40,8 @@ class MetricWindow:
     spans: list[Span] = field(default_factory=list)
     worker: int | None = None
     faults: list[str] = field(default_factory=list)
+    eval_replays: list[Replay] = field(default_factory=list)
+    scenes: dict[str, Scene] = field(default_factory=dict)
 
     def observe(
         self,
@@ -112,6 +116,8 @@ class MetricWindow:
         self.eval_episodes += other.eval_episodes
         self.spans += other.spans
         self.faults += other.faults
+        self.eval_replays += other.eval_replays
+        self.scenes |= other.scenes
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)
@@ -156,6 +162,8 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
         [episode for window in windows for episode in window.eval_episodes],
         [span for window in windows for span in window.spans],
         faults=[fault for window in windows for fault in window.faults],
+        eval_replays=[replay for window in windows for replay in window.eval_replays],
+        scenes={key: scene for window in windows for key, scene in window.scenes.items()},
     )
 
 

@@ -35,9 +35,12 @@ from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run.backend_processes import BackendProcesses
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.replays import FOLDER as REPLAYS
+from rlpipe.run.replays import ReplayFolder, task_name
 from rlpipe.run.retention import Retention
 from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.replay import worth_keeping
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,10 @@ class MetricLogger:
             self._retention.recall(row["iteration"], row["metrics"])
             percentiles = {name: found["percentiles"] for name, found in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
+        self._replays = ReplayFolder(directory.path / REPLAYS)
         if info.first_iteration > 1:
             self._retention.restore_best()
+            self._replays.forget_from(info.first_iteration)
         self._alerts_before_resume = self._monitor.standing
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
         self._backends: list[Backend] = [
@@ -143,6 +148,7 @@ class MetricLogger:
             *self._backend_processes.tick(iteration, time.time()),
             *self._still_active(iteration),
             *self._incidents(row, window.faults),
+            *self._write_replays(iteration, window),
             *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
         ]
         for event in events:
@@ -152,6 +158,22 @@ class MetricLogger:
         self._directory.write_spans(iteration, spans)
         self._spans = []
         return replace(row, events=tuple(events))
+
+    def _write_replays(self, iteration: int, window: MetricWindow) -> list[Event]:
+        """Writes the replays of an evaluation; whatever goes wrong with them is an event, because a run can do without.
+
+        Those of earlier evaluations are removed, but for the best one's.
+        """
+        if not window.eval_replays:
+            return []
+        try:
+            task = task_name(self._config.env.eval)
+            chosen = worth_keeping(window.eval_replays, self._config.evaluation.replays)
+            self._replays.write_iteration(iteration, chosen, window.scenes, self._retention.best_iteration, task)
+        except Exception as error:
+            message = f"The replays of iteration {iteration} could not be written: {type(error).__name__}: {error}."
+            return [Event(EventKind.NOTE, message, iteration, time.time(), {"level": "warn"})]
+        return []
 
     def _record_span(self, name: str, began: float) -> None:
         self._spans.append(span("metric-logger", name, began, time.perf_counter()))

@@ -57,6 +57,12 @@ class Retention:
         """True if this iteration was ranked last and its evaluation is better than all before."""
         return self._candidate is not None and self._candidate.iteration == iteration
 
+    @property
+    def best_iteration(self) -> int | None:
+        """Iteration of the best evaluation so far; None without one. Its checkpoint may still have to be written."""
+        best = self._candidate or self._best
+        return None if best is None else best.iteration
+
     def recall(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Ranks an earlier iteration of a resumed run, whose checkpoint is already written or already gone."""
         self.rank(iteration, metrics)

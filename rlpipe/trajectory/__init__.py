@@ -1,12 +1,14 @@
-"""Data that travel from collection to learning: spaces, observation trees, starts, fragments, episodes."""
+"""Data that travel between actors: spaces, observation trees, starts, fragments, episodes and their replays."""
 
 from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.episode import Episode
+from rlpipe.trajectory.replay import Replay
+from rlpipe.trajectory.scene import Body, Scene, Shape
 from rlpipe.trajectory.spaces import Bool, Float32, LeafSpec, Observations, SpaceSpec
 from rlpipe.trajectory.starts import ChosenStart, Starts, State
 from rlpipe.trajectory.tree import Tree
 
 __all__ = [
-    "Bool", "ChosenStart", "Episode", "Float32", "LeafSpec", "Observations", "SpaceSpec", "Starts", "State",
-    "TrajectoryBatch", "Tree",
+    "Body", "Bool", "ChosenStart", "Episode", "Float32", "LeafSpec", "Observations", "Replay", "Scene", "Shape",
+    "SpaceSpec", "Starts", "State", "TrajectoryBatch", "Tree",
 ]  # fmt: skip

@@ -1,0 +1,52 @@
+"""``rlpipe replay RUN``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="replay")(replay)
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run directory, or runs/floors.", metavar="RUN")],
+    episode: Annotated[
+        int | None,
+        typer.Option(help="Number of the replay that is shown first, from 1.", show_default="a success and a failure"),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--set", help="Replays to show, such as evaluation-1.", show_default="those written last"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write.", show_default="replay.html in the run directory")
+    ] = None,
+) -> None:
+    """Write a page that plays evaluation episodes in 3D, in any browser and without a network.
+
+    Training records the newest evaluation and the best one; rlpipe evaluate RUN --replays 4 records others.
+    """
+    from markupsafe import Markup
+
+    from rlpipe import files
+    from rlpipe.analysis.replays import section
+    from rlpipe.analysis.replays.section import no_replays
+    from rlpipe.analysis.web.page import page
+    from rlpipe.cli.evaluate import relative
+    from rlpipe.errors import ConfigError
+
+    found = section(run, name=name, episode=episode) if files.kind_of(run) == "directory" else None
+    if found is None:
+        raise no_replays(run)
+    file = out or run / "replay.html"
+    text = page(f"{run.resolve().name}: replays", [found], Markup("<h1>{}</h1>").format(run.resolve().name))
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error
+    print(relative(file.resolve()))

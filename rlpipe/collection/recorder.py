@@ -1,0 +1,170 @@
+"""Records evaluation episodes, and keeps those that are worth a look. It draws no random number and changes no other.
+
+Which episodes are worth keeping is known only at their end, so each running one is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.collection.decisions import Chunks
+from rlpipe.envs.base import Beginning, Simulator, Step
+from rlpipe.metrics import MetricWindow
+from rlpipe.trajectory import Episode, Float32, Observations, Replay, Scene
+from rlpipe.trajectory.replay import worth_keeping
+from rlpipe.trajectory.tree import Tree
+
+MOST_NUMBERS = 1024
+"""Numbers of a leaf of the observation, above which it is left out. Images are left out in any case."""
+_VECTOR = "observation"
+
+
+@dataclass
+class _Running:
+    """Episode that a slot is running; each list has an entry for each step, some also one for the start."""
+
+    scene: Scene | None
+    observations: dict[str, list[Float32]]
+    poses: list[Float32] = field(default_factory=list)
+    actions: list[NDArray[Any]] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    success: list[bool] = field(default_factory=list)
+
+
+class Recorder:
+    """Records one evaluation on one worker."""
+
+    def __init__(self, simulator: Simulator, most: int) -> None:
+        """Has recorded nothing.
+
+        Args:
+            simulator: whose episodes are recorded
+            most: number of first episodes and of failures that are kept; 0 records nothing
+        """
+        self._simulator = simulator
+        self._most = most
+        self._running: dict[int, _Running] = {}  # by slot
+        self._last_poses: dict[int, Float32] = {}  # of episodes that have just ended, by slot
+        self._kept: list[Replay] = []
+        self._scenes: dict[str, Scene] = {}
+        self._problem = ""
+
+    def begin(self, beginnings: Mapping[int, Beginning], observations: Observations) -> None:
+        """Begins to record episodes; their slots have been reset.
+
+        Args:
+            beginnings: by slot
+            observations: [N, ...] first ones
+        """
+        if not self._most:
+            return
+        for n in beginnings:
+            scene = self._guarded(self._simulator.scene, n)
+            running = self._running[n] = _Running(scene, {})
+            for name, leaf in _vectors(observations):
+                running.observations[name] = [_row(leaf, n)]
+            if scene is not None:
+                self._add_poses(running, self._guarded(self._simulator.poses, n))
+
+    def note_end(self, n: int) -> None:
+        """Records where the bodies of a slot are, before it is reset. Does nothing if no episode is running there."""
+        running = self._running.get(n)
+        if running is not None and running.scene is not None:
+            found = self._guarded(self._simulator.poses, n)
+            if found is not None:
+                self._last_poses[n] = found
+
+    def step(
+        self, step: Step, actions: NDArray[Any], number: int, chunks: Chunks, ended: Mapping[int, Episode]
+    ) -> None:
+        """Records a step of every running episode.
+
+        Args:
+            step: answer of the simulator
+            actions: [N, k * A] of the decisions
+            number: of the action in its chunk, from 0
+            chunks: how decisions become steps
+            ended: episodes that ended with it, by slot
+        """
+        if not self._most:
+            return
+        spec = self._simulator.spec
+        taken = actions.reshape(len(actions), chunks.size, *spec.action_shape)[:, number]
+        taken = taken if spec.num_actions else spec.clip(taken)
+        vectors = _vectors(step.successors)
+        for n in np.flatnonzero(step.valid).tolist():
+            running = self._running.get(n)
+            if running is None:
+                continue
+            running.actions.append(np.array(taken[n]))  # a view would hold the whole array
+            running.rewards.append(float(step.rewards[n]))
+            if step.success is not None:
+                running.success.append(bool(step.success[n]))
+            for name, leaf in vectors:
+                running.observations[name].append(_row(leaf, n))
+            if running.scene is not None:
+                last = self._last_poses.pop(n, None) if n in ended else None
+                self._add_poses(running, self._guarded(self._simulator.poses, n) if last is None else last)
+            if n in ended:
+                self._keep(self._running.pop(n), ended[n])
+        self.begin(step.beginnings, step.observations)
+
+    def _add_poses(self, running: _Running, poses: Float32 | None) -> None:
+        if poses is None or running.scene is None or len(poses) != len(running.scene.bodies):
+            running.scene = None  # from now on, this episode has numbers alone
+        else:
+            running.poses.append(poses)
+
+    def _guarded(self, ask: Any, n: int) -> Any:
+        """Asks the simulator about its bodies. If it raises, which must not end a run, replays go on without them."""
+        if self._problem:
+            return None
+        try:
+            return ask(n)
+        except Exception as error:
+            self._problem = f"{type(error).__name__}: {error}"
+            return None
+
+    def _keep(self, running: _Running, episode: Episode) -> None:
+        scene = running.scene
+        replay = Replay(
+            episode,
+            np.array(running.rewards, dtype=np.float64),
+            np.array(running.success, dtype=bool) if running.success else None,
+            np.array(running.actions),
+            {name: np.array(rows, dtype=np.float32) for name, rows in running.observations.items()},
+            None if scene is None else np.stack(running.poses),
+            "" if scene is None else scene.key,
+        )
+        self._kept = worth_keeping([*self._kept, replay], self._most)
+        if scene is not None and any(one is replay for one in self._kept):
+            self._scenes[scene.key] = scene
+
+    def add_to(self, window: MetricWindow, name: str) -> None:
+        """Adds the replays that are worth keeping to a window.
+
+        Args:
+            window: of the evaluation
+            name: of the worker, for a sentence if the simulator failed to describe its bodies
+        """
+        window.eval_replays += self._kept
+        used = {one.scene for one in self._kept}
+        window.scenes.update({key: scene for key, scene in self._scenes.items() if key in used})
+        if self._problem:
+            window.faults.append(f"{name}: replays show no bodies, because the simulator raised {self._problem}.")
+
+
+def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:
+    """Leaves [N, D] or [N] that are short vectors, by name."""
+    leaves = observations.leaves if isinstance(observations, Tree) else {_VECTOR: observations}
+    return [(name, leaf) for name, leaf in leaves.items() if leaf.ndim <= 2 and leaf[0].size <= MOST_NUMBERS]
+
+
+def _row(leaf: NDArray[Any], n: int) -> Float32:
+    """Copies a row [D], so that the whole array need not stay."""
+    return np.array(leaf[n], dtype=np.float32).reshape(-1)

@@ -1,0 +1,247 @@
+"""Files of recorded episodes: ``replays/`` of a run (docs/run_directory.md#replays), written whole or not at all.
+
+A set holds the replays of one evaluation. Geometry lies beside the sets, once for all episodes that share it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
+
+FORMAT = 1
+"""Raised when older files can no longer be read."""
+FOLDER = "replays"
+_ABOUT = "about"
+_TRAINING = re.compile(r"iteration-(\d+)\.npz")
+
+
+@dataclass(frozen=True)
+class ReplaySet:
+    """Replays of one evaluation.
+
+    Attributes:
+        iteration: iteration whose weights acted; 0 for a floor.
+        source: where they come from, such as ``training``, ``evaluation 3``, or ``floor 2 (random)``.
+        task: id of the task that was evaluated, for people.
+        replays: in the order of their seeds.
+    """
+
+    iteration: int
+    source: str
+    task: str
+    replays: Sequence[Replay]
+
+
+def task_name(config: Any) -> str:
+    """Returns the id of a simulator's task, or its name; of several tasks, the simulator's."""
+    return str(getattr(config, "id", "") or config.name)
+
+
+class ReplayFolder:
+    """Folder of the replays of a run, or of floors."""
+
+    def __init__(self, path: Path) -> None:
+        """Refers to a folder, which need not exist."""
+        self.path = path
+
+    def sets(self) -> list[Path]:
+        """Lists the files of the sets, the one that was written last first."""
+        found = [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
+        return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name), reverse=True)
+
+    def write(self, name: str, one: ReplaySet, scenes: Mapping[str, Scene]) -> Path:
+        """Writes a set and the geometry that it needs.
+
+        Args:
+            name: of the file, without ending.
+            one: set.
+            scenes: geometry by key.
+        Raises:
+            OSError: the disk does not take it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        for key in {replay.scene for replay in one.replays} - {""}:
+            if not (file := self._scene_file(key)).exists():
+                _write(file, *_packed_scene(scenes[key]))
+        file = self.path / f"{name}.npz"
+        _write(file, *_packed_set(one))
+        return file
+
+    def write_iteration(
+        self, iteration: int, replays: Sequence[Replay], scenes: Mapping[str, Scene], best: int | None, task: str = ""
+    ) -> None:
+        """Writes the replays of an evaluation during training, and removes those of the others but the best.
+
+        Args:
+            iteration: of the evaluation.
+            replays: that are kept.
+            scenes: geometry by key.
+            best: iteration of the best evaluation; None if there is none.
+            task: id of the task.
+        """
+        self.write(f"iteration-{iteration:06d}", ReplaySet(iteration, "training", task, replays), scenes)
+        for other, file in self._of_training():
+            if other not in (iteration, best):
+                file.unlink(missing_ok=True)
+        self._remove_unused_scenes()
+
+    def forget_from(self, iteration: int) -> None:
+        """Removes what training wrote in this iteration and later: a resumed run takes them again."""
+        for other, file in self._of_training():
+            if other >= iteration:
+                file.unlink(missing_ok=True)
+
+    def _of_training(self) -> list[tuple[int, Path]]:
+        matches = [(_TRAINING.fullmatch(file.name), file) for file in self.path.glob("iteration-*.npz")]
+        return [(int(match[1]), file) for match, file in matches if match]
+
+    def _remove_unused_scenes(self) -> None:
+        used = {entry["scene"] for file in self.sets() for entry in _about(file)["replays"]}
+        for file in self.path.glob("scene-*.npz"):
+            if file.stem.removeprefix("scene-") not in used:
+                file.unlink(missing_ok=True)
+
+    def _scene_file(self, key: str) -> Path:
+        return self.path / f"scene-{key}.npz"
+
+    def read(self, file: Path) -> ReplaySet:
+        """Reads a set.
+
+        Raises:
+            ConfigError: it is damaged, or of a newer version.
+        """
+        try:
+            return _unpacked_set(file)
+        except _DAMAGE as error:
+            raise ConfigError(f"{file} is damaged ({type(error).__name__}: {error}); remove it.") from error
+
+    def read_scene(self, key: str) -> Scene:
+        """Reads the geometry of a replay.
+
+        Raises:
+            ConfigError: it is missing or damaged.
+        """
+        file = self._scene_file(key)
+        try:
+            return _unpacked_scene(file)
+        except FileNotFoundError as error:
+            raise ConfigError(f"{file} is missing: copy the folder {self.path} as a whole.") from error
+        except _DAMAGE as error:
+            raise ConfigError(f"{file} is damaged ({type(error).__name__}: {error}); remove it.") from error
+
+
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+Arrays = dict[str, NDArray[Any]]
+
+
+def _write(file: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
+    text = np.frombuffer(json.dumps({"format": FORMAT, **about}, allow_nan=False).encode(), dtype=np.uint8)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as open_file:
+            np.savez_compressed(open_file, **{_ABOUT: text, **arrays})  # type: ignore[arg-type] # arrays by name
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _about(file: Path, held: Any = None) -> dict[str, Any]:
+    """Returns what a file says of itself."""
+    if held is None:
+        with np.load(file, allow_pickle=False) as opened:
+            return _about(file, opened)
+    about: dict[str, Any] = json.loads(held[_ABOUT].tobytes())
+    if about["format"] > FORMAT:
+        raise ConfigError(f"{file} was written by a newer rlpipe: install that to read it.")
+    return about
+
+
+def _packed_set(one: ReplaySet) -> tuple[dict[str, Any], Arrays]:
+    entries: list[dict[str, Any]] = []
+    arrays: Arrays = {}
+    for number, replay in enumerate(one.replays):
+        leaves = list(replay.observations)
+        entries.append({"episode": replay.episode.as_row(one.iteration), "scene": replay.scene, "observations": leaves})
+        held = {"rewards": replay.rewards, "actions": replay.actions, "success": replay.success, "poses": replay.poses}
+        held |= {f"observation-{place}": replay.observations[name] for place, name in enumerate(leaves)}
+        arrays |= {f"{number}-{name}": values for name, values in held.items() if values is not None}
+    return {"iteration": one.iteration, "source": one.source, "task": one.task, "replays": entries}, arrays
+
+
+def _unpacked_set(file: Path) -> ReplaySet:
+    with np.load(file, allow_pickle=False) as held:
+        about = _about(file, held)
+        replays = []
+        for number, entry in enumerate(about["replays"]):
+            names = [name for name in _NAMES if f"{number}-{name}" in held]
+            arrays: dict[str, Any] = dict.fromkeys(_NAMES) | {name: held[f"{number}-{name}"] for name in names}
+            leaves = {name: held[f"{number}-observation-{place}"] for place, name in enumerate(entry["observations"])}
+            replays.append(
+                Replay(Episode.from_row(entry["episode"]), observations=leaves, scene=entry["scene"], **arrays)
+            )
+    return ReplaySet(about["iteration"], about["source"], about["task"], replays)
+
+
+_NAMES = ("rewards", "actions", "success", "poses")
+
+
+def _packed_scene(scene: Scene) -> tuple[dict[str, Any], Arrays]:
+    arrays: Arrays = {}
+
+    def packed(shape: Shape) -> dict[str, Any]:
+        fields = {name: value for name, value in vars(shape).items() if name not in ("vertices", "triangles")}
+        if len(shape.vertices):
+            fields["mesh"] = len(arrays) // 2
+            arrays[f"vertices-{fields['mesh']}"], arrays[f"triangles-{fields['mesh']}"] = (
+                shape.vertices,
+                shape.triangles,
+            )
+        return fields
+
+    bodies = [
+        {
+            "name": body.name,
+            "ghost": body.ghost,
+            "shapes": [packed(one) for one in body.shapes],
+            "stand_in": [packed(one) for one in body.stand_in],
+        }
+        for body in scene.bodies
+    ]
+    return {"bodies": bodies, "eye": scene.eye, "target": scene.target}, arrays
+
+
+def _unpacked_scene(file: Path) -> Scene:
+    with np.load(file, allow_pickle=False) as held:
+        about = _about(file, held)
+
+        def unpacked(fields: dict[str, Any]) -> Shape:
+            given: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+            }
+            mesh = given.pop("mesh", None)
+            if mesh is not None:
+                given |= {"vertices": held[f"vertices-{mesh}"], "triangles": held[f"triangles-{mesh}"]}
+            return Shape(**given)
+
+        bodies = [
+            Body(
+                body["name"],
+                tuple(unpacked(one) for one in body["shapes"]),
+                body["ghost"],
+                tuple(unpacked(one) for one in body["stand_in"]),
+            )
+            for body in about["bodies"]
+        ]
+        return Scene(tuple(bodies), tuple(about["eye"]), tuple(about["target"]))
