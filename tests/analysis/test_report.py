@@ -117,7 +117,7 @@ def test_keys_that_differ_from_their_defaults_stand_first(run):
 
 def test_all_sections_of_a_whole_run_are_there_in_their_order(page):
     headings = re.findall(r'<h2 id="[\w-]+">([^<]+)</h2>', page)
-    assert headings == ["Success", "Curves", "What to try next", "Health", "Where time went", "Episodes",
+    assert headings == ["Success", "Curves", "Replays", "What to try next", "Health", "Where time went", "Episodes",
                         "Distributions", "Setup", "About this page"]  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def test_a_log_of_stable_baselines3_has_curves_and_a_diagnosis_and_says_what_is_
     assert data_of(found, "curves")["runs"][0]["axes"] == {"steps": [2048 * n for n in range(1, 8)]}
     assert data_of(found, "curves")["runs"][0]["series"]["train/actor/approx_kl"]["y"] == [0.5] * 7
     headings = re.findall(r'<h2 id="[\w-]+">([^<]+)</h2>', found)
-    assert headings == ["Return", "Curves", "What to try next", "Health", "About this page"]
+    assert headings == ["Return", "Curves", "Replays", "What to try next", "Health", "About this page"]
     assert "<h3>Events</h3>" not in found
     assert "train/actor/approx_kl 0.5000 healthy" in text
 

@@ -7,10 +7,12 @@ says so.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
+from rlpipe.analysis.replays.section import section
 from rlpipe.analysis.report.curves import Kept
 from rlpipe.analysis.report.ledger import Limits
 from rlpipe.analysis.report.run_content import RunContent, collect
@@ -25,6 +27,7 @@ from rlpipe.analysis.report.view_runs import runs_section
 from rlpipe.analysis.report.view_time import time_section
 from rlpipe.analysis.web.page import Section, page
 from rlpipe.errors import ConfigError
+from rlpipe.run.replays import FOLDER
 
 REPORT = "report.html"
 """File of a run directory that holds its report."""
@@ -38,22 +41,28 @@ class Detail:
     Attributes:
         kept: metrics, and points of their curves
         episodes: most episodes that are shown one by one, and most points of the scatter
+        replays: bytes of the replays; 0 for none
     """
 
     kept: Kept
     episodes: int
+    replays: int = 0
 
 
 DETAILS = (
-    Detail(Kept(), 2000),
-    Detail(Kept(workers=False), 2000),
-    Detail(Kept(600, workers=False), 1000),
+    Detail(Kept(), 2000, 5_000_000),
+    Detail(Kept(workers=False), 2000, 5_000_000),
+    Detail(Kept(600, workers=False), 1000, 2_000_000),
     Detail(Kept(300, workers=False), 500),
     Detail(Kept(300, workers=False, all_metrics=False), 500),
     Detail(Kept(100, workers=False, all_metrics=False), 200),
     Detail(Kept(30, workers=False, all_metrics=False), 100),
 )
 """From everything to the least, in the order in which things go."""
+
+
+Replays = Callable[[int], tuple[Section | None, list[str]]]
+"""Takes a budget in bytes; returns the section that plays episodes, and what to say where it is left out."""
 
 
 def report(paths: Sequence[Path], *, most_bytes: int = MOST_BYTES, limits: Limits | None = None) -> str:
@@ -68,9 +77,10 @@ def report(paths: Sequence[Path], *, most_bytes: int = MOST_BYTES, limits: Limit
     """
     contents = [collect(path, limits) for path in {path.resolve(): path for path in paths}.values()]
     found = together(contents) if len(contents) > 1 else None
+    replays = cache(partial(_replays, contents[0].path))  # details of the rest may go while the budget stays
     text = ""
     for detail in DETAILS:
-        text = _page(contents, found, detail)
+        text = _page(contents, found, detail, replays)
         if len(text.encode()) <= most_bytes:
             break
     return text
@@ -101,32 +111,50 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Path:
     return file
 
 
-def _page(contents: Sequence[RunContent], found: Together | None, detail: Detail) -> str:
+def _page(contents: Sequence[RunContent], found: Together | None, detail: Detail, replays: Replays) -> str:
     if found is not None:
         sections = [*_of_several(contents, found, detail)]
         lead, title = lead_of_runs(contents, found), f"{len(contents)} runs"
     else:
-        sections = [*_of_one(contents[0], detail)]
+        sections = [*_of_one(contents[0], detail, replays)]
         lead, title = lead_of_run(contents[0]), contents[0].record.get("experiment", "")
         title = f"{title} {contents[0].label}".strip()
     return page(f"{title} - rlpipe report", sections, lead)
 
 
-def _of_one(content: RunContent, detail: Detail) -> Iterator[Section]:
+def _of_one(content: RunContent, detail: Detail, replays: Replays) -> Iterator[Section]:
     """Yields the sections of a report on one run that has something to show in them, in their order."""
     alone = [content.label]
+    played, no_replays = replays(detail.replays)
     built = (
         success_section([content], alone),
         curves_section([content], alone, [0], detail.kept),
+        played,
         next_section(content),
         health_section(content),
         time_section(content),
         episodes_section(content, detail.episodes),
         distributions_section(content),
         setup_section(content),
-        about_section([content], [*_curves_left_out([content], detail), *episodes_left_out(content, detail.episodes)]),
+        about_section(
+            [content],
+            [*no_replays, *_curves_left_out([content], detail), *episodes_left_out(content, detail.episodes)],
+        ),
     )
     yield from (section for section in built if section is not None)
+
+
+def _replays(run: Path, budget: int) -> tuple[Section | None, list[str]]:
+    """Returns the section that plays evaluation episodes, and what to say where it is left out."""
+    folder = run / FOLDER
+    if not folder.is_dir():
+        return None, []
+    if not budget:
+        return None, [f"Replays, for which there was no room: rlpipe replay {run} plays them."]
+    try:
+        return section(run, budget), []
+    except (ConfigError, ImportError) as error:
+        return None, [f"Replays: {error}"]
 
 
 def _of_several(contents: Sequence[RunContent], found: Together, detail: Detail) -> Iterator[Section]:
