@@ -46,6 +46,7 @@ TITLES = {
     "LiftPegUpright-v1": ("ManiSkill", "Set a peg upright."),
     "PegInsertionSide-v1": ("ManiSkill", "Push a peg into a hole whose radius is 3 mm larger."),
     "MetaWorld/Reach-v3": ("Meta-World in EnvPool", "Move the hand to a goal."),
+    "PandaPickCubeCartesian-v1": ("MuJoCo Playground in EnvPool", "Grasp a cube and bring it to a goal in the air."),
     "several": ("Meta-World in EnvPool", "Ten tasks in one run (MT10)."),
     "gymnasium_robotics:FetchPush-v4": ("Gymnasium-Robotics", "Push a block to a goal, learnt in hindsight."),
     "gymnasium_robotics:FetchPickAndPlace-v4": (

@@ -271,7 +271,7 @@ def draw_cartpole(runs: Sequence[Run]) -> Figure:
 def draw_console(run: Run) -> None:
     """Draws the live panel halfway through the run."""
     console = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
-    console.terminal = _terminal()
+    console.terminal = terminal()
     for row in run.rows[: len(run.rows) // 2]:
         console.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))
     console.terminal.print(console.panel())
@@ -280,10 +280,10 @@ def draw_console(run: Run) -> None:
 
 def draw_explanation(name: str) -> None:
     """Draws the output of ``rlpipe metrics explain``."""
-    terminal = _terminal()
+    screen = terminal()
     found = find(name)
-    terminal.print(explanation(found[0].metric, [use.name for use in found[:1]], boxed=True))
-    terminal.save_svg(str(IMAGES / "explain.svg"), title=f"rlpipe metrics explain {name}")
+    screen.print(explanation(found[0].metric, [use.name for use in found[:1]], boxed=True))
+    screen.save_svg(str(IMAGES / "explain.svg"), title=f"rlpipe metrics explain {name}")
 
 
 def draw_cluster() -> Figure:
@@ -332,7 +332,8 @@ def draw_cluster() -> Figure:
     return figure
 
 
-def _terminal() -> Terminal:
+def terminal() -> Terminal:
+    """Returns a terminal whose output can be saved as a picture."""
     return Terminal(record=True, force_terminal=True, width=100, file=Path("/dev/null").open("w"))
 
 

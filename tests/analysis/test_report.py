@@ -253,7 +253,7 @@ def test_a_log_of_stable_baselines3_has_curves_and_a_diagnosis_and_says_what_is_
     assert data_of(found, "curves")["runs"][0]["axes"] == {"steps": [2048 * n for n in range(1, 8)]}
     assert data_of(found, "curves")["runs"][0]["series"]["train/actor/approx_kl"]["y"] == [0.5] * 7
     headings = re.findall(r'<h2 id="[\w-]+">([^<]+)</h2>', found)
-    assert headings == ["Return", "Curves", "Replays", "What to try next", "Health", "About this page"]
+    assert headings == ["Return", "Curves", "What to try next", "Health", "About this page"]
     assert "<h3>Events</h3>" not in found
     assert "train/actor/approx_kl 0.5000 healthy" in text
 
