@@ -96,8 +96,7 @@ def episodes(run: Path, page: Page, count: int) -> Iterator[tuple[Image.Image, s
         file.write_text(html("replay", [found], found.html), encoding="utf-8")
         page.set_viewport_size({"width": 1180, "height": 1000})
         page.goto(file.as_uri())
-        page.wait_for_function("window.rlpipeReplay && rlpipeReplay.bodies().length > 0")
-        page.wait_for_timeout(2000)
+        page.wait_for_timeout(4000)  # until all meshes are there
         view, facts = page.locator(".replay-view").first, page.locator(".replay-facts").first
         label = page.locator(".replay-select").first
         number, step, rest, total = 0, 0, 0, int(page.locator(".replay-select").first.locator("option").count())

@@ -172,7 +172,6 @@ def load_maniskill(*, cameras: bool = False) -> bool:
                 rendering = False
         use_material(own if rendering else UnrenderedMaterial)
         import mani_skill.envs  # noqa: F401
-    note_visuals()
     if not loaded:
         # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every
         # imported module. Those stay until the process ends, so the collector may leave them out.
@@ -448,6 +447,7 @@ class ManiSkill(OneByOne):
         if not load_maniskill(cameras=config.has_cameras) and config.has_cameras:
             raise ConfigError(no_vulkan("obs_mode", config.obs_mode))
         quicken_poses()
+        note_visuals()
         quicken_quaternions()
         quicken_seeding()
         if missing := _missing_assets(config.id):

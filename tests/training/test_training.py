@@ -62,6 +62,7 @@ def test_a_run_leaves_behind_what_is_promised(finished):
         "events.jsonl",
         "timeline.jsonl",
         "checkpoints",
+        "replays",
         ".lock",
     }
     run = json.loads((finished.directory / "run.json").read_text())
