@@ -1,4 +1,4 @@
-"""What a simulator's bodies look like. Poses by step are in a ``Replay``; geometry is the same in every step."""
+"""Visible bodies of a simulator. Their geometry is the same in every step; a ``Replay`` holds their poses by step."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def data_of(page: str, section: str) -> dict[str, Any]:
 
 
 def text_of(page: str) -> str:
-    """What one reads, without elements, scripts and styles."""
+    """Returns the visible text of a page, without elements, scripts and styles."""
     body = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body)))
 

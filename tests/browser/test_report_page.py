@@ -24,7 +24,7 @@ def file(run):
 
 
 def readout(shown, chart: str, key: str) -> str:
-    """What a chart says after keys were pressed on it."""
+    """Presses keys on a chart and returns what it announces."""
     shown.page.focus(f"#{chart}")
     shown.page.keyboard.press(key)
     return shown.page.inner_text(f"#{chart.replace('chart', 'readout')}")

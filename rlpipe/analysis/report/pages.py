@@ -36,7 +36,7 @@ MOST_BYTES = 10_000_000
 
 @dataclass(frozen=True)
 class Detail:
-    """What a page has room for.
+    """Amount of detail on a page.
 
     Attributes:
         kept: metrics, and points of their curves
