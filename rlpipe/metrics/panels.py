@@ -1,4 +1,4 @@
-"""Order in which curves are shown, health first: in TensorBoard, SwanLab, Grafana and ``rlpipe watch``.
+"""Order in which curves are shown, health first: in TensorBoard, SwanLab, Grafana, reports and ``rlpipe watch``.
 
 A panel is one picture with one or several curves of the same kind. A metric that no panel names is still stored and can
 still be chosen; a panel without any value is left out where that can be known.

@@ -11,21 +11,14 @@ from rlpipe.analysis.report.formats import significant
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.panels import GROUPS, shown
 from rlpipe.metrics.row import EventKind
 
-IMPORTANT = (
-    "env/return", "env/return_ma100", "env/episode_len", "train/actor/policy_loss", "train/critic/value_loss",
-    "train/sac/actor_loss", "train/sac/critic_loss", "train/critic/q_data", "train/sac/alpha",
-    "train/actor/cloning_loss", "train/actor/cloning_loss_held_out", "train/actor/approx_kl",
-    "train/actor/clip_fraction", "train/critic/explained_variance", "train/entropy_loss", "train/actor/entropy",
-    "train/actor/action_std", "train/actor/grad_norm", "train/actor/lr", "env/curriculum/success_once",
-    "env/curriculum/start", "time/fps_interval", "time/fps",
-)  # fmt: skip
-"""Metrics that are shown before one asks for them, as far as a run has them."""
-MOST_SMALL = 12
-KEPT_FIRST = (
-    m.ENV_SUCCESS_ONCE.name, m.EVAL_SUCCESS_ONCE.name, m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name,
-    m.ENV_EPISODE_RETURN.name, m.EVAL_EPISODE_RETURN.name, *IMPORTANT,
+OWN_CHART = (m.ENV_SUCCESS_ONCE.name, m.EVAL_SUCCESS_ONCE.name)
+"""Metrics that need no small chart, because success has one of its own."""
+MOST_SMALL = 16
+KEPT_FIRST = frozenset(
+    name for group in GROUPS for panel in group.panels for name in (*panel.metrics, *panel.band)
 )  # fmt: skip
 """Metrics that stay where the others have to go."""
 
@@ -77,13 +70,10 @@ def marked(events: Iterable[Mapping[str, Any]]) -> dict[Mark, int]:
 
 
 def small_multiples(contents: Sequence[RunContent]) -> list[str]:
-    """Lists the metrics that are shown at once; without any of the usual ones, the first of the log."""
+    """Lists the metrics that are shown at once: the first curve of each panel, or without any, the first of the log."""
     names = _names(contents)
-    found = [name for name in IMPORTANT if name in names]
-    if "env/return" in found and "env/return_ma100" in found:
-        found.remove("env/return_ma100")
-    if "time/fps_interval" in found and "time/fps" in found:
-        found.remove("time/fps")
+    first = [panel.metrics[0] for group in shown(names) for panel in group.panels]
+    found = [name for name in first if name not in OWN_CHART]
     return found[:MOST_SMALL] or list(names)[:6]
 
 
