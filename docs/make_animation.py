@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_pictures import IMAGES, Run
+from make_pictures import IMAGES, Run, terminal
 
 from rlpipe.analysis.replays import section
 from rlpipe.analysis.web.page import page as html
@@ -44,8 +44,6 @@ EYE, TARGET = (0.85, 1.05, 0.8), (-0.22, 0.0, 0.2)
 
 def consoles(run: Run, page: Page, counts: Sequence[int]) -> Iterator[Image.Image]:
     """Draws the live panel after some numbers of iterations."""
-    from make_pictures import terminal
-
     console = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
     shown = 0
     page.set_viewport_size({"width": LEFT, "height": 420})

@@ -128,7 +128,7 @@ class Console(Backend):
             return "--:--"
         ordered = sorted(self._seconds)
         left = (self._run.total_iterations - self._row.iteration) * ordered[len(ordered) // 2]
-        return _clock(left)
+        return clock(left)
 
     def _stage(self, iteration: int) -> str:
         names = [(name, until) for name, until in self._run.stages]
@@ -243,8 +243,9 @@ def boxed_table(values: Mapping[str, float]) -> Text:
     return Text("\n").join([Text(rule), body, Text(rule)])
 
 
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+def clock(seconds: float) -> str:
+    """Writes a duration as ``1:02:03``."""
+    return str(timedelta(seconds=max(0, round(seconds))))
 
 
 def _number(value: float | None) -> str:

@@ -154,7 +154,7 @@ def session_end(status: Status) -> Summary:
             status=known.get(status, api_pb2.STATUS_UNKNOWN), end_time_secs=time.time()
         )
     )
-    return _plugin_summary(metadata.SESSION_END_INFO_TAG, metadata.create_summary_metadata(data), None)
+    return _plugin_summary(metadata.SESSION_END_INFO_TAG, metadata.create_summary_metadata(data))
 
 
 class _File:
@@ -198,10 +198,9 @@ def _histogram(view: HistogramView) -> HistogramProto:
     )
 
 
-def _plugin_summary(tag: str, metadata: Any, content: bytes | None) -> Summary:
+def _plugin_summary(tag: str, metadata: Any, content: bytes = b"") -> Summary:
     """Wraps what a plug-in of TensorBoard reads, as TensorBoard's own functions do with TensorFlow."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.util.tensor_util import make_tensor_proto
 
-    tensor = make_tensor_proto(b"" if content is None else content)
-    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(content))])

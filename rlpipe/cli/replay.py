@@ -1,4 +1,4 @@
-"""``rlpipe replay RUN``"""
+"""``rlpipe replay RUN``: a page that plays evaluation episodes in 3D."""
 
 from __future__ import annotations
 
@@ -36,17 +36,12 @@ def replay(
     from rlpipe import files
     from rlpipe.analysis.replays import section
     from rlpipe.analysis.replays.section import no_replays
-    from rlpipe.analysis.web.page import page
+    from rlpipe.analysis.web.page import page, write_page
     from rlpipe.cli.evaluate import relative
-    from rlpipe.errors import ConfigError
 
     found = section(run, name=name, episode=episode) if files.kind_of(run) == "directory" else None
     if found is None:
         raise no_replays(run)
     file = out or run / "replay.html"
-    text = page(f"{run.resolve().name}: replays", [found], Markup("<h1>{}</h1>").format(run.resolve().name))
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror or error}.") from error
+    write_page(file, page(f"{run.resolve().name}: replays", [found], Markup("<h1>{}</h1>").format(run.resolve().name)))
     print(relative(file.resolve()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.backends.console import MARKS, sparkline, verdict
+from rlpipe.analysis.report.formats import digits
+from rlpipe.backends.console import MARKS, clock, sparkline, verdict
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.panels import shown
 
@@ -91,7 +92,7 @@ def _head(state: Watched, now: float) -> RenderableType:
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
     left = last.metrics.get(m.ETA.name) if last is not None and state.running else None
-    eta = "" if left is None else f"  {_clock(left)} left"
+    eta = "" if left is None else f"  {clock(left)} left"
     steps = "" if last is None else f"{last.total_timesteps:,} steps  "
     bar.add_row(
         Text(state.status, style="bold"),
@@ -116,7 +117,7 @@ def _headline(state: Watched, now: float) -> Text:
     if state.rows:
         since = now - state.rows[-1].time
         silent = state.silence(now) is not None
-        text = f"silent for {_clock(since)}: it was killed, or it hangs" if silent else f"last row {_clock(since)} ago"
+        text = f"silent for {clock(since)}: it was killed, or it hangs" if silent else f"last row {clock(since)} ago"
         line.append(text if state.running else "", "bold red" if silent else "dim")
     else:
         line.append("no iteration is complete yet", "dim")
@@ -149,7 +150,7 @@ def _curves(state: Watched, title: str, names: list[str]) -> RenderableType:
     for name in names:
         values = state.curve(name)
         _, style = verdict(name, values[-1])
-        table.add_row(Text(name, "dim"), Text(sparkline(values, CURVE_WIDTH), "cyan"), Text(_number(values[-1]), style))
+        table.add_row(Text(name, "dim"), Text(sparkline(values, CURVE_WIDTH), "cyan"), Text(digits(values[-1]), style))
     return table
 
 
@@ -180,11 +181,3 @@ def _events(state: Watched) -> RenderableType:
         style = "green" if event.data.get("cleared") else style
         table.add_row(Text(moment, "dim"), Text(f"{max(event.iteration, 0):,}", "dim"), Text(event.message, style))
     return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=max(0, round(seconds))))

@@ -6,7 +6,6 @@ says so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,7 +24,7 @@ from rlpipe.analysis.report.view_health import health_section, next_section
 from rlpipe.analysis.report.view_lead import lead_of_run, lead_of_runs
 from rlpipe.analysis.report.view_runs import runs_section
 from rlpipe.analysis.report.view_time import time_section
-from rlpipe.analysis.web.page import Section, page
+from rlpipe.analysis.web.page import Section, check_file, page, write_page
 from rlpipe.errors import ConfigError
 from rlpipe.run.replays import FOLDER
 
@@ -97,17 +96,8 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Path:
     """
     alone = len(paths) == 1 and (paths[0] / "run.json").is_file()
     file = out or (paths[0] / REPORT if alone else Path(REPORT))
-    if file.is_dir() or not file.parent.is_dir():
-        problem = "is a folder" if file.is_dir() else f"cannot be written: there is no folder {file.parent}"
-        raise ConfigError(f"--out: {file} {problem}.")
-    text = report(paths)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"--out: cannot write {file}: {error.strerror or error}.") from error
+    check_file(file)
+    write_page(file, report(paths))
     return file
 
 

@@ -7,6 +7,7 @@ content security policy forbids every request.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+
+from rlpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -71,6 +74,33 @@ def page(title: str, sections: Sequence[Section], lead: Markup) -> str:
         scripts=[Markup(script) for script in scripts],
         data=data,
     )
+
+
+def check_file(file: Path, key: str = "--out") -> None:
+    """Checks that a page can be written to a file.
+
+    Raises:
+        ConfigError: it is a folder, or its folder does not exist; ``key`` is the option that names it.
+    """
+    if file.is_dir() or not file.parent.is_dir():
+        problem = "is a folder" if file.is_dir() else f"cannot be written: there is no folder {file.parent}"
+        raise ConfigError(f"{key}: {file} {problem}.")
+
+
+def write_page(file: Path, text: str, key: str = "--out") -> None:
+    """Writes a page, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written; ``key`` is the option that names it.
+    """
+    check_file(file, key)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ConfigError(f"{key}: cannot write {file}: {error.strerror or error}.") from error
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:
