@@ -114,7 +114,9 @@ class _Process:
         self._channel = Channel(ours, *files)
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout, self._last), daemon=True)
         self._reader.start()
-        self._finalizer = weakref.finalize(self, _end, self._process, self._channel, self._lifeline, os.getpid())
+        self._finalizer = weakref.finalize(
+            self, _end, self._process, self._reader, self._channel, self._lifeline, os.getpid()
+        )
         self._check_start()
 
     def _check_start(self) -> None:
@@ -204,7 +206,9 @@ class _Process:
         self._finalizer()
 
 
-def _end(process: subprocess.Popen[bytes], channel: Channel, lifeline: int, owner: int) -> None:
+def _end(
+    process: subprocess.Popen[bytes], reader: threading.Thread, channel: Channel, lifeline: int, owner: int
+) -> None:
     if os.getpid() != owner:  # a fork of the process that it belongs to
         return
     with suppress(ProcessLookupError, PermissionError):
@@ -212,6 +216,8 @@ def _end(process: subprocess.Popen[bytes], channel: Channel, lifeline: int, owne
     process.wait()
     channel.close()
     os.close(lifeline)
+    if reader is not threading.current_thread():  # where Python happens to collect an abandoned simulator
+        reader.join(_GRACE)  # until it has read the last line, and closed the pipe
 
 
 def _pass_on(stream: Any, last: deque[str]) -> None:
