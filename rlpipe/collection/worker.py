@@ -321,6 +321,13 @@ class RolloutWorker:
         self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
 
+    def close(self) -> None:
+        """Closes the simulators, which may be broken."""
+        with suppress(Exception):
+            self._simulator.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
+
     def _stamp(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
         """Adds the worker's rank to a window, and the spans between some moments."""
         window.worker = self._rank

@@ -50,7 +50,8 @@ class LocalEngine:
 
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         count, self._plan = self.num_workers, plan
-        self._workers = [RolloutWorker(plan, rank, count, incarnation) for rank in range(count)]
+        for rank in range(count):
+            self._workers.append(RolloutWorker(plan, rank, count, incarnation))
         return self._workers[0].ready()
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
@@ -116,4 +117,6 @@ class LocalEngine:
         return self._logger.close(status) if self._opened else Backlog()
 
     def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
         self._workers.clear()

@@ -182,7 +182,9 @@ def test_a_run_is_the_same_to_the_last_bit_also_when_it_is_resumed(tmp_path):
     for name, option in (("here", "null"), ("there", HERE)):
         options = (f"env.train.python={option}",)
         stopped = rlpipe.train(scripted(tmp_path / name, *options, "runner.total_timesteps=128"), local=True).directory
+        assert serving() == []
         whole = rlpipe.train(scripted(tmp_path / name, *options), local=True, resume=stopped).directory
+        assert serving() == []
         runs.append(recorded(whole))
     assert runs[0] == runs[1]
     assert len(runs[0][0]) == 4
