@@ -12,6 +12,7 @@ rlpipe curriculum RUN --out docs/images/curriculum.png    curriculum.png: progre
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,17 @@ class Run:
                 values.append(sum(number * value for number, value in recent) / total)
         return steps, values
 
+    def evaluated(self, task: str) -> list[tuple[int, float, float, float]]:
+        """Steps of the checkpoint, lower bound, success and upper bound of each ``rlpipe evaluate`` of this run."""
+        steps = {row["iteration"]: row["total_timesteps"] for row in self.rows}
+        found = []
+        for file in sorted((self.directory.path / "evaluations").glob("*.json")):
+            record = json.loads(file.read_text())
+            for one in record["tasks"].get(task, []):
+                if one["metric"] == "eval/success_once":
+                    found.append((steps[record["iteration"]], one["low"], one["value"], one["high"]))
+        return found
+
 
 def draw_success(axes: Axes, runs: Sequence[Run]) -> None:
     """Draws training success over environment steps, evaluations with their intervals, and boundaries of stages."""
@@ -199,9 +211,9 @@ def draw_tasks(runs: Sequence[Run]) -> Figure:
     """Draws success by task: a panel for each task, with a line for each run and its evaluations."""
     labels = SeveralTasks.labels(runs[0].config.env.train, "env.train")
     rows = -(-len(labels) // 5)
-    figure, panels = plt.subplots(
-        rows, 5, figsize=(11, 2.1 * rows), constrained_layout=True, sharex=True, sharey=True, squeeze=False
-    )
+    height = 2.1 * rows
+    figure, panels = plt.subplots(rows, 5, figsize=(11, height), sharex=True, sharey=True, squeeze=False)
+    figure.subplots_adjust(left=0.07, right=0.985, bottom=0.55 / height, top=1 - 0.3 / height, wspace=0.14, hspace=0.22)
     for label, axes in itertools.zip_longest(labels, panels.flat):
         if label is None:
             axes.set_axis_off()
@@ -212,6 +224,9 @@ def draw_tasks(runs: Sequence[Run]) -> Figure:
             line = run.smooth(f"env/{name}", window, f"env/tasks/{label}/num_trajectories")
             axes.plot(*line, color=colour, linewidth=1.6)
             axes.plot(*run.series(f"eval/{name}"), "o", color=colour, markersize=4, clip_on=False)
+            for step, low, value, high in run.evaluated(label):
+                bounds = [[value - low], [high - value]]
+                axes.errorbar(step, value, yerr=bounds, fmt="o", color="0.2", markersize=4, capsize=2, clip_on=False)
         axes.set_title(label, fontsize=9, loc="left")
         _finish(axes)
         axes.set(ylim=(-0.02, 1.02), xlabel="")
