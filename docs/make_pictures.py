@@ -117,9 +117,11 @@ class Run:
         found = []
         for file in sorted((self.directory.path / "evaluations").glob("*.json")):
             record = json.loads(file.read_text())
-            for one in record["tasks"].get(task, []):
-                if one["metric"] == "eval/success_once":
-                    found.append((steps[record["iteration"]], one["low"], one["value"], one["high"]))
+            found += [
+                (steps[record["iteration"]], one["low"], one["value"], one["high"])
+                for one in record["tasks"].get(task, [])
+                if one["metric"] == "eval/success_once"
+            ]
         return found
 
 
