@@ -22,7 +22,7 @@ from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
 
 FORMAT = 1
 """Raised when older files can no longer be read."""
-FOLDER = "replays"
+FOLDER, VIDEOS = "replays", "videos"
 _ABOUT = "about"
 _TRAINING = re.compile(r"iteration-(\d+)\.npz")
 

@@ -6,10 +6,12 @@ draws are the shapes and the recorded poses of the replay, whatever simulator th
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +33,17 @@ EXTRA = "video"
 """Optional packages that videos need."""
 LIBRARIES = ("egl", "osmesa") if sys.platform == "linux" else ("glfw",)
 """Ways to OpenGL without a display, in the order in which they are tried (``MUJOCO_GL``)."""
+Picture = NDArray[np.uint8]
 _GHOST_OPACITY = 0.45
+_FROM = (0.62, -0.78, 0.4)
+"""Direction from which a scene is seen that names no eye."""
+_DISTANCE = 1.95
+"""Distance of the camera, in radii of what it shows."""
+_RADII = (0.15, 6.0)
+_LARGE, _TRAVEL = 1.2, 1.2
+"""Metres: a larger shape that stays does not count for the view; the camera follows bodies that go further together."""
+_SAMPLES = 16
+"""Steps of an episode that are looked at to place the camera."""
 _SKY = ((0.93, 0.94, 0.96), (0.80, 0.84, 0.90))
 _PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8).render()"
 _PROBE_SECONDS = 60.0
@@ -44,41 +56,108 @@ class Drawing:
         """Gives the shapes of a scene to MuJoCo.
 
         Raises:
+            ConfigError: nothing here can draw.
             ValueError: MuJoCo refuses a shape.
         """
+        choose_library()  # MuJoCo chooses when it is imported
         import mujoco
 
-        choose_library()
         spec = _empty_scene()
         for number, body in enumerate(scene.bodies):
             _add(spec, body, str(number))
+        self._scene = scene
         self._model = spec.compile()
         self._data = mujoco.MjData(self._model)
         self._places = [self._model.body(str(number)).mocapid[0] for number in range(len(scene.bodies))]
-        self._camera = _camera(scene)
+        self._camera = mujoco.MjvCamera()
+        self._target = np.zeros(3)
         self._renderer = mujoco.Renderer(self._model, HEIGHT, WIDTH)
 
-    def picture(self, poses: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def frame(self, episodes: Sequence[NDArray[np.float32]]) -> None:
+        """Places the camera so that it shows everything that happens in some episodes, from where the scene asks.
+
+        Args:
+            episodes: [T + 1, B, 7] each
+        """
+        corners = np.concatenate([self._corners(poses) for poses in episodes])
+        low, high = corners.min(axis=0), corners.max(axis=0)
+        self._target = 0.5 * (low + high)
+        eye, target = self._scene.eye, self._scene.target
+        way = -np.subtract(eye, target) if eye and target else -np.array(_FROM)
+        way /= np.linalg.norm(way)
+        radius = min(max(0.5 * float(np.linalg.norm(high - low)), _RADII[0]), _RADII[1])
+        self._camera.distance = _DISTANCE * radius
+        self._camera.azimuth = math.degrees(math.atan2(way[1], way[0]))
+        self._camera.elevation = math.degrees(math.asin(way[2]))
+
+    def picture(self, poses: NDArray[np.float32], shift: Sequence[float] | NDArray[np.float32] = (0, 0, 0)) -> Picture:
         """Draws the bodies.
 
         Args:
             poses: [B, 7] of the bodies of the scene, as in ``Replay.poses``
+            shift: [3] how far the camera has moved with them, m
         Returns:
             [HEIGHT, WIDTH, 3] red, green and blue.
         """
+        self._place(poses)
+        self._camera.lookat[:] = self._target + shift
+        self._renderer.update_scene(self._data, self._camera)
+        drawn: Picture = self._renderer.render()
+        return drawn
+
+    def _place(self, poses: NDArray[np.float32]) -> None:
         import mujoco
 
         self._data.mocap_pos[self._places] = poses[:, :3]
         self._data.mocap_quat[self._places] = poses[:, 3:]
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-        self._renderer.update_scene(self._data, self._camera)
-        drawn: NDArray[np.uint8] = self._renderer.render()
-        return drawn
+
+    def _corners(self, poses: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Returns [N, 3] corners of boxes around the shapes of an episode, without large ones that stay, as a table."""
+        import mujoco
+
+        model, data = self._model, self._data
+        plane = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+        middles, halves = model.geom_aabb[:, :3], model.geom_aabb[:, 3:]
+        stays = ~np.isin(model.geom_bodyid - 1, np.flatnonzero(moving(poses)))  # body 0 is the world
+        used = ~plane & ~(stays & (2 * np.linalg.norm(halves, axis=1) > _LARGE))
+        if not used.any():
+            used = ~plane if not plane.all() else np.ones_like(plane)
+        signs = np.array(list(itertools.product((-1, 1), repeat=3)))
+        local = middles[used, None] + halves[used, None] * signs
+        found = []
+        last = 0 if camera_path(poses).any() else len(poses) - 1
+        for step in np.unique(np.linspace(0, last, _SAMPLES).astype(int)):
+            self._place(poses[step])
+            turned = np.einsum("gij,gkj->gki", data.geom_xmat[used].reshape(-1, 3, 3), local)
+            found.append((data.geom_xpos[used, None] + turned).reshape(-1, 3))
+        return np.concatenate(found)
 
     def close(self) -> None:
         """Frees what OpenGL holds."""
         self._renderer.close()
+
+
+def moving(poses: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Returns [B] which bodies move in an episode. ``poses`` is [T + 1, B, 7]."""
+    moved: NDArray[np.bool_] = np.ptp(poses, axis=0).max(axis=1) > 1e-4
+    return moved
+
+
+def camera_path(poses: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns [T + 1, 3] how far the camera moves with the bodies: not at all, unless they travel together, as a walker.
+
+    Args:
+        poses: [T + 1, B, 7]
+    """
+    path = np.zeros((len(poses), 3), np.float32)
+    moved = moving(poses)
+    if moved.any():
+        centre = poses[:, moved, :2].mean(axis=1)
+        if np.linalg.norm(np.ptp(centre, axis=0)) > _TRAVEL:
+            path[:, :2] = centre - centre[0]
+    return path
 
 
 def check_drawing(key: str) -> None:
@@ -129,7 +208,7 @@ def _empty_scene() -> MjSpec:
     spec = mujoco.MjSpec()
     visual = spec.visual
     visual.global_.offwidth, visual.global_.offheight = WIDTH, HEIGHT
-    visual.quality.shadowsize = 2048
+    visual.quality.shadowsize = 4096
     visual.headlight.ambient, visual.headlight.diffuse = [0.45] * 3, [0.3] * 3
     visual.headlight.specular = [0.1] * 3
     spec.add_texture(
@@ -189,17 +268,3 @@ def _colour(shape: Shape, ghost: bool) -> list[float]:
     *light, opacity = shape.colour
     shown = [max(0.0, min(1.0, value)) ** (1 / 2.2) for value in light]
     return [*shown, opacity * (_GHOST_OPACITY if ghost else 1.0)]
-
-
-def _camera(scene: Scene) -> Any:
-    """Returns MuJoCo's camera at the eye of a scene."""
-    import mujoco
-
-    way = np.subtract(scene.target, scene.eye)
-    distance = float(np.linalg.norm(way))
-    camera = mujoco.MjvCamera()
-    camera.lookat[:] = scene.target
-    camera.distance = distance
-    camera.azimuth = math.degrees(math.atan2(way[1], way[0]))
-    camera.elevation = math.degrees(math.asin(way[2] / distance))
-    return camera
