@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base_video import video_of
 from rlpipe.config.tree import leaves
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
@@ -72,7 +73,7 @@ class MLflow(Backend):
 
     def __init__(self, run: RunInfo) -> None:
         """Continues the MLflow run that has this run's tag, or begins one."""
-        self._client = _client(run)
+        self._client, self._directory = _client(run), run.directory
         found = _find(self._client, run) or _begin(self._client, run)
         self._id = found.info.run_id
         self._end = found.info.end_time
@@ -101,6 +102,8 @@ class MLflow(Backend):
 
     def event(self, event: Event) -> None:
         self._end = int(1000 * event.time)
+        if file := video_of(event, self._directory):
+            self._client.log_artifact(self._id, str(file), "videos")
         if event.kind == "alert":
             standing = "cleared" if event.data["cleared"] else event.data["level"]
             self._tag(f"alert/{event.data['metric']}", f"{standing} in iteration {event.iteration}: {event.message}")

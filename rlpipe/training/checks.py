@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rlpipe.analysis.replays.drawing import check_drawing
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
 from rlpipe.config.selection import simulator_class
@@ -36,6 +37,13 @@ def check_machine(config: Config) -> None:
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator_class(section, key).check_machine(section, key)
+    if config.evaluation.videos:
+        if not config.evaluation.replays:
+            raise ConfigError(
+                f"evaluation.videos is {config.evaluation.videos}, but evaluation.replays is 0, and videos are made "
+                "from replays: set evaluation.replays=4, or evaluation.videos=0."
+            )
+        check_drawing(f"evaluation.videos={config.evaluation.videos}")
 
 
 def check_spaces(config: Config) -> None:

@@ -1,7 +1,7 @@
 """Draws a moment of a replay with MuJoCo, which serves here as a renderer alone: nothing is simulated.
 
-MuJoCo draws in memory with OpenGL, which Mesa has in software, so neither a display, a GPU nor Vulkan is needed. What it
-draws are the shapes and the recorded poses of the replay, whatever simulator they come from.
+MuJoCo draws in memory with OpenGL, which Mesa has in software, so neither a display, a GPU nor Vulkan is needed. It
+draws the shapes and the recorded poses of the replay, whatever simulator they come from.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def moving(poses: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def camera_path(poses: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns [T + 1, 3] how far the camera moves with the bodies: not at all, unless they travel together, as a walker.
+    """Returns [T + 1, 3] how far the camera moves with the bodies: not at all, unless they travel together.
 
     Args:
         poses: [T + 1, B, 7]
@@ -241,7 +241,7 @@ def _add(spec: MjSpec, body: Body, name: str) -> None:
             given = {"meshname": f"{name}-{number}"}
             spec.add_mesh(
                 name=given["meshname"],
-                uservert=(shape.vertices * np.float32(shape.size)).ravel(),
+                uservert=(shape.vertices * np.asarray(shape.size, np.float32)).ravel(),
                 userface=shape.triangles.ravel(),
                 inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL,  # a flat one has no volume
             )

@@ -1,6 +1,7 @@
 """Geometry of pages and videos: shapes as they are, meshes with few triangles.
 
-Meshes of robots are read where the simulator is installed, when the page or video is made. Elsewhere, their stand-ins are shown.
+Meshes of robots are read where the simulator is installed, when the page or video is made. Elsewhere, their stand-ins are
+shown.
 """
 
 from __future__ import annotations

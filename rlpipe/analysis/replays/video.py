@@ -29,7 +29,7 @@ def make_video(
     *,
     name: str | None = None,
     out: Path | None = None,
-    watch: Callable[[int, int], None] = lambda done, total: None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Writes a video (mp4, H.264) of the first successes of a set of replays beside its first failures.
 
@@ -90,7 +90,7 @@ def _write(
     file: Path,
     rows: Sequence[Sequence[Replay | None]],
     drawings: dict[str, Drawing],
-    watch: Callable[[int, int], None],
+    watch: Callable[[int, int], None] | None,
 ) -> None:
     """Draws step by step, and gives each picture to ffmpeg, so that a long video needs no more memory."""
     import imageio_ffmpeg
@@ -116,7 +116,8 @@ def _write(
         for done, picture in enumerate(_pictures(rows, drawings, steps), 1):
             for _ in range(1 + _HELD * (done == len(steps))):
                 writer.send(np.ascontiguousarray(picture))
-            watch(done, len(steps))
+            if watch:
+                watch(done, len(steps))
         writer.close()
         partial.replace(file)
     finally:
