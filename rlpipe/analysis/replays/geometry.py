@@ -1,6 +1,6 @@
 """Geometry of pages and videos: shapes as they are, meshes with few triangles.
 
-Meshes of robots are read where the simulator is installed, when the page or video is made. Elsewhere, their stand-ins are
+Meshes of robots are read where the simulator is installed, when the page or video is made. Elsewhere, stand-ins are
 shown.
 """
 
