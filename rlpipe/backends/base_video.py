@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import islice
 from pathlib import Path
 
 from rlpipe.metrics.row import Event, EventKind
@@ -21,7 +22,7 @@ def video_of(event: Event, run: Path) -> Path | None:
 
 
 def animation(file: Path) -> bytes:
-    """Returns a video as a GIF of half the size and half the pictures, for what shows no mp4.
+    """Returns a video as a small GIF with ten pictures a second, for what shows no mp4.
 
     Raises:
         OSError, RuntimeError: it cannot be read.
@@ -29,14 +30,15 @@ def animation(file: Path) -> bytes:
     import imageio_ffmpeg
     from PIL import Image
 
-    frames = imageio_ffmpeg.read_frames(
-        str(file), output_params=["-vf", f"fps={_PER_SECOND},scale={_WIDTH}:-2", "-threads", "1"]
-    )
-    width, height = next(frames)["size"]
-    height = round(_WIDTH * height / width / 2) * 2
-    pictures = [Image.frombytes("RGB", (_WIDTH, height), frame).quantize(64) for frame in frames]
+    frames = imageio_ffmpeg.read_frames(str(file))
+    about = next(frames)
+    width, height = about["size"]
+    stride = max(1, round(about["fps"] / _PER_SECOND))
+    size = (_WIDTH, round(height * _WIDTH / width))
+    pictures = [
+        Image.frombytes("RGB", (width, height), frame).resize(size).quantize(64)
+        for frame in islice(frames, 0, None, stride)
+    ]
     written = io.BytesIO()
-    pictures[0].save(
-        written, "GIF", save_all=True, append_images=pictures[1:], duration=1000 // _PER_SECOND, loop=0, optimize=False
-    )
+    pictures[0].save(written, "GIF", save_all=True, append_images=pictures[1:], duration=1000 // _PER_SECOND, loop=0)
     return written.getvalue()

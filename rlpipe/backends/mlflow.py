@@ -122,8 +122,12 @@ def _client(run: RunInfo) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which starts it
     from mlflow import MlflowClient
 
-    uri = run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return MlflowClient(uri or f"sqlite:///{_local_database(run)}")
+    return MlflowClient(_uri(run) or f"sqlite:///{_local_database(run)}")
+
+
+def _uri(run: RunInfo) -> str:
+    """Where the user keeps runs; empty for our own database."""
+    return run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 
 
 def _local_database(run: RunInfo) -> Path:
@@ -161,8 +165,10 @@ def _find(client: MlflowClient, run: RunInfo) -> Run | None:
 def _begin(client: MlflowClient, run: RunInfo) -> Run:
     from mlflow.exceptions import MlflowException
 
+    # else MLflow would put videos into the working directory
+    own = {} if _uri(run) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
     try:
-        client.create_experiment(run.project)
+        client.create_experiment(run.project, **own)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

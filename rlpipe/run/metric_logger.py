@@ -310,9 +310,9 @@ class MetricLogger:
             status: completed, interrupted, stopped or failed
         """
         timeout = self._config.runner.logger.finish_timeout
-        self._directory.write_json({**self._directory.read_json(), "status": status})
-        for event in self._videos.finish(timeout):
+        for event in self._videos.finish(timeout):  # before the status, with which backends end
             self.event(event)
+        self._directory.write_json({**self._directory.read_json(), "status": status})
         unwritten = self._directory.write_pending(timeout)
         for backend in self._backends:
             backend.close(status)
