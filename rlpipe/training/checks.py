@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from rlpipe.analysis.replays.drawing import check_drawing
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
 from rlpipe.config.selection import simulator_class
@@ -12,6 +11,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import build_policy
+from rlpipe.run.opengl import check_drawing
 from rlpipe.training.engine import Engine
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlpipe.analysis.replays import drawing
-from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, camera_path, choose_library
+from rlpipe.analysis.replays import video
+from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, camera_path
 from rlpipe.analysis.replays.section import NoReplaysError
 from rlpipe.analysis.replays.video import make_video, side_by_side
 from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
+from rlpipe.run import opengl
 from rlpipe.training.checks import check_machine
 from tests.helpers.drawn import pictures, slide, write_set
 
@@ -77,9 +78,10 @@ def test_the_bar_turns_green_with_the_first_success_and_red_with_a_failure(shown
     assert [int(np.argmax(colour)) == 0 for colour in right] == [False, False, False, False, True]
 
 
-def test_long_episodes_are_shown_in_fewer_pictures(tmp_path):
-    write_set(tmp_path, slide(1, None, steps=1000))
-    assert len(pictures(make_video(tmp_path, 1))) == 200 + 1 + 15  # each fifth step, and the last
+def test_long_episodes_are_shown_in_fewer_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(video, "FRAMES", 5)
+    write_set(tmp_path, slide(1, None, steps=19))
+    assert len(pictures(make_video(tmp_path, 1))) == 5 + 1 + 15  # steps 0, 4, 8, 12, 16, and the last
 
 
 def test_the_camera_follows_bodies_that_travel_and_stays_otherwise():
@@ -103,9 +105,15 @@ def test_the_command_writes_a_video_where_it_is_asked_to(tmp_path, monkeypatch):
 
 def test_a_machine_without_opengl_is_told_what_to_install(monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(drawing, "_PROBE", "raise OSError('no EGL here')")
+    monkeypatch.setattr(opengl, "_PROBE", "raise OSError('no EGL here')")
     with pytest.raises(ConfigError, match=r"egl: OSError: no EGL here.*libegl1"):
-        choose_library()
+        opengl.choose_library()
+
+
+def test_a_library_that_the_user_chose_is_tried_and_named(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "bogus")
+    with pytest.raises(ConfigError, match=r"bogus.*unset MUJOCO_GL"):
+        opengl.choose_library()
 
 
 def test_training_refuses_videos_without_replays():

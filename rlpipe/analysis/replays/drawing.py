@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.analysis.replays.geometry import drawn_shapes
-from rlpipe.errors import ConfigError
-from rlpipe.plugins import require
+from rlpipe.run.opengl import choose_library
 from rlpipe.trajectory import Body, Scene, Shape
 
 if TYPE_CHECKING:
@@ -29,10 +25,6 @@ WIDTH, HEIGHT = 480, 360
 """Pixels of a picture."""
 TRIANGLES = 4000
 """Triangles of each mesh, about."""
-EXTRA = "video"
-"""Optional packages that videos need."""
-LIBRARIES = ("egl", "osmesa") if sys.platform == "linux" else ("glfw",)
-"""Ways to OpenGL without a display, in the order in which they are tried (``MUJOCO_GL``)."""
 Picture = NDArray[np.uint8]
 _GHOST_OPACITY = 0.45
 _FROM = (0.62, -0.78, 0.4)
@@ -45,8 +37,6 @@ _LARGE, _TRAVEL = 1.2, 1.2
 _SAMPLES = 16
 """Steps of an episode that are looked at to place the camera."""
 _SKY = ((0.93, 0.94, 0.96), (0.80, 0.84, 0.90))
-_PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8).render()"
-_PROBE_SECONDS = 60.0
 
 
 class Drawing:
@@ -158,47 +148,6 @@ def camera_path(poses: NDArray[np.float32]) -> NDArray[np.float32]:
         if np.linalg.norm(np.ptp(centre, axis=0)) > _TRAVEL:
             path[:, :2] = centre - centre[0]
     return path
-
-
-def check_drawing(key: str) -> None:
-    """Checks that videos can be made on this machine.
-
-    Args:
-        key: option that asks for them
-    Raises:
-        ConfigError: a package or OpenGL is missing; the message says what to install.
-    """
-    for package in ("mujoco", "imageio_ffmpeg", "PIL"):
-        require(package, EXTRA, key)
-    choose_library()
-
-
-def choose_library() -> None:
-    """Sets ``MUJOCO_GL`` to the first library that can draw here, tried in another process; leaves it if it is set.
-
-    Raises:
-        ConfigError: none can.
-    """
-    if os.environ.get("MUJOCO_GL"):
-        return
-    reasons = []
-    for library in LIBRARIES:
-        environment = {**os.environ, "MUJOCO_GL": library}
-        try:
-            tried = subprocess.run(
-                [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            reasons.append(f"{library}: no answer within {_PROBE_SECONDS:g} s")
-            continue
-        if tried.returncode == 0:
-            os.environ["MUJOCO_GL"] = library
-            return
-        reasons.append(f"{library}: {(tried.stderr.strip().splitlines() or ['it crashed'])[-1]}")
-    raise ConfigError(
-        f"Videos need OpenGL without a display, which does not work here ({'; '.join(reasons)}). On Debian and Ubuntu: "
-        "apt-get install libegl1 libgl1-mesa-dri, or libosmesa6. Replays (rlpipe replay) need none of it."
-    )
 
 
 def _empty_scene() -> MjSpec:
