@@ -17,7 +17,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
 from rlpipe.run import opengl
 from rlpipe.training.checks import check_machine
-from tests.helpers.drawn import pictures, slide, write_set
+from tests.helpers.drawn import needs_drawing, pictures, slide, write_set
 
 GOOD, BAD = slide(1, first_success=2), slide(2, first_success=None)
 
@@ -43,6 +43,7 @@ def test_each_row_is_a_success_beside_a_failure_or_two_of_the_only_kind(replays,
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """Pictures of a video of a success and a failure of four steps each."""
+    needs_drawing()
     run = tmp_path_factory.mktemp("run")
     write_set(run, BAD, GOOD)
     told = []
@@ -79,6 +80,7 @@ def test_the_bar_turns_green_with_the_first_success_and_red_with_a_failure(shown
 
 
 def test_long_episodes_are_shown_in_fewer_pictures(tmp_path, monkeypatch):
+    needs_drawing()
     monkeypatch.setattr(video, "FRAMES", 5)
     write_set(tmp_path, slide(1, None, steps=19))
     assert len(pictures(make_video(tmp_path, 1))) == 5 + 1 + 15  # steps 0, 4, 8, 12, 16, and the last
@@ -90,12 +92,14 @@ def test_the_camera_follows_bodies_that_travel_and_stays_otherwise():
 
 
 def test_a_replay_without_bodies_is_refused(tmp_path):
+    needs_drawing()
     write_set(tmp_path, replace(GOOD, poses=None, scene=""))
     with pytest.raises(NoReplaysError, match="has no bodies to draw"):
         make_video(tmp_path, 1)
 
 
 def test_the_command_writes_a_video_where_it_is_asked_to(tmp_path, monkeypatch):
+    needs_drawing()
     write_set(tmp_path / "run", GOOD, BAD)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["replay", "run", "--videos", "1", "--out", "a.mp4"])

@@ -14,7 +14,7 @@ from rlpipe.backends.base import RunInfo
 from rlpipe.backends.base_video import TAG, animation, video_of
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.metrics.row import Event, EventKind, Row, Status
-from tests.helpers.drawn import slide, write_set
+from tests.helpers.drawn import needs_drawing, slide, write_set
 from tests.helpers.stores.trackio import storage
 
 EVENT = Event(EventKind.VIDEO, "A video.", 3, 1767225600.0, {"file": "videos/iteration-000003.mp4"})
@@ -24,6 +24,7 @@ ROWS = [Row(n, 100 * n, 1767225600.0 + n, {"env/return": 1.0}) for n in (4, 5)]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Directory of a run with a video of iteration 3."""
+    needs_drawing()
     path = tmp_path_factory.mktemp("runs") / "e" / "r1"
     write_set(path, slide(1, 2), slide(2, None))
     make_video(path, 1)

@@ -39,6 +39,7 @@ from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
+from tests.helpers.drawn import needs_drawing
 from tests.helpers.runs import rlpipe_command, scripted
 
 GB = 10**9
@@ -621,6 +622,7 @@ def test_a_backend_says_which_server_it_sends_to(monkeypatch, name, options, ser
 
 
 def test_videos_that_cannot_be_drawn_matter_only_to_a_run_that_wants_them(tmp_path, monkeypatch):
+    needs_drawing()
     assert check_videos(None).found.startswith("can be drawn without a display")
     monkeypatch.setenv("MUJOCO_GL", "bogus")
     assert check_videos(scripted(tmp_path)).status == "ok"

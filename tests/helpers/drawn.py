@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import imageio_ffmpeg
 import numpy as np
+import pytest
 
+from rlpipe.errors import ConfigError
+from rlpipe.run.opengl import check_drawing
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
 
@@ -18,6 +22,21 @@ SCENE = Scene(
     eye=(0.0, -2.0, 1.0),
     target=(0.0, 0.0, 0.0),
 )
+
+
+@cache
+def _missing() -> str:
+    try:
+        check_drawing("a video")
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def needs_drawing() -> None:
+    """Skips a test on a machine that cannot draw."""
+    if _missing():
+        pytest.skip(_missing())
 
 
 def slide(seed: int, first_success: int | None, steps: int = 4, distance: float = 0.8) -> Replay:

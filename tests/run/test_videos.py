@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rlpipe.metrics.row import EventKind
 from rlpipe.run.videos import VideoMaker
-from tests.helpers.drawn import slide, write_set
+from tests.helpers.drawn import needs_drawing, slide, write_set
 
 
 def test_the_newest_evaluation_gets_a_video_and_what_waited_gives_way(tmp_path):
+    needs_drawing()
     for iteration in (1, 2, 3):
         write_set(tmp_path, slide(1, 2), slide(2, None), name=f"iteration-{iteration:06d}")
     maker = VideoMaker(tmp_path, 1, first_iteration=1)
@@ -25,6 +26,7 @@ def test_the_newest_evaluation_gets_a_video_and_what_waited_gives_way(tmp_path):
 
 
 def test_a_video_that_cannot_be_made_is_a_note(tmp_path):
+    needs_drawing()
     maker = VideoMaker(tmp_path, 1, first_iteration=1)
     maker.ask(4)
     (event,) = maker.finish(120)
