@@ -115,7 +115,7 @@ def evaluate(
     from rlpipe.training import evaluation
 
     files.kind_of(Path(checkpoint))
-    changes = ["evaluation.replays=0", *overrides]
+    changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
     changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
     if policy is not None:

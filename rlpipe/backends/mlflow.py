@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base_video import video_of
 from rlpipe.config.tree import leaves
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
@@ -72,7 +73,7 @@ class MLflow(Backend):
 
     def __init__(self, run: RunInfo) -> None:
         """Continues the MLflow run that has this run's tag, or begins one."""
-        self._client = _client(run)
+        self._client, self._directory = _client(run), run.directory
         found = _find(self._client, run) or _begin(self._client, run)
         self._id = found.info.run_id
         self._end = found.info.end_time
@@ -101,6 +102,8 @@ class MLflow(Backend):
 
     def event(self, event: Event) -> None:
         self._end = int(1000 * event.time)
+        if file := video_of(event, self._directory):
+            self._client.log_artifact(self._id, str(file), "videos")
         if event.kind == "alert":
             standing = "cleared" if event.data["cleared"] else event.data["level"]
             self._tag(f"alert/{event.data['metric']}", f"{standing} in iteration {event.iteration}: {event.message}")
@@ -119,8 +122,12 @@ def _client(run: RunInfo) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which starts it
     from mlflow import MlflowClient
 
-    uri = run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return MlflowClient(uri or f"sqlite:///{_local_database(run)}")
+    return MlflowClient(_uri(run) or f"sqlite:///{_local_database(run)}")
+
+
+def _uri(run: RunInfo) -> str:
+    """Where the user keeps runs; empty for our own database."""
+    return run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 
 
 def _local_database(run: RunInfo) -> Path:
@@ -158,8 +165,10 @@ def _find(client: MlflowClient, run: RunInfo) -> Run | None:
 def _begin(client: MlflowClient, run: RunInfo) -> Run:
     from mlflow.exceptions import MlflowException
 
+    # else MLflow would put videos into the working directory
+    own = {} if _uri(run) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
     try:
-        client.create_experiment(run.project)
+        client.create_experiment(run.project, **own)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base_video import TAG, animation, video_of
 from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.panels import ranked
@@ -356,7 +358,7 @@ class _Cloud(_Writer):
             terminal={"proxy_type": "none"},
             probe=dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor"), False),
         )
-        self._text = swanlab.Text
+        self._text, self._show, self._directory = swanlab.Text, swanlab.Video, run.directory
         self._run = _bounded(
             lambda: swanlab.init(
                 mode="online",
@@ -376,6 +378,9 @@ class _Cloud(_Writer):
         self._run.log({escaped(name, _ALLOWED): row.series[name] for name in ranked(row.series)}, step=row.iteration)
 
     def event(self, event: Event) -> None:
+        if file := video_of(event, self._directory):  # SwanLab shows videos as GIF alone
+            self._run.log({TAG: self._show(BytesIO(animation(file)))}, step=event.iteration)
+            return
         name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
         self._run.log({name: self._text(_sentence(event))}, step=max(event.iteration, 0))
 

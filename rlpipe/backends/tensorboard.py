@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.backends.base_video import TAG, animation, video_of
 from rlpipe.config.defaults import changed
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.schema import Config
@@ -33,7 +34,7 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard(Backend):
-    """One scalar per metric and iteration; distributions as histograms; alerts and other events as text.
+    """Scalars of each iteration, distributions as histograms, videos as moving images, and events as text.
 
     The layout of the custom scalars is written with the first row after an update, when it is known what the algorithm
     reports.
@@ -48,7 +49,7 @@ class TensorBoard(Backend):
 
     def __init__(self, run: RunInfo) -> None:
         """Opens new event files; a resumed run purges earlier ones from its next iteration on."""
-        self._folder = run.directory / "tensorboard"
+        self._run, self._folder = run.directory, run.directory / "tensorboard"
         self._first = self._iteration = run.first_iteration
         self._files = {"": _File(self._folder, self._first)}
         self._text("configuration", "    " + run.config_yaml.replace("\n", "\n    "), self._first, None)
@@ -81,6 +82,8 @@ class TensorBoard(Backend):
         if event.kind == "alert":  # one card per metric, because a card keeps only the last few texts
             metric, standing = event.data["metric"], "cleared" if event.data["cleared"] else event.data["level"]
             self._text(f"alerts/{metric}", f"**{standing}**: {event.message}", step, event.time)
+        elif video := video_of(event, self._run):
+            self._files[""].add(step, event.time, _moving_image(TAG, animation(video)))
         else:
             self._text(f"events/{event.kind}", event.message, step, event.time)
 
@@ -196,6 +199,15 @@ def _histogram(view: HistogramView) -> HistogramProto:
         bucket_limit=view.edges[1:],
         bucket=view.counts,
     )
+
+
+def _moving_image(tag: str, gif: bytes) -> Summary:
+    """Wraps a GIF, which the tab of images plays."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    width, height = (int.from_bytes(gif[start : start + 2], "little") for start in (6, 8))
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
+    return Summary(value=[Summary.Value(tag=tag, image=image)])
 
 
 def _plugin_summary(tag: str, metadata: Any, content: bytes = b"") -> Summary:

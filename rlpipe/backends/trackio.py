@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.backends.base_video import TAG, video_of
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
@@ -57,6 +58,7 @@ class Trackio(Backend):
     def __init__(self, run: RunInfo) -> None:
         """Deletes the run's rows from its next iteration on."""
         self._storage = _storage(run)
+        self._folder = run.directory
         self._run = {"project": run.project, "run": run.run_id, "run_id": run.run_id}
         self._config: dict[Any, Any] | None = {**run.config, "_Group": run.experiment}
         with _database(run) as database:
@@ -78,6 +80,9 @@ class Trackio(Backend):
         self._config = None
 
     def event(self, event: Event) -> None:
+        if file := video_of(event, self._folder):
+            self._add_video(file, event)
+            return
         cleared = event.data.get("cleared", False)
         title = f"{event.data['metric']}{' cleared' * cleared}" if event.kind == "alert" else event.kind
         self._storage.bulk_alert(
@@ -88,6 +93,21 @@ class Trackio(Backend):
             steps=[max(event.iteration, 0)],
             timestamps=[_time(event.time)],
             alert_ids=[f"{self._run['run_id']}/{event.time}/{title}"],
+        )
+
+    def _add_video(self, file: Path, event: Event) -> None:
+        """Adds a video to the iteration that it shows, as ``trackio.log`` stores it."""
+        import trackio
+
+        video = trackio.Video(str(file), caption=file.stem)
+        video._save(self._run["project"], self._run["run"], event.iteration)
+        self._storage.bulk_log(
+            **self._run,
+            metrics_list=[{TAG: video._to_dict()}],
+            steps=[event.iteration],
+            timestamps=[_time(event.time)],
+            log_ids=[f"{self._run['run_id']}/{event.iteration}/{TAG}"],
+            config=None,
         )
 
     def close(self, status: Status) -> None:

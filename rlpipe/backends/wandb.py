@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base_video import TAG, video_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import nearest, require
@@ -94,6 +95,7 @@ class WandB(Backend):
         """Begins the W&B run, or continues it."""
         self._info, self._run = run, _opened(run)
         self._run.define_metric("*", step_metric="iteration")
+        self._video: Path | None = None
         self._last, self._size, self._grown = run.first_iteration - 1, 0, time.monotonic()
 
     def write(self, row: Row) -> None:
@@ -105,10 +107,17 @@ class WandB(Backend):
         }
         numbers = {escaped(name, NAMES): value for name, value in row.series.items()}
         axes = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "_timestamp": row.time}
-        self._run.log({**numbers, **histograms, **axes}, step=row.iteration, commit=True)
+        self._run.log({**numbers, **histograms, **self._newest_video(), **axes}, step=row.iteration, commit=True)
         self._last = row.iteration
         if self._info.options.mode == "offline":
             self._watch()
+
+    def _newest_video(self) -> dict[str, wandb.Video]:
+        """Returns a video that no row holds yet. It comes with the next row, because a row cannot be added to."""
+        import wandb
+
+        file, self._video = self._video, None
+        return {} if file is None else {TAG: wandb.Video(str(file), caption=file.stem, format="mp4")}
 
     def _watch(self) -> None:
         """Notices when W&B cannot write, because W&B itself does not report it.
@@ -123,6 +132,7 @@ class WandB(Backend):
             raise OSError(f"W&B accepted rows, but {_folder(self._info)} does not grow: is the disk full?")
 
     def event(self, event: Event) -> None:
+        self._video = video_of(event, self._info.directory) or self._video
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(event.time))
         self._run.write_logs(f"{moment} UTC, iteration {event.iteration}, {event.kind}: {event.message}")
         grave = event.data.get("level") == "critical" and not event.data.get("cleared")
@@ -133,6 +143,7 @@ class WandB(Backend):
     def close(self, status: Status) -> None:
         import wandb
 
+        self._run.summary.update(self._newest_video())
         self._run.finish(exit_code=_EXIT_CODES.get(status, _KILLED))
         wandb.teardown()  # ends its process
         if self._info.options.mode == "offline" and (held := self.reached(self._info)) < self._last:

@@ -23,11 +23,22 @@ def replay(
         str | None,
         typer.Option("--set", help="Replays to show, such as evaluation-1.", show_default="those written last"),
     ] = None,
+    videos: Annotated[
+        int | None,
+        typer.Option(
+            help="Write a video instead of a page: of so many successes, each beside a failure.",
+            show_default="a page",
+            min=1,
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Page to write.", show_default="replay.html in the run directory")
+        Path | None,
+        typer.Option(
+            help="Page or video to write.", show_default="replay.html, or videos/<set>.mp4, in the run directory"
+        ),
     ] = None,
 ) -> None:
-    """Write a page that plays evaluation episodes in 3D, in any browser and without a network.
+    """Write a page that plays evaluation episodes in 3D, in any browser and without a network, or a video of them.
 
     Training records the newest evaluation and the best one; rlpipe evaluate RUN --replays 4 records others.
     """
@@ -39,9 +50,30 @@ def replay(
     from rlpipe.analysis.web.page import page, write_page
     from rlpipe.cli.evaluate import relative
 
+    if videos is not None:
+        if files.kind_of(run) != "directory":
+            raise no_replays(run)
+        print(relative(_video(run, videos, name, out).resolve()))
+        return
     found = section(run, name=name, episode=episode) if files.kind_of(run) == "directory" else None
     if found is None:
         raise no_replays(run)
     file = out or run / "replay.html"
     write_page(file, page(f"{run.resolve().name}: replays", [found], Markup("<h1>{}</h1>").format(run.resolve().name)))
     print(relative(file.resolve()))
+
+
+def _video(run: Path, pairs: int, name: str | None, out: Path | None) -> Path:
+    """Writes a video, and shows in a terminal how far it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from rlpipe.analysis.replays.video import make_video
+
+    console = Console(stderr=True)
+    columns = TextColumn("drawing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        return make_video(
+            run, pairs, name=name, out=out, watch=lambda done, total: progress.update(task, completed=done, total=total)
+        )

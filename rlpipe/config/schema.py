@@ -168,6 +168,9 @@ class EvaluationConfig:
     """Keep replays of the newest evaluation, and of the best checkpoint's, to watch with ``rlpipe replay RUN``
     (docs/replays.md): of so many first episodes, of so many failures, and of the best and the worst by return. 0 keeps
     none. No result depends on it."""
+    videos: int = option(0, least=0, most=8, unit="rows", affects=Affects.NOTHING)
+    """Make a video of each evaluation from its replays, of so many successes, each beside a failure
+    (docs/replays.md#videos). A process of its own draws it while training goes on."""
     timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that a worker has for its share before it is replaced."""
 

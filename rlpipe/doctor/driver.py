@@ -13,6 +13,8 @@ from rlpipe.config.schema import Config, LoggerConfig
 from rlpipe.doctor.facts import installed_version, scratch_folder
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.doctor.servers import unreachable
+from rlpipe.errors import ConfigError
+from rlpipe.run.opengl import check_drawing
 from rlpipe.secrets import redacted
 
 _TIGHT_BYTES, _ROOMY_BYTES = 0.2e9, 2e9
@@ -22,8 +24,20 @@ _TIGHT_BYTES, _ROOMY_BYTES = 0.2e9, 2e9
 def check_driver(config: Config | None, address: str | None) -> list[CheckResult]:
     """Checks what concerns only the machine that starts the run."""
     leftover = check_address_file(Path(scratch_folder(), "ray", "ray_current_cluster"))
-    found = [check_run_folder(config), check_authentication(os.environ, Path.home(), address), leftover]
+    access = check_authentication(os.environ, Path.home(), address)
+    found = [check_run_folder(config), access, leftover, check_videos(config)]
     return [result for result in found if result is not None]
+
+
+def check_videos(config: Config | None) -> CheckResult:
+    """Checks whether replays can be drawn, which training needs for ``evaluation.videos`` alone."""
+    wanted = config is not None and config.evaluation.videos > 0
+    try:
+        check_drawing("evaluation.videos")
+    except ConfigError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        return fail("videos", what, remedy) if wanted else ok("videos", f"not drawn here. {error}")
+    return ok("videos", f"can be drawn without a display (MUJOCO_GL={os.environ['MUJOCO_GL']})")
 
 
 def check_run_folder(config: Config | None) -> CheckResult:

@@ -163,7 +163,7 @@ def _check_vulkan(facts: Facts, load: NodeLoad, *, cameras: bool) -> CheckResult
         return fail(
             "Vulkan", "no device, but env.train.obs_mode or env.eval.obs_mode asks for cameras.", INSTALL_VULKAN
         )
-    found = "no device: state observations need none, cameras (env.train.obs_mode) and videos do"
+    found = "no device: state observations need none, cameras (env.train.obs_mode) do"
     return ok("Vulkan", f"{found} (Mesa's lavapipe 24.3 or newer is enough)")
 
 

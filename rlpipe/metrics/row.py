@@ -40,6 +40,7 @@ class EventKind(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     TARGET_KL = "target_kl"
+    VIDEO = "video"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.replays import FOLDER as REPLAYS
 from rlpipe.run.replays import ReplayFolder, task_name
 from rlpipe.run.retention import Retention
+from rlpipe.run.videos import VideoMaker
 from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.replay import worth_keeping
@@ -93,6 +94,7 @@ class MetricLogger:
             percentiles = {name: found["percentiles"] for name, found in row.get("histograms", {}).items()}
             self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
         self._replays = ReplayFolder(directory.path / REPLAYS)
+        self._videos = VideoMaker(directory.path, config.evaluation.videos, info.first_iteration)
         if info.first_iteration > 1:
             self._retention.restore_best()
             self._replays.forget_from(info.first_iteration)
@@ -149,6 +151,7 @@ class MetricLogger:
             *self._still_active(iteration),
             *self._incidents(row, window.faults),
             *self._write_replays(iteration, window),
+            *self._videos.poll(),
             *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
         ]
         for event in events:
@@ -162,14 +165,17 @@ class MetricLogger:
     def _write_replays(self, iteration: int, window: MetricWindow) -> list[Event]:
         """Writes the replays of an evaluation; whatever goes wrong with them is an event, because a run can do without.
 
-        Those of earlier evaluations are removed, but for the best one's.
+        Those of earlier evaluations are removed, but for the best one's and those of which a video is being made.
         """
         if not window.eval_replays:
             return []
         try:
             task = task_name(self._config.env.eval)
             chosen = worth_keeping(window.eval_replays, self._config.evaluation.replays)
-            self._replays.write_iteration(iteration, chosen, window.scenes, self._retention.best_iteration, task)
+            best = self._retention.best_iteration
+            kept = self._videos.needs | ({best} if best is not None else set())
+            self._replays.write_iteration(iteration, chosen, window.scenes, kept, task)
+            self._videos.ask(iteration)
         except Exception as error:
             message = f"The replays of iteration {iteration} could not be written: {type(error).__name__}: {error}."
             return [Event(EventKind.NOTE, message, iteration, time.time(), {"level": "warn"})]
@@ -304,6 +310,8 @@ class MetricLogger:
             status: completed, interrupted, stopped or failed
         """
         timeout = self._config.runner.logger.finish_timeout
+        for event in self._videos.finish(timeout):  # before the status, with which backends end
+            self.event(event)
         self._directory.write_json({**self._directory.read_json(), "status": status})
         unwritten = self._directory.write_pending(timeout)
         for backend in self._backends:

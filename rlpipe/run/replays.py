@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
 
 FORMAT = 1
 """Raised when older files can no longer be read."""
-FOLDER = "replays"
+FOLDER, VIDEOS = "replays", "videos"
 _ABOUT = "about"
 _TRAINING = re.compile(r"iteration-(\d+)\.npz")
 
@@ -80,20 +80,25 @@ class ReplayFolder:
         return file
 
     def write_iteration(
-        self, iteration: int, replays: Sequence[Replay], scenes: Mapping[str, Scene], best: int | None, task: str = ""
+        self,
+        iteration: int,
+        replays: Sequence[Replay],
+        scenes: Mapping[str, Scene],
+        kept: Collection[int],
+        task: str = "",
     ) -> None:
-        """Writes the replays of an evaluation during training, and removes those of the others but the best.
+        """Writes the replays of an evaluation during training, and removes those of others.
 
         Args:
             iteration: of the evaluation.
             replays: that are kept.
             scenes: geometry by key.
-            best: iteration of the best evaluation; None if there is none.
+            kept: iterations whose replays stay, too.
             task: id of the task.
         """
         self.write(f"iteration-{iteration:06d}", ReplaySet(iteration, "training", task, replays), scenes)
         for other, file in self._of_training():
-            if other not in (iteration, best):
+            if other != iteration and other not in kept:
                 file.unlink(missing_ok=True)
         self._remove_unused_scenes()
 

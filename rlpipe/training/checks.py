@@ -11,6 +11,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import build_policy
+from rlpipe.run.opengl import check_drawing
 from rlpipe.training.engine import Engine
 
 
@@ -36,6 +37,13 @@ def check_machine(config: Config) -> None:
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator_class(section, key).check_machine(section, key)
+    if config.evaluation.videos:
+        if not config.evaluation.replays:
+            raise ConfigError(
+                f"evaluation.videos is {config.evaluation.videos}, but evaluation.replays is 0, and videos are made "
+                "from replays: set evaluation.replays=4, or evaluation.videos=0."
+            )
+        check_drawing(f"evaluation.videos={config.evaluation.videos}")
 
 
 def check_spaces(config: Config) -> None:

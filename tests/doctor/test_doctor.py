@@ -26,6 +26,7 @@ from rlpipe.doctor.driver import (
     check_authentication,
     check_ray_default,
     check_run_folder,
+    check_videos,
 )
 from rlpipe.doctor.facts import Facts
 from rlpipe.doctor.libraries import LIBRARIES, check_libraries, ids
@@ -38,6 +39,7 @@ from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
+from tests.helpers.drawn import needs_drawing
 from tests.helpers.runs import rlpipe_command, scripted
 
 GB = 10**9
@@ -617,3 +619,12 @@ def test_a_backend_says_which_server_it_sends_to(monkeypatch, name, options, ser
         monkeypatch.delenv(variable, raising=False)
     backend = resolve("backends", name, "logger_backends")
     assert backend.server(options_of(name, backend.Config, options)) == server
+
+
+def test_videos_that_cannot_be_drawn_matter_only_to_a_run_that_wants_them(tmp_path, monkeypatch):
+    needs_drawing()
+    assert check_videos(None).found.startswith("can be drawn without a display")
+    monkeypatch.setenv("MUJOCO_GL", "bogus")
+    assert check_videos(scripted(tmp_path)).status == "ok"
+    found = check_videos(scripted(tmp_path, "evaluation.videos=1"))
+    assert (found.status, "bogus" in found.found, found.remedy.startswith("unset MUJOCO_GL")) == ("fail", True, True)

@@ -85,15 +85,15 @@ def test_training_keeps_the_newest_evaluation_and_the_best_and_their_geometry_al
     folder = ReplayFolder(tmp_path)
     other = Scene((Body("ball", (Shape("sphere", (0.1,)),)),))
     for iteration, scene, best in ((10, SCENE, 10), (20, other, 10), (30, SCENE, 10)):
-        folder.write_iteration(iteration, [replay(0, scene=scene.key)], {scene.key: scene}, best)
+        folder.write_iteration(iteration, [replay(0, scene=scene.key)], {scene.key: scene}, {best})
     found = sorted(file.name for file in tmp_path.iterdir())
     assert found == ["iteration-000010.npz", "iteration-000030.npz", f"scene-{SCENE.key}.npz"]
 
 
 def test_a_resumed_run_forgets_replays_of_iterations_that_it_takes_again(tmp_path):
     folder = ReplayFolder(tmp_path)
-    folder.write_iteration(10, [replay(0)], {SCENE.key: SCENE}, 10)
-    folder.write_iteration(20, [replay(0)], {SCENE.key: SCENE}, 10)
+    folder.write_iteration(10, [replay(0)], {SCENE.key: SCENE}, {10})
+    folder.write_iteration(20, [replay(0)], {SCENE.key: SCENE}, {10})
     folder.forget_from(11)
     assert [file.stem for file in folder.sets()] == ["iteration-000010"]
 

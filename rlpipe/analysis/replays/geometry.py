@@ -1,6 +1,7 @@
-"""Geometry of a page: shapes as they are, meshes with few triangles.
+"""Geometry of pages and videos: shapes as they are, meshes with few triangles.
 
-Meshes of robots are read where the simulator is installed, when the page is made. Elsewhere, their stand-ins are shown.
+Meshes of robots are read where the simulator is installed, when the page or video is made. Elsewhere, stand-ins are
+shown.
 """
 
 from __future__ import annotations
@@ -46,31 +47,8 @@ class Geometry:
         }
 
     def _body(self, body: Body) -> dict[str, Any]:
-        shapes: list[dict[str, Any]] = []
-        try:
-            for shape in body.shapes:
-                shapes += [self._shape(part) for part in self._parts(shape)]
-        except (OSError, ValueError, ImportError) as error:
-            log.debug("%s is shown by its stand-in: %s", body.name, error)
-            shapes = [self._shape(part) for shape in body.stand_in for part in self._parts(shape)]
+        shapes = [self._shape(part) for part in drawn_shapes(body, self.most, self.missing)]
         return {"name": body.name, "ghost": body.ghost, "shapes": shapes}
-
-    def _parts(self, shape: Shape) -> list[Shape]:
-        """Returns a shape with few triangles: of a file, one mesh for each of its colours."""
-        if shape.kind != "mesh":
-            return [shape]
-        if not shape.file:
-            points, corners = few_triangles(shape.vertices, shape.triangles, self.most)
-            return [replace(shape, vertices=points, triangles=corners)]
-        try:
-            parts = parts_of(installed(shape.file), self.most)
-        except Exception as error:  # whatever a file of a mesh, or the library that reads it, may do
-            self.missing.add(shape.file)
-            raise ValueError(f"{shape.file}: {error}") from error
-        return [
-            replace(shape, file="", vertices=points, triangles=corners, colour=colour or shape.colour)
-            for points, corners, colour in parts
-        ]
 
     def _shape(self, shape: Shape) -> dict[str, Any]:
         found = {
@@ -89,6 +67,39 @@ class Geometry:
             self._numbers[key] = len(self.meshes)
             self.meshes.append(packed_mesh(vertices, triangles))
         return self._numbers[key]
+
+
+def drawn_shapes(body: Body, most: int, missing: set[str]) -> list[Shape]:
+    """Returns the shapes that a body is drawn with, in which each mesh has its vertices and one colour.
+
+    Args:
+        body: of a scene.
+        most: triangles of each mesh, about.
+        missing: gets the files of meshes that are not on this machine, or cannot be read; the stand-in is drawn then.
+    """
+    try:
+        return [part for shape in body.shapes for part in _parts(shape, most, missing)]
+    except (OSError, ValueError, ImportError) as error:
+        log.debug("%s is shown by its stand-in: %s", body.name, error)
+        return [part for shape in body.stand_in for part in _parts(shape, most, missing)]
+
+
+def _parts(shape: Shape, most: int, missing: set[str]) -> list[Shape]:
+    """Returns a shape with few triangles: of a file, one mesh for each of its colours."""
+    if shape.kind != "mesh":
+        return [shape]
+    if not shape.file:
+        points, corners = few_triangles(shape.vertices, shape.triangles, most)
+        return [replace(shape, vertices=points, triangles=corners)]
+    try:
+        parts = parts_of(installed(shape.file), most)
+    except Exception as error:  # whatever a file of a mesh, or the library that reads it, may do
+        missing.add(shape.file)
+        raise ValueError(f"{shape.file}: {error}") from error
+    return [
+        replace(shape, file="", vertices=points, triangles=corners, colour=colour or shape.colour)
+        for points, corners, colour in parts
+    ]
 
 
 def _rounded(values: tuple[float, ...]) -> list[float]:

@@ -45,13 +45,9 @@ def section(run: Path, budget: int = BUDGET, *, name: str | None = None, episode
         ConfigError: a file is damaged.
     """
     folder = ReplayFolder(run / FOLDER)
-    found = folder.sets()
-    if not found:
-        return None
-    chosen = next((file for file in found if name is None or file.stem == name), None)
+    chosen = chosen_set(folder, name)
     if chosen is None:
-        names = ", ".join(file.stem for file in found)
-        raise NoReplaysError(f"{folder.path} has no set of replays called {name}; it has {names}.")
+        return None
     shown = folder.read(chosen)
     if episode is not None and not 1 <= episode <= len(shown.replays):
         raise NoReplaysError(
@@ -59,6 +55,22 @@ def section(run: Path, budget: int = BUDGET, *, name: str | None = None, episode
         )
     scenes = {key: folder.read_scene(key) for key in {one.scene for one in shown.replays} - {""}}
     return _Builder(shown, scenes, budget, None if episode is None else episode - 1).section()
+
+
+def chosen_set(folder: ReplayFolder, name: str | None) -> Path | None:
+    """Returns the file of the set of that name, or of the one that was written last; None if there are no sets.
+
+    Raises:
+        NoReplaysError: there is no such set.
+    """
+    found = folder.sets()
+    if not found:
+        return None
+    chosen = next((file for file in found if name is None or file.stem == name), None)
+    if chosen is None:
+        names = ", ".join(file.stem for file in found)
+        raise NoReplaysError(f"{folder.path} has no set of replays called {name}; it has {names}.")
+    return chosen
 
 
 def no_replays(run: Path) -> NoReplaysError:

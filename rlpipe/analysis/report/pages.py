@@ -24,6 +24,7 @@ from rlpipe.analysis.report.view_health import health_section, next_section
 from rlpipe.analysis.report.view_lead import lead_of_run, lead_of_runs
 from rlpipe.analysis.report.view_runs import runs_section
 from rlpipe.analysis.report.view_time import time_section
+from rlpipe.analysis.report.view_video import video_section
 from rlpipe.analysis.web.page import Section, check_file, page, write_page
 from rlpipe.errors import ConfigError
 from rlpipe.run.replays import FOLDER
@@ -41,17 +42,19 @@ class Detail:
         kept: metrics, and points of their curves
         episodes: most episodes that are shown one by one, and most points of the scatter
         replays: bytes of the replays; 0 for none
+        video: bytes of the newest video; 0 for none
     """
 
     kept: Kept
     episodes: int
     replays: int = 0
+    video: int = 0
 
 
 DETAILS = (
-    Detail(Kept(), 2000, 5_000_000),
-    Detail(Kept(workers=False), 2000, 5_000_000),
-    Detail(Kept(600, workers=False), 1000, 2_000_000),
+    Detail(Kept(), 2000, 5_000_000, 3_000_000),
+    Detail(Kept(workers=False), 2000, 5_000_000, 3_000_000),
+    Detail(Kept(600, workers=False), 1000, 2_000_000, 1_000_000),
     Detail(Kept(300, workers=False), 500),
     Detail(Kept(300, workers=False, all_metrics=False), 500),
     Detail(Kept(100, workers=False, all_metrics=False), 200),
@@ -116,10 +119,12 @@ def _of_one(content: RunContent, detail: Detail, replays: Replays) -> Iterator[S
     """Yields the sections of a report on one run that has something to show in them, in their order."""
     alone = [content.label]
     played, no_replays = replays(detail.replays)
+    video, no_video = video_section(content.path, detail.video)
     built = (
         success_section([content], alone),
         curves_section([content], alone, [0], detail.kept),
         played,
+        video,
         next_section(content),
         health_section(content),
         time_section(content),
@@ -128,7 +133,12 @@ def _of_one(content: RunContent, detail: Detail, replays: Replays) -> Iterator[S
         setup_section(content),
         about_section(
             [content],
-            [*no_replays, *_curves_left_out([content], detail), *episodes_left_out(content, detail.episodes)],
+            [
+                *no_replays,
+                *no_video,
+                *_curves_left_out([content], detail),
+                *episodes_left_out(content, detail.episodes),
+            ],
         ),
     )
     yield from (section for section in built if section is not None)

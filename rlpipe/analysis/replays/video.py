@@ -1,0 +1,166 @@
+"""Makes a video of replays: successes on the left, failures on the right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
+from rlpipe.analysis.replays.section import NoReplaysError, chosen_set, no_replays
+from rlpipe.run.opengl import check_drawing
+from rlpipe.run.replays import FOLDER, VIDEOS, ReplayFolder
+from rlpipe.trajectory import Replay
+
+FRAMES = 240
+"""Pictures of a video at most; of longer episodes, every second step is shown, or every third, and so on."""
+FRAMES_PER_SECOND = 20
+_HELD = 15
+"""Times that the last picture is shown once more."""
+_BAR = 30
+_INK, _PALE, _GREEN, _RED = (242, 244, 247), (52, 58, 68), (24, 112, 60), (160, 42, 42)
+
+
+def make_video(
+    run: Path,
+    pairs: int,
+    *,
+    name: str | None = None,
+    out: Path | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes a video (mp4, H.264) of the first successes of a set of replays beside its first failures.
+
+    The file appears once it is whole.
+
+    Args:
+        run: run directory, or folder of floors
+        pairs: rows, each a success and a failure; where there is only one kind, two episodes of it
+        name: set to show, such as ``evaluation-1``; None for the one that was written last
+        out: file to write; None for ``videos/<set>.mp4`` in the run directory
+        watch: is told how many pictures are done, and of how many
+    Returns:
+        The file.
+    Raises:
+        NoReplaysError: there is no such set, or its simulator tells nothing about its bodies.
+        ConfigError: a file is damaged, or this machine cannot draw; the message says what to install.
+    """
+    check_drawing("a video")
+    folder = ReplayFolder(run / FOLDER)
+    chosen = chosen_set(folder, name)
+    if chosen is None:
+        raise no_replays(run)
+    replays = [one for one in folder.read(chosen).replays if one.poses is not None]
+    if not replays:
+        raise NoReplaysError(f"{chosen} has no bodies to draw: its simulator tells nothing about them.")
+    rows = side_by_side(replays, pairs)
+    shown = [one for row in rows for one in row if one is not None]
+    drawings: dict[str, Drawing] = {}
+    try:
+        for key in dict.fromkeys(one.scene for one in shown):
+            drawings[key] = Drawing(folder.read_scene(key))
+            drawings[key].frame([one.poses for one in shown if one.scene == key and one.poses is not None])
+        file = out or run / VIDEOS / f"{chosen.stem}.mp4"
+        _write(file, rows, drawings, watch)
+    finally:
+        for drawing in drawings.values():
+            drawing.close()
+    return file
+
+
+def side_by_side(replays: Sequence[Replay], pairs: int) -> list[list[Replay | None]]:
+    """Arranges replays in rows of two: a success and a failure, or, where there is one kind only, any two.
+
+    Args:
+        replays: in their order.
+        pairs: rows at most.
+    """
+    good = [one for one in replays if one.episode.success_once][:pairs]
+    bad = [one for one in replays if one.episode.success_once is False][:pairs]
+    if not good or not bad:
+        some = replays[: 2 * pairs]
+        return [list(some[start : start + 2]) for start in range(0, len(some), 2)]
+    places = range(max(len(good), len(bad)))
+    return [[good[at] if at < len(good) else None, bad[at] if at < len(bad) else None] for at in places]
+
+
+def _write(
+    file: Path,
+    rows: Sequence[Sequence[Replay | None]],
+    drawings: dict[str, Drawing],
+    watch: Callable[[int, int], None] | None,
+) -> None:
+    """Draws step by step, and gives each picture to ffmpeg, so that a long video needs no more memory."""
+    import imageio_ffmpeg
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    longest = max(one.episode.length for row in rows for one in row if one is not None)
+    stride = -(-(longest + 1) // FRAMES)
+    steps = [*range(0, longest, stride), longest]
+    size = (max(map(len, rows)) * WIDTH, len(rows) * (HEIGHT + _BAR))
+    partial = file.with_name(f".{file.stem}.{os.getpid()}.partial.mp4")
+    writer = imageio_ffmpeg.write_frames(
+        str(partial),
+        size,
+        fps=FRAMES_PER_SECOND,
+        codec="libx264",
+        quality=7,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        output_params=["-threads", "1", "-movflags", "+faststart"],
+    )
+    try:
+        writer.send(None)
+        for done, picture in enumerate(_pictures(rows, drawings, steps), 1):
+            for _ in range(1 + _HELD * (done == len(steps))):
+                writer.send(np.ascontiguousarray(picture))
+            if watch:
+                watch(done, len(steps))
+        writer.close()
+        partial.replace(file)
+    finally:
+        writer.close()
+        partial.unlink(missing_ok=True)
+
+
+def _pictures(
+    rows: Sequence[Sequence[Replay | None]], drawings: dict[str, Drawing], steps: Sequence[int]
+) -> Iterator[Picture]:
+    """Yields the whole picture at each of the steps; an episode that has ended shows its last step."""
+    columns = max(map(len, rows))
+    paths = [[None if one is None or one.poses is None else camera_path(one.poses) for one in row] for row in rows]
+    for step in steps:
+        whole = np.full((len(rows) * (HEIGHT + _BAR), columns * WIDTH, 3), _PALE, np.uint8)
+        for down, row in enumerate(rows):
+            for across, one in enumerate(row):
+                path = paths[down][across]
+                if one is None or one.poses is None or path is None:
+                    continue
+                at = min(step, len(one.poses) - 1)
+                top, left = down * (HEIGHT + _BAR), across * WIDTH
+                whole[top : top + _BAR, left : left + WIDTH] = _caption(one, at)
+                drawn = drawings[one.scene].picture(one.poses[at], path[at])
+                whole[top + _BAR : top + _BAR + HEIGHT, left : left + WIDTH] = drawn
+        yield whole
+
+
+def _caption(one: Replay, step: int) -> Picture:
+    """Draws the bar above an episode: which it is, its step, and its outcome once that is known."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    episode = one.episode
+    succeeded = episode.first_success is not None and episode.first_success <= step
+    over = step >= episode.length
+    outcome = "success" if succeeded else "failure" if over and episode.success_once is False else ""
+    ground = {"success": _GREEN, "failure": _RED}.get(outcome, _PALE)
+    bar = Image.new("RGB", (WIDTH, _BAR), ground)
+    pen: Any = ImageDraw.Draw(bar)
+    font = ImageFont.load_default(15)
+    seed = f"seed {episode.seed}" if episode.seed is not None else "no seed"
+    words = "  ·  ".join(filter(None, (episode.task, seed, f"step {min(step, episode.length)} of {episode.length}")))
+    pen.text((12, _BAR / 2), words, _INK, font=font, anchor="lm")
+    pen.text((WIDTH - 12, _BAR / 2), outcome, _INK, font=font, anchor="rm")
+    return np.asarray(bar)

@@ -1,0 +1,131 @@
+"""Videos of replays: what they show where, and what they need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rlpipe.analysis.replays import video
+from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, camera_path
+from rlpipe.analysis.replays.section import NoReplaysError
+from rlpipe.analysis.replays.video import make_video, side_by_side
+from rlpipe.cli import app
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from rlpipe.run import opengl
+from rlpipe.training.checks import check_machine
+from tests.helpers.drawn import needs_drawing, pictures, slide, write_set
+
+GOOD, BAD = slide(1, first_success=2), slide(2, first_success=None)
+
+
+def seeds(rows):
+    return [[one and one.episode.seed for one in row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("replays", "rows"),
+    [
+        ([BAD, GOOD], [[1, 2]]),
+        ([GOOD, GOOD, BAD], [[1, 2], [1, None]]),
+        ([BAD, BAD, BAD], [[2, 2], [2]]),
+        ([GOOD], [[1]]),
+        ([GOOD, BAD] * 5, [[1, 2], [1, 2]]),
+    ],
+)
+def test_each_row_is_a_success_beside_a_failure_or_two_of_the_only_kind(replays, rows):
+    assert seeds(side_by_side(replays, 2)) == rows
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Pictures of a video of a success and a failure of four steps each."""
+    needs_drawing()
+    run = tmp_path_factory.mktemp("run")
+    write_set(run, BAD, GOOD)
+    told = []
+    file = make_video(run, 1, watch=lambda done, total: told.append((done, total)))
+    assert file == run / "videos" / "iteration-000003.mp4"
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    assert told == [(n, 5) for n in range(1, 6)]
+    return pictures(file).astype(int)
+
+
+def red(picture):
+    """Mean column of the red pixels of a view."""
+    _, across = np.nonzero((picture[..., 0] > 120) & (picture[..., 1:].max(axis=-1) < 90))
+    return across.mean()
+
+
+def test_it_has_a_picture_for_each_step_and_holds_the_last_one(shown):
+    assert shown.shape == (5 + 15, HEIGHT + 30, 2 * WIDTH, 3)
+    assert np.abs(shown[4] - shown[-1]).mean() < 2  # but for compression
+
+
+def test_the_cube_is_seen_from_the_eye_and_moves_as_recorded(shown):
+    places = [red(picture[30:, :WIDTH]) for picture in shown[:5]]
+    assert places[2] == pytest.approx(WIDTH / 2, abs=12)  # the camera looks at the middle of the way
+    steps = np.diff(places)
+    assert steps.min() > 20  # to the right, as x points from there
+    assert steps == pytest.approx(steps.mean(), rel=0.15)
+
+
+def test_the_bar_turns_green_with_the_first_success_and_red_with_a_failure(shown):
+    left, right = shown[:5, 8:22, 200:300].mean(axis=(1, 2)), shown[:5, 8:22, 680:780].mean(axis=(1, 2))
+    assert [int(np.argmax(colour)) == 1 for colour in left] == [False, False, True, True, True]
+    assert [int(np.argmax(colour)) == 0 for colour in right] == [False, False, False, False, True]
+
+
+def test_long_episodes_are_shown_in_fewer_pictures(tmp_path, monkeypatch):
+    needs_drawing()
+    monkeypatch.setattr(video, "FRAMES", 5)
+    write_set(tmp_path, slide(1, None, steps=19))
+    assert len(pictures(make_video(tmp_path, 1))) == 5 + 1 + 15  # steps 0, 4, 8, 12, 16, and the last
+
+
+def test_the_camera_follows_bodies_that_travel_and_stays_otherwise():
+    assert not camera_path(slide(1, None, distance=0.8).poses).any()
+    assert camera_path(slide(1, None, distance=2.0).poses)[:, 0] == pytest.approx([0, 0.5, 1, 1.5, 2])
+
+
+def test_a_replay_without_bodies_is_refused(tmp_path):
+    needs_drawing()
+    write_set(tmp_path, replace(GOOD, poses=None, scene=""))
+    with pytest.raises(NoReplaysError, match="has no bodies to draw"):
+        make_video(tmp_path, 1)
+
+
+def test_the_command_writes_a_video_where_it_is_asked_to(tmp_path, monkeypatch):
+    needs_drawing()
+    write_set(tmp_path / "run", GOOD, BAD)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["replay", "run", "--videos", "1", "--out", "a.mp4"])
+    assert (result.exit_code, result.stdout.split()) == (0, ["a.mp4"])
+    assert len(pictures(tmp_path / "a.mp4")) == 20
+
+
+def test_a_machine_without_opengl_is_told_what_to_install(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(opengl, "_PROBE", "raise OSError('no EGL here')")
+    with pytest.raises(ConfigError, match=r"egl: OSError: no EGL here.*libegl1"):
+        opengl.choose_library()
+
+
+def test_a_library_that_the_user_chose_is_tried_and_named(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "bogus")
+    with pytest.raises(ConfigError, match=r"bogus.*unset MUJOCO_GL"):
+        opengl.choose_library()
+
+
+def test_training_refuses_videos_without_replays():
+    tree = {
+        "env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 1}},
+        "policy": {"name": "mlp"},
+        "algorithm": {"name": "ppo"},
+        "evaluation": {"videos": 1, "replays": 0},
+    }
+    with pytest.raises(ConfigError, match=r"evaluation\.replays is 0"):
+        check_machine(load_config(tree))
