@@ -1,7 +1,8 @@
 """Writes the page of tasks that the shipped configurations train: ``python docs/generate_gallery.py``.
 
 Results come from benchmarks/results/sparse, from the table of docs/benchmarks.md and from that of README.md, in this
-order. A replay that lies in docs/replays/CONFIGURATION.html is linked.
+order. Episodes come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that
+plays them in 3D.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from rlpipe.cli.configs import description
 from rlpipe.config.tree import read_tree
+from rlpipe.run.replays import FOLDER, ReplayFolder
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -89,6 +91,8 @@ def page() -> str:
         simulator, aim = TITLES[task]
         name = "Ten tasks of Meta-World" if task == "several" else task.split(":")[-1]
         parts.append(f"## {name}\n\n{simulator}. {aim}\n")
+        for config in by_task[task]:
+            parts += filmed(config)
         if task in PICTURES:
             picture, caption = PICTURES[task]
             parts.append(f"![{caption.replace('`', '')}](images/{picture})\n")
@@ -106,8 +110,20 @@ def task_of(tree: Any) -> str:
 def row(name: str) -> str:
     """Line of the table for a configuration."""
     text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
-    replay = f" [Watch it](replays/{name}.html)." if (DOCS / "replays" / f"{name}.html").exists() else ""
-    return f"| [`{name}`](../configs/{name}.yaml) | {result(name)} | {description(text)}{replay} |"
+    return f"| [`{name}`](../configs/{name}.yaml) | {result(name)} | {description(text)} |"
+
+
+def filmed(name: str) -> list[str]:
+    """Moving picture of a configuration and what it shows; nothing if there is none."""
+    folder = ReplayFolder(DOCS / "replays" / name / FOLDER)
+    sets = folder.sets()
+    if not sets:
+        return []
+    found = folder.read(sets[0])
+    outcomes = {one.episode.success_once for one in found.replays}
+    what = "A success beside a failure" if outcomes == {True, False} else "Episodes"
+    source = found.source.replace(name, f"`{name}`")
+    return [f"![{what} of {name}](images/gallery/{name}.webp)\n", f"{what}, from {source}.\n"]
 
 
 def result(name: str) -> str:

@@ -1,7 +1,8 @@
 """Turns the pages of docs/ into those of the site, where the two differ.
 
 Tutorials are run. A link to a file of the repository, such as ../configs/ppo_cartpole.yaml, leads to a page that shows
-the file, because the site must work without the repository.
+the file, because the site must work without the repository. Pictures of the gallery lead to pages
+that play the episodes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+
+from rlpipe.analysis.replays import section
+from rlpipe.analysis.web.page import page as html_page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -27,6 +32,8 @@ OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)\)")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
 BREAK = re.compile(r"([._/=])(?=\w)")
+FILMED = re.compile(r"!\[[^]]*\]\(images/gallery/([\w-]+)\.webp\)")
+REPLAYS = "replays"
 SHOWN = "files"
 """Folder of the site for the files of the repository that pages link to."""
 
@@ -38,7 +45,13 @@ def on_pre_build(config: MkDocsConfig, **_: Any) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Adds a page for each file of the repository that a page links to."""
+    """Adds a page for each file of the repository that a page links to, and for the replays of the gallery."""
+    for run in sorted((ROOT / "docs" / REPLAYS).iterdir()):
+        played = section(run)
+        assert played is not None
+        lead = Markup('<h1>{}</h1><p><a href="../gallery.html">Gallery</a></p>').format(run.name)
+        content = html_page(f"{run.name}: replays", [played], lead)
+        files.append(File.generated(config, f"{REPLAYS}/{run.name}.html", content=content))
     linked = {
         path
         for page in files.documentation_pages()
@@ -53,6 +66,10 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
     """Puts the outputs of a tutorial below its cells, and redirects links to files of the repository."""
     uri = page.file.src_uri
+    if uri == "gallery.md":
+        markdown = FILMED.sub(
+            rf"[\g<0>]({REPLAYS}/\1.html)\n\n[Play it in 3D]({REPLAYS}/\1.html){{ .md-button }}", markdown
+        )
     if tutorials.is_tutorial(uri):
         markdown = tutorials.rendered(Path(str(page.file.abs_src_path)), run=config.extra["run_tutorials"])
     for target, path in links(markdown, uri):

@@ -79,6 +79,15 @@ def test_the_bar_turns_green_with_the_first_success_and_red_with_a_failure(shown
     assert [int(np.argmax(colour)) == 0 for colour in right] == [False, False, False, False, True]
 
 
+def test_what_falls_far_does_not_make_all_else_small(tmp_path):
+    needs_drawing()
+    fallen = slide(1, None)
+    fallen.poses[-1, 1, 2] = -5.0
+    write_set(tmp_path, fallen)
+    first = pictures(make_video(tmp_path, 1))[0].astype(int)[30:]
+    assert ((first[..., 0] > 120) & (first[..., 1:].max(axis=-1) < 90)).mean() > 0.02  # of the view is the cube
+
+
 def test_long_episodes_are_shown_in_fewer_pictures(tmp_path, monkeypatch):
     needs_drawing()
     monkeypatch.setattr(video, "FRAMES", 5)

@@ -34,6 +34,8 @@ _DISTANCE = 1.95
 _RADII = (0.15, 6.0)
 _LARGE, _TRAVEL = 1.2, 1.2
 """Metres: a larger shape that stays does not count for the view; the camera follows bodies that go further together."""
+_BELOW = 0.25
+"""Share of the size of the first step; what is further below its lowest point does not count for the view."""
 _SAMPLES = 16
 """Steps of an episode that are looked at to place the camera."""
 _SKY = ((0.93, 0.94, 0.96), (0.80, 0.84, 0.90))
@@ -116,13 +118,16 @@ class Drawing:
             used = ~plane if not plane.all() else np.ones_like(plane)
         signs = np.array(list(itertools.product((-1, 1), repeat=3)))
         local = middles[used, None] + halves[used, None] * signs
-        found = []
+        found: list[NDArray[np.float64]] = []
         last = 0 if camera_path(poses).any() else len(poses) - 1
         for step in np.unique(np.linspace(0, last, _SAMPLES).astype(int)):
             self._place(poses[step])
             turned = np.einsum("gij,gkj->gki", data.geom_xmat[used].reshape(-1, 3, 3), local)
             found.append((data.geom_xpos[used, None] + turned).reshape(-1, 3))
-        return np.concatenate(found)
+        lowest = found[0][:, 2].min() - _BELOW * float(np.linalg.norm(np.ptp(found[0], axis=0)))
+        corners = np.concatenate(found)
+        corners[:, 2] = np.maximum(corners[:, 2], lowest)  # what falls off a table does not make all else small
+        return corners
 
     def close(self) -> None:
         """Frees what OpenGL holds."""
