@@ -30,7 +30,7 @@ def main(name: str, run: Path) -> None:
     """Writes both."""
     folder = ReplayFolder(run / FOLDER)
     found = folder.read(folder.sets()[0])
-    demonstrations = read_tree(run / "config.yaml", [])["algorithm"].get("num_demos")
+    demonstrations = read_tree(run / "config.yaml", []).get("num_demos")
     learnt = f", learnt from {demonstrations} demonstrations" if demonstrations else ""
     (row,) = side_by_side(found.replays, 1)
     shown = [one for one in row if one is not None]

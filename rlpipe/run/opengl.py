@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def choose_library() -> str:
             continue
         if tried.returncode == 0:
             os.environ["MUJOCO_GL"] = library
+            if "mujoco" in sys.modules and library != chosen:  # which read the variable when it was imported
+                importlib.reload(importlib.import_module("mujoco.gl_context"))
             return library
         reasons.append(f"{library}: {(tried.stderr.strip().splitlines() or ['it crashed'])[-1]}")
     unset = "unset MUJOCO_GL, or " if chosen else ""

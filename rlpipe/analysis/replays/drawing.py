@@ -29,11 +29,15 @@ Picture = NDArray[np.uint8]
 _GHOST_OPACITY = 0.45
 _FROM = (0.62, -0.78, 0.4)
 """Direction from which a scene is seen that names no eye."""
+_DOWNWARDS = 15.0
+"""Degrees by which the camera looks down at least: some tasks put it level with the table."""
 _DISTANCE = 1.95
 """Distance of the camera, in radii of what it shows."""
 _RADII = (0.15, 6.0)
 _LARGE, _TRAVEL = 1.2, 1.2
 """Metres: a larger shape that stays does not count for the view; the camera follows bodies that go further together."""
+_REACH = 0.8
+"""Metres from its first place beyond which a shape does not count for the view."""
 _BELOW = 0.25
 """Share of the size of the first step; what is further below its lowest point does not count for the view."""
 _SAMPLES = 16
@@ -80,7 +84,7 @@ class Drawing:
         radius = min(max(0.5 * float(np.linalg.norm(high - low)), _RADII[0]), _RADII[1])
         self._camera.distance = _DISTANCE * radius
         self._camera.azimuth = math.degrees(math.atan2(way[1], way[0]))
-        self._camera.elevation = math.degrees(math.asin(way[2]))
+        self._camera.elevation = min(math.degrees(math.asin(way[2])), -_DOWNWARDS)
 
     def picture(self, poses: NDArray[np.float32], shift: Sequence[float] | NDArray[np.float32] = (0, 0, 0)) -> Picture:
         """Draws the bodies.
@@ -125,8 +129,9 @@ class Drawing:
             turned = np.einsum("gij,gkj->gki", data.geom_xmat[used].reshape(-1, 3, 3), local)
             found.append((data.geom_xpos[used, None] + turned).reshape(-1, 3))
         lowest = found[0][:, 2].min() - _BELOW * float(np.linalg.norm(np.ptp(found[0], axis=0)))
-        corners = np.concatenate(found)
-        corners[:, 2] = np.maximum(corners[:, 2], lowest)  # what falls off a table does not make all else small
+        # what is thrown away or falls off a table does not make all else small
+        corners = np.concatenate([found[0] + np.clip(places - found[0], -_REACH, _REACH) for places in found])
+        corners[:, 2] = np.maximum(corners[:, 2], lowest)
         return corners
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ Object3D.DEFAULT_UP.set(0, 0, 1);
 const GROUND = 8; // half length in metres from which a plane is ground without end
 const CREASE = 0.6; // rad: sharper edges stay sharp
 const LARGE = 1.2; // diagonal in metres from which a body that stays where it is does not count for the view
+const DOWNWARDS = 0.27; // least slope of the view: some tasks put their camera level with the table
 const TRAVEL = 1.2; // metres that bodies must move together before the camera follows them
 
 const geometries = new Map(); // meshes by number; both views share them
@@ -173,6 +174,8 @@ export class Stage {
     box = { centre: box.getCenter(new Vector3()), radius: 0.5 * box.getSize(new Vector3()).length() };
     const radius = Math.min(Math.max(box.radius, 0.15), 6);
     const from = eye.length === 3 ? new Vector3(...eye).sub(new Vector3(...target)) : new Vector3(0.62, -0.78, 0.4);
+    from.normalize();
+    from.z = Math.max(from.z, DOWNWARDS);
     this.controls.target.copy(box.centre);
     this.camera.position.copy(from).normalize().multiplyScalar(2.25 * radius).add(box.centre);
     this.light = new Vector3(0.45, 0.62, 1.15).normalize().multiplyScalar(4 * radius);
