@@ -16,6 +16,7 @@ import pytest
 
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.dialects import SYSTEMS, find, uses
+from tests.helpers.browser import started_browser
 
 DOCS = Path(__file__).parent.parent / "docs"
 CONFIGURATION = DOCS / "site" / "mkdocs.yml"
@@ -94,6 +95,26 @@ def test_no_page_asks_any_address_for_a_script_a_style_a_font_or_a_picture(built
     styles = [file.read_text(encoding="utf-8") for file in built[0].rglob("*.css")]
     asked += [found for style in styles for found in re.findall(r"(?:url\(|@import\s+)[\"']?(?:https?:)?//", style)]
     assert asked == []
+
+
+def test_each_moving_picture_of_the_gallery_leads_to_a_page_that_plays_it(built, pages):
+    filmed = {folder.name for folder in (DOCS / "replays").iterdir()}
+    assert filmed == {picture.stem for picture in (DOCS / "images" / "gallery").iterdir()}
+    linked = {attributes.get("href", "") for _, attributes in pages[built[0] / "gallery.html"]}
+    for name in filmed:
+        assert f"replays/{name}.html" in linked
+        assert any(tag == "canvas" for tag, _ in pages[built[0] / "replays" / f"{name}.html"])
+
+
+def test_the_search_finds_a_page_without_a_server(built):
+    with started_browser() as browser:
+        page = browser.new_page()
+        page.goto((built[0] / "index.html").as_uri())
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("Wilson interval")
+        first = page.locator("a.md-search-result__link").first
+        first.wait_for()
+        assert "api/functional.html" in str(first.get_attribute("href"))
 
 
 @pytest.mark.parametrize("link", ["[nowhere](nowhere.md)", "[no such place](#no-such-place)"])

@@ -46,7 +46,7 @@ def on_pre_build(config: MkDocsConfig, **_: Any) -> None:
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     """Adds a page for each file of the repository that a page links to, and for the replays of the gallery."""
-    for run in sorted((ROOT / "docs" / REPLAYS).iterdir()):
+    for run in sorted((ROOT / "docs" / REPLAYS).glob("*")):
         played = section(run)
         assert played is not None
         lead = Markup('<h1>{}</h1><p><a href="../gallery.html">Gallery</a></p>').format(run.name)
