@@ -18,6 +18,7 @@ import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluation_report import write_record
 from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.formats import digits
 from rlpipe.analysis.report.ledger import Limits
 from rlpipe.analysis.report.pages import report
 from rlpipe.analysis.report.run_content import collect
@@ -222,6 +223,13 @@ def test_seeds_of_an_experiment_are_one_group_with_the_numbers_of_compare(seeds)
     assert [one["short"] for one in curves["runs"]] == ["seed 0", "seed 1"]
     wanted = f"scripted {pooled.value:.3f} [{pooled.low:.3f}, {pooled.high:.3f}] n 12, 2 seeds"
     assert wanted in text_of(found)
+
+
+def test_small_curves_of_several_runs_say_where_they_end(seeds):
+    rows = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in seeds]
+    low, high = sorted(row["metrics"]["train/actor/grad_norm"] for row in rows)
+    assert 0.001 < low < high
+    assert f"Last values: {digits(low)} to {digits(high)}." in text_of(report(seeds))
 
 
 def test_differences_and_other_protocols_are_those_of_compare(seeds, tmp_path):

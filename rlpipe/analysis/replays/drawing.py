@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.analysis.replays.geometry import drawn_shapes
-from rlpipe.run.opengl import choose_library
 from rlpipe.trajectory import Body, Scene, Shape
 
 if TYPE_CHECKING:
@@ -49,13 +48,11 @@ class Drawing:
     """A scene that can be drawn with its bodies wherever they are."""
 
     def __init__(self, scene: Scene) -> None:
-        """Gives the shapes of a scene to MuJoCo.
+        """Gives the shapes of a scene to MuJoCo, after ``check_drawing``, which chooses how it draws.
 
         Raises:
-            ConfigError: nothing here can draw.
             ValueError: MuJoCo refuses a shape.
         """
-        choose_library()  # MuJoCo chooses when it is imported
         import mujoco
 
         spec = _empty_scene()

@@ -125,6 +125,13 @@ def summary_of(course: Course, name: str) -> str:
     return f"{at(0)} to {at(-1)}; lowest {at(low)}, highest {at(high)}."
 
 
+def last_values(courses: Sequence[Course], name: str) -> str:
+    """Describes where a metric ends in several runs: the lowest and the highest of their last values."""
+    last = [course.series[name].values[-1] for course in courses]
+    low, high = formats.digits(min(last)), formats.digits(max(last))
+    return f"Last values: {low}." if low == high else f"Last values: {low} to {high}."
+
+
 def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dict[str, str]) -> list[dict[str, Any]]:
     if len(contents) > 1:
         return [
@@ -298,9 +305,9 @@ def curves_section(
 
 
 def _small(name: str, contents: Sequence[RunContent], metrics: dict[str, Any]) -> dict[str, str]:
-    course = next(content.course for content in contents if name in content.course.series)
+    courses = [content.course for content in contents if name in content.course.series]
     about = metrics.get(name, {"unit": "", "meaning": ""})
-    summary = summary_of(course, name) if len(contents) == 1 else ""
+    summary = summary_of(courses[0], name) if len(contents) == 1 else last_values(courses, name)
     return {"name": name, "unit": about["unit"], "meaning": about["meaning"], "summary": summary}
 
 

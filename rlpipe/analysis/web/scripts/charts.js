@@ -142,7 +142,7 @@ const rlpipeCharts = (() => {
         return uPlot.rangeNum(low, high, 0.08, false);
       });
       u = new uPlot({
-        width, height: state.height ?? 300, legend: { show: false }, padding: [10, small ? 10 : 16, 0, 0],
+        width, height: state.height ?? 300, legend: { show: false }, padding: [10, small ? 14 : 16, 0, 0],
         cursor: { drag: { x: !small, y: false }, y: false, points: { size: 6 } },
         scales: { x: { time: false }, y: { range } },
         axes: [
