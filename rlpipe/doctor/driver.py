@@ -33,11 +33,11 @@ def check_videos(config: Config | None) -> CheckResult:
     """Checks whether replays can be drawn, which training needs for ``evaluation.videos`` alone."""
     wanted = config is not None and config.evaluation.videos > 0
     try:
-        check_drawing("evaluation.videos")
+        library = check_drawing("evaluation.videos")
     except ConfigError as error:
         what, _, remedy = str(error).rpartition(": ")
         return fail("videos", what, remedy) if wanted else ok("videos", f"not drawn here. {error}")
-    return ok("videos", f"can be drawn without a display (MUJOCO_GL={os.environ['MUJOCO_GL']})")
+    return ok("videos", f"can be drawn without a display (MUJOCO_GL={library})")
 
 
 def check_run_folder(config: Config | None) -> CheckResult:

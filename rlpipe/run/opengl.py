@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -19,21 +18,23 @@ _PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco
 _PROBE_SECONDS = 60.0
 
 
-def check_drawing(key: str) -> None:
+def check_drawing(key: str) -> str:
     """Checks that videos can be made on this machine.
 
     Args:
         key: option that asks for them
+    Returns:
+        Value of ``MUJOCO_GL`` for the process that draws them.
     Raises:
         ConfigError: a package or OpenGL is missing; the message says what to install.
     """
     for package in PACKAGES:
         require(package, EXTRA, key)
-    choose_library()
+    return choose_library()
 
 
 def choose_library() -> str:
-    """Sets ``MUJOCO_GL`` to the first library that can draw here, tried in another process, where it may crash.
+    """Finds the first library that can draw here, tried in another process, where it may crash.
 
     Returns:
         Its name: that in ``MUJOCO_GL``, if it was set.
@@ -52,9 +53,6 @@ def choose_library() -> str:
             reasons.append(f"{library}: no answer within {_PROBE_SECONDS:g} s")
             continue
         if tried.returncode == 0:
-            os.environ["MUJOCO_GL"] = library
-            if "mujoco" in sys.modules and library != chosen:  # which read the variable when it was imported
-                importlib.reload(importlib.import_module("mujoco.gl_context"))
             return library
         reasons.append(f"{library}: {(tried.stderr.strip().splitlines() or ['it crashed'])[-1]}")
     unset = "unset MUJOCO_GL, or " if chosen else ""

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageSequence
 
-from rlpipe.analysis.replays.video import make_video
 from rlpipe.backends import mlflow, trackio, wandb
 from rlpipe.backends.base import RunInfo
 from rlpipe.backends.base_video import TAG, animation, video_of
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.metrics.row import Event, EventKind, Row, Status
-from tests.helpers.drawn import needs_drawing, slide, write_set
+from tests.helpers.drawn import make_video, needs_drawing, slide, write_set
 from tests.helpers.stores.trackio import storage
 
 EVENT = Event(EventKind.VIDEO, "A video.", 3, 1767225600.0, {"file": "videos/iteration-000003.mp4"})
@@ -27,7 +26,7 @@ def run(tmp_path_factory) -> Path:
     needs_drawing()
     path = tmp_path_factory.mktemp("runs") / "e" / "r1"
     write_set(path, slide(1, 2), slide(2, None))
-    make_video(path, 1)
+    make_video(path)
     return path
 
 

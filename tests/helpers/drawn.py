@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +57,15 @@ def slide(seed: int, first_success: int | None, steps: int = 4, distance: float 
 def write_set(run: Path, *replays: Replay, name: str = "iteration-000003") -> None:
     """Writes a set into a run directory."""
     ReplayFolder(run / FOLDER).write(name, ReplaySet(3, "training", "Slide-v1", replays), {SCENE.key: SCENE})
+
+
+def make_video(run: Path, pairs: int = 1) -> Path:
+    """Makes a video as a user does: OpenGL wants a process that has not drawn before."""
+    command = [sys.executable, "-m", "rlpipe", "replay", str(run), "--videos", str(pairs)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    (file,) = (run / "videos").iterdir()
+    return file
 
 
 def pictures(file: Path) -> np.ndarray:

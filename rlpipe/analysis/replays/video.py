@@ -34,7 +34,7 @@ def make_video(
 ) -> Path:
     """Writes a video (mp4, H.264) of the first successes of a set of replays beside its first failures.
 
-    The file appears once it is whole.
+    The file appears once it is whole. Call it in a process that has neither imported MuJoCo nor drawn before.
 
     Args:
         run: run directory, or folder of floors
@@ -48,7 +48,7 @@ def make_video(
         NoReplaysError: there is no such set, or its simulator tells nothing about its bodies.
         ConfigError: a file is damaged, or this machine cannot draw; the message says what to install.
     """
-    check_drawing("a video")
+    os.environ["MUJOCO_GL"] = check_drawing("a video")  # MuJoCo reads it when it is imported
     folder = ReplayFolder(run / FOLDER)
     chosen = chosen_set(folder, name)
     if chosen is None:
@@ -87,6 +87,12 @@ def side_by_side(replays: Sequence[Replay], pairs: int) -> list[list[Replay | No
     return [[good[at] if at < len(good) else None, bad[at] if at < len(bad) else None] for at in places]
 
 
+def steps_shown(longest: int) -> list[int]:
+    """Chooses the steps of an episode that have a picture: all of them, or equally spaced ones, and the last."""
+    stride = -(-(longest + 1) // FRAMES)
+    return [*range(0, longest, stride), longest]
+
+
 def _write(
     file: Path,
     rows: Sequence[Sequence[Replay | None]],
@@ -98,8 +104,7 @@ def _write(
 
     file.parent.mkdir(parents=True, exist_ok=True)
     longest = max(one.episode.length for row in rows for one in row if one is not None)
-    stride = -(-(longest + 1) // FRAMES)
-    steps = [*range(0, longest, stride), longest]
+    steps = steps_shown(longest)
     size = (max(map(len, rows)) * WIDTH, len(rows) * (HEIGHT + _BAR))
     partial = file.with_name(f".{file.stem}.{os.getpid()}.partial.mp4")
     writer = imageio_ffmpeg.write_frames(
