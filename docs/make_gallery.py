@@ -14,16 +14,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import imageio_ffmpeg
-from PIL import Image
-
-from rlpipe.analysis.replays.video import FRAMES_PER_SECOND, make_video, side_by_side
+from rlpipe.analysis.replays.video import make_video, side_by_side
+from rlpipe.backends.base_video import PER_SECOND, some_pictures
 from rlpipe.config.tree import read_tree
 from rlpipe.run.replays import FOLDER, ReplayFolder
 
 DOCS = Path(__file__).parent
-WIDTH, STRIDE, QUALITY = 720, 2, 60
-"""Pixels, pictures of the video for one of the moving picture, and quality of the compression."""
+WIDTH, QUALITY = 720, 60
+"""Pixels, and quality of the compression."""
 
 
 def main(name: str, run: Path) -> None:
@@ -49,21 +47,9 @@ def main(name: str, run: Path) -> None:
 
 def animate(video: Path, picture: Path) -> None:
     """Writes a video as a moving picture for pages."""
-    frames = imageio_ffmpeg.read_frames(str(video))
-    size = next(frames)["size"]
-    images = [
-        Image.frombytes("RGB", size, frame).resize((WIDTH, round(WIDTH * size[1] / size[0])), Image.Resampling.LANCZOS)
-        for number, frame in enumerate(frames)
-        if number % STRIDE == 0
-    ]
-    images[0].save(
-        picture,
-        save_all=True,
-        append_images=images[1:],
-        duration=1000 * STRIDE // FRAMES_PER_SECOND,
-        loop=0,
-        quality=QUALITY,
-        method=6,
+    first, *others = some_pictures(video, WIDTH, PER_SECOND)
+    first.save(
+        picture, save_all=True, append_images=others, duration=1000 // PER_SECOND, loop=0, quality=QUALITY, method=6
     )
 
 

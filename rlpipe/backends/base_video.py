@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlpipe.metrics.row import Event, EventKind
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 TAG = "eval/video"
 """Name under which a backend shows the videos."""
-_WIDTH, _PER_SECOND = 480, 10
+_WIDTH, PER_SECOND = 480, 10
 
 
 def video_of(event: Event, run: Path) -> Path | None:
@@ -27,18 +32,20 @@ def animation(file: Path) -> bytes:
     Raises:
         OSError, RuntimeError: it cannot be read.
     """
+    pictures = [picture.quantize(64) for picture in some_pictures(file, _WIDTH, PER_SECOND)]
+    written = io.BytesIO()
+    pictures[0].save(written, "GIF", save_all=True, append_images=pictures[1:], duration=1000 // PER_SECOND, loop=0)
+    return written.getvalue()
+
+
+def some_pictures(file: Path, width: int, per_second: int) -> Iterator[Image]:
+    """Yields pictures of a video, so many a second and so many pixels wide."""
     import imageio_ffmpeg
-    from PIL import Image
+    from PIL import Image as Images
 
     frames = imageio_ffmpeg.read_frames(str(file))
     about = next(frames)
-    width, height = about["size"]
-    stride = max(1, round(about["fps"] / _PER_SECOND))
-    size = (_WIDTH, round(height * _WIDTH / width))
-    pictures = [
-        Image.frombytes("RGB", (width, height), frame).resize(size).quantize(64)
-        for frame in islice(frames, 0, None, stride)
-    ]
-    written = io.BytesIO()
-    pictures[0].save(written, "GIF", save_all=True, append_images=pictures[1:], duration=1000 // _PER_SECOND, loop=0)
-    return written.getvalue()
+    across, down = about["size"]
+    for frame in islice(frames, 0, None, max(1, round(about["fps"] / per_second))):
+        whole = Images.frombytes("RGB", (across, down), frame)
+        yield whole.resize((width, round(down * width / across)), Images.Resampling.LANCZOS)

@@ -59,11 +59,11 @@ class MLflow(Backend):
     @classmethod
     def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
         own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
-        return f"mlflow ui --backend-store-uri {options.tracking_uri or os.environ.get('MLFLOW_TRACKING_URI') or own}"
+        return f"mlflow ui --backend-store-uri {_uri(options) or own}"
 
     @classmethod
     def server(cls, options: Options) -> str:
-        uri = options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        uri = _uri(options)
         return uri if uri.startswith("http") else ""
 
     @classmethod
@@ -122,12 +122,12 @@ def _client(run: RunInfo) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import, which starts it
     from mlflow import MlflowClient
 
-    return MlflowClient(_uri(run) or f"sqlite:///{_local_database(run)}")
+    return MlflowClient(_uri(run.options) or f"sqlite:///{_local_database(run)}")
 
 
-def _uri(run: RunInfo) -> str:
+def _uri(options: Options) -> str:
     """Where the user keeps runs; empty for our own database."""
-    return run.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    return options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 
 
 def _local_database(run: RunInfo) -> Path:
@@ -166,7 +166,7 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
     from mlflow.exceptions import MlflowException
 
     # else MLflow would put videos into the working directory
-    own = {} if _uri(run) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
+    own = {} if _uri(run.options) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
     try:
         client.create_experiment(run.project, **own)
     except MlflowException as error:

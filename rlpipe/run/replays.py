@@ -24,7 +24,7 @@ FORMAT = 1
 """Raised when older files can no longer be read."""
 FOLDER, VIDEOS = "replays", "videos"
 _ABOUT = "about"
-_TRAINING = re.compile(r"iteration-(\d+)\.npz")
+_TRAINING = re.compile(r"iteration-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class ReplaySet:
     source: str
     task: str
     replays: Sequence[Replay]
+
+
+def set_name(iteration: int) -> str:
+    """Returns the name of the set, and of its video, of an evaluation during training."""
+    return f"iteration-{iteration:06d}"
+
+
+def iteration_of(file: Path) -> int | None:
+    """Returns the iteration of a set or a video; None if it is not of an evaluation during training."""
+    match = _TRAINING.fullmatch(file.stem)
+    return int(match[1]) if match else None
 
 
 def task_name(config: Any) -> str:
@@ -96,7 +107,7 @@ class ReplayFolder:
             kept: iterations whose replays stay, too.
             task: id of the task.
         """
-        self.write(f"iteration-{iteration:06d}", ReplaySet(iteration, "training", task, replays), scenes)
+        self.write(set_name(iteration), ReplaySet(iteration, "training", task, replays), scenes)
         for other, file in self._of_training():
             if other != iteration and other not in kept:
                 file.unlink(missing_ok=True)
@@ -109,8 +120,8 @@ class ReplayFolder:
                 file.unlink(missing_ok=True)
 
     def _of_training(self) -> list[tuple[int, Path]]:
-        matches = [(_TRAINING.fullmatch(file.name), file) for file in self.path.glob("iteration-*.npz")]
-        return [(int(match[1]), file) for match, file in matches if match]
+        found = [(iteration_of(file), file) for file in self.path.glob("*.npz")]
+        return [(iteration, file) for iteration, file in found if iteration is not None]
 
     def _remove_unused_scenes(self) -> None:
         used = {entry["scene"] for file in self.sets() for entry in _about(file)["replays"]}

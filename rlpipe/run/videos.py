@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlpipe.metrics.row import Event, EventKind
-from rlpipe.run.replays import VIDEOS
+from rlpipe.run.replays import VIDEOS, iteration_of, set_name
 
 _NICENESS = 10
-_OF_TRAINING = re.compile(r"iteration-(\d+)\.mp4")
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class VideoMaker:
         self._run, self._pairs = run, pairs
         self._job: _Job | None = None
         self._waits: int | None = None
-        for file in (run / VIDEOS).glob("iteration-*.mp4"):
-            if (match := _OF_TRAINING.fullmatch(file.name)) and int(match[1]) >= first_iteration:
+        for file in (run / VIDEOS).glob("*.mp4"):
+            if (iteration := iteration_of(file)) is not None and iteration >= first_iteration:
                 file.unlink(missing_ok=True)
 
     @property
@@ -85,8 +83,7 @@ class VideoMaker:
         return events
 
     def _begin(self, iteration: int) -> _Job:
-        name = f"iteration-{iteration:06d}"
-        command = [sys.executable, "-m", "rlpipe", "replay", str(self._run), "--set", name]
+        command = [sys.executable, "-m", "rlpipe", "replay", str(self._run), "--set", set_name(iteration)]
         one_thread = {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # the second is Mesa's
         process = subprocess.Popen(
             [*command, "--videos", str(self._pairs)],
@@ -104,7 +101,7 @@ class VideoMaker:
     def _ended(self, job: _Job) -> Event:
         _, error = job.process.communicate()
         if job.process.returncode == 0:
-            file = f"{VIDEOS}/iteration-{job.iteration:06d}.mp4"
+            file = f"{VIDEOS}/{set_name(job.iteration)}.mp4"
             message = f"A video of the evaluation of iteration {job.iteration} is in {file}."
             return Event(EventKind.VIDEO, message, job.iteration, time.time(), {"file": file})
         reason = (error.strip().splitlines() or [f"exit code {job.process.returncode}"])[-1]

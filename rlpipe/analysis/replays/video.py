@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def _write(
         writer.send(None)
         for done, picture in enumerate(_pictures(rows, drawings, steps), 1):
             for _ in range(1 + _HELD * (done == len(steps))):
-                writer.send(np.ascontiguousarray(picture))
+                writer.send(picture)
             if watch:
                 watch(done, len(steps))
         writer.close()
@@ -135,26 +136,25 @@ def _pictures(
     rows: Sequence[Sequence[Replay | None]], drawings: dict[str, Drawing], steps: Sequence[int]
 ) -> Iterator[Picture]:
     """Yields the whole picture at each of the steps; an episode that has ended shows its last step."""
-    columns = max(map(len, rows))
-    paths = [[None if one is None or one.poses is None else camera_path(one.poses) for one in row] for row in rows]
+    panels = [
+        (one, one.poses, camera_path(one.poses), down * (HEIGHT + _BAR), across * WIDTH)
+        for down, row in enumerate(rows)
+        for across, one in enumerate(row)
+        if one is not None and one.poses is not None
+    ]
+    whole = np.full((len(rows) * (HEIGHT + _BAR), max(map(len, rows)) * WIDTH, 3), _PALE, np.uint8)
     for step in steps:
-        whole = np.full((len(rows) * (HEIGHT + _BAR), columns * WIDTH, 3), _PALE, np.uint8)
-        for down, row in enumerate(rows):
-            for across, one in enumerate(row):
-                path = paths[down][across]
-                if one is None or one.poses is None or path is None:
-                    continue
-                at = min(step, len(one.poses) - 1)
-                top, left = down * (HEIGHT + _BAR), across * WIDTH
-                whole[top : top + _BAR, left : left + WIDTH] = _caption(one, at)
-                drawn = drawings[one.scene].picture(one.poses[at], path[at])
-                whole[top + _BAR : top + _BAR + HEIGHT, left : left + WIDTH] = drawn
+        for one, poses, path, top, left in panels:
+            at = min(step, len(poses) - 1)
+            whole[top : top + _BAR, left : left + WIDTH] = _caption(one, at)
+            drawn = drawings[one.scene].picture(poses[at], path[at])
+            whole[top + _BAR : top + _BAR + HEIGHT, left : left + WIDTH] = drawn
         yield whole
 
 
 def _caption(one: Replay, step: int) -> Picture:
     """Draws the bar above an episode: which it is, its step, and its outcome once that is known."""
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
     episode = one.episode
     succeeded = episode.first_success is not None and episode.first_success <= step
@@ -163,9 +163,16 @@ def _caption(one: Replay, step: int) -> Picture:
     ground = {"success": _GREEN, "failure": _RED}.get(outcome, _PALE)
     bar = Image.new("RGB", (WIDTH, _BAR), ground)
     pen: Any = ImageDraw.Draw(bar)
-    font = ImageFont.load_default(15)
+    font = _font()
     seed = f"seed {episode.seed}" if episode.seed is not None else "no seed"
     words = "  ·  ".join(filter(None, (episode.task, seed, f"step {min(step, episode.length)} of {episode.length}")))
     pen.text((12, _BAR / 2), words, _INK, font=font, anchor="lm")
     pen.text((WIDTH - 12, _BAR / 2), outcome, _INK, font=font, anchor="rm")
     return np.asarray(bar)
+
+
+@cache
+def _font() -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(15)

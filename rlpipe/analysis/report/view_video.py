@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 from rlpipe.analysis.web.page import Section, render
-from rlpipe.run.replays import VIDEOS
+from rlpipe.run.replays import VIDEOS, iteration_of
 
 
 def video_section(run: Path, budget: int) -> tuple[Section | None, list[str]]:
@@ -20,10 +20,10 @@ def video_section(run: Path, budget: int) -> tuple[Section | None, list[str]]:
     if not found:
         return None, []
     newest = found[-1]
-    text = base64.b64encode(newest.read_bytes()).decode()
-    if len(text) > budget:
+    if newest.stat().st_size * 4 / 3 > budget:  # as base64
         return None, [f"The video, for which there was no room: {newest}."]
     others = f" The folder {VIDEOS} holds {len(found)} in all." if len(found) > 1 else ""
-    iteration = newest.stem.removeprefix("iteration-")
-    when = f"the evaluation of iteration {int(iteration)}" if iteration.isdigit() else newest.stem
+    iteration = iteration_of(newest)
+    when = newest.stem if iteration is None else f"the evaluation of iteration {iteration}"
+    text = base64.b64encode(newest.read_bytes()).decode()
     return Section("video", "Video", render("report/video.html", video=text, when=when, others=others)), []
