@@ -92,11 +92,13 @@ def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_
     thread.join()
     assert result.status == "completed"
     (full, later), directory = told[0], RunDirectory(result.directory)
-    assert later <= full + 1  # nothing was written meanwhile
+    assert later <= full + 3  # of about 40: a backend that removes a half-written file leaves room for a row or two
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
     assert [row["iteration"] for row in rows] == list(range(1, 81))
     events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] == "disk"]  # a view may notice it too
-    assert [e["data"]["level"] for e in events] == ["critical", "cleared"]
+    levels = [e["data"]["level"] for e in events]
+    assert levels[:2] == ["critical", "cleared"]
+    assert levels == ["critical", "cleared"] * (len(levels) // 2)  # again for such a row, but never twice the same
     from tests.helpers.stores import csv, tensorboard
 
     for store in (csv, tensorboard):
