@@ -1,7 +1,6 @@
 """Writes the page of tasks that the shipped configurations train: ``python docs/generate_gallery.py``.
 
-Results come from benchmarks/results/sparse, from the table of docs/benchmarks.md and from that of README.md, in this
-order. Episodes come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that
+Results come from benchmarks/results/sparse and, where nothing is stored there, from the table of README.md. Episodes come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that
 plays them in 3D.
 """
 
@@ -64,15 +63,6 @@ PICTURES = {
     "several": ("tasks.png", "Success of each of the ten tasks"),
     "CartPole-v1": ("cartpole.png", "`cartpole_study`, and what breaks it"),
 }
-MEASURED = {
-    "sparse_pick_cube": ("PickCube-v1", "200"),
-    "sparse_stack_cube": ("StackCube-v1", "200"),
-    "sparse_place_sphere": ("PlaceSphere-v1", "200"),
-    "sparse_lift_peg": ("LiftPegUpright-v1", "100"),
-    "grpo_push_cube": ("PushCube-v1, from that warm start", "none"),
-    "ppo_push_cube_dense": ("PushCube-v1, the warm start: dense reward", "none"),
-}
-"""Rows of the table in docs/benchmarks.md, by their first two columns."""
 ELSEWHERE = {
     "ppo_metaworld_mt10": "[by task](tasks.md#ten-tasks-of-meta-world)",
     "ppo_cartpole": "return 500 of 500",
@@ -134,7 +124,6 @@ def result(name: str) -> str:
 def found(name: str) -> Iterator[str]:
     """Success of a configuration in each place that may have it."""
     yield pooled(name)
-    yield benchmarked(name)
     yield from re.findall(rf"\| `configs/{name}\.yaml` \|.*?\| success_once (.*?) over", readme())
 
 
@@ -149,7 +138,7 @@ def pooled(name: str) -> str:
         stored["success_once"]
         for file in sorted((ROOT / "benchmarks" / "results" / "sparse").glob("*.json"))
         for stored in json.loads(file.read_text(encoding="utf-8")).values()
-        if any(is_plain(command, name) for command in stored.get("commands", []))
+        if is_plain(stored.get("commands", [""])[-1], name)
     )
     if not outcomes:
         return ""
@@ -163,21 +152,11 @@ def of_seeds(count: int) -> str:
 
 
 def is_plain(command: str, name: str) -> bool:
-    """True if a command trains a configuration without changing what is learnt."""
+    """True if a command trains a configuration without changing what is learnt; a warm start is what some ask for."""
     words = command.replace("'", "").split()
-    changed = [word for word in words[3:] if not word.startswith(("runner.", "learner.num_threads", "--"))]
-    return words[1:3] == ["train", name] and not changed
-
-
-def benchmarked(name: str) -> str:
-    """Success of a configuration in the first table of docs/benchmarks.md; empty if it is not there."""
-    if name not in MEASURED:
-        return ""
-    for line in (DOCS / "benchmarks.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 8 and tuple(cells[:2]) == MEASURED[name]:
-            return f"{cells[6].split(';')[0]}, {of_seeds(cells[3].count(',') + 1)}"
-    raise ValueError(f"docs/benchmarks.md has no row {MEASURED[name]}.")
+    own = ("runner.", "learner.num_threads", "policy.warm_start", "--")
+    changed = [word for word in words[3:] if not word.startswith(own)]
+    return words[1:3] in (["train", name], ["pretrain", name]) and not changed
 
 
 if __name__ == "__main__":

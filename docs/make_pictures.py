@@ -1,7 +1,6 @@
 """Draws the pictures of the documentation in docs/images, most of them from real runs.
 
 python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
-python docs/make_pictures.py benchmarks RUN [RUN ...]     benchmarks.png: a panel for each experiment
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py failures RUN RUN RUN RUN     failures.png: docs/sparse.md, a panel for each
 python docs/make_pictures.py tasks RUN [RUN ...]          tasks.png: docs/tasks.md, a panel for each task
@@ -162,28 +161,6 @@ def draw_readme(runs: Sequence[Run]) -> Figure:
     figure, axes = plt.subplots(figsize=(8, 3.8), constrained_layout=True)
     draw_success(axes, runs)
     axes.legend(frameon=False, loc="lower right", title="line: training, dots: evaluation, 95 %", title_fontsize=8)
-    return figure
-
-
-def draw_benchmarks(runs: Sequence[Run]) -> Figure:
-    """Draws a panel for each experiment, with a line for each of its runs."""
-    names = list(dict.fromkeys(run.config.runner.logger.experiment_name for run in runs))
-    rows = -(-len(names) // 2)
-    figure, panels = plt.subplots(rows, 2, figsize=(10, 3.1 * rows), constrained_layout=True, squeeze=False)
-    for name, axes in itertools.zip_longest(names, panels.flat):
-        if name is None:
-            axes.set_axis_off()
-            continue
-        members = sorted(
-            (run for run in runs if run.config.runner.logger.experiment_name == name),
-            key=lambda run: run.config.runner.seed,
-        )
-        draw_success(axes, members)
-        config = members[0].config
-        task = getattr(config.env.train, "id", config.env.train.name)
-        axes.set_title(f"{task}, {config.algorithm.name}", fontsize=10, loc="left")
-        axes.legend(frameon=False, fontsize=8, loc="best")
-    figure.supxlabel("line: episodes of training; dot: held-out episodes, with 95 % interval", fontsize=9, color="0.4")
     return figure
 
 
@@ -367,7 +344,6 @@ def main() -> None:
         draw_cluster().savefig(IMAGES / "cluster.png", dpi=130)
     else:
         draw = {
-            "benchmarks": draw_benchmarks,
             "cartpole": draw_cartpole,
             "failures": draw_failures,
             "tasks": draw_tasks,

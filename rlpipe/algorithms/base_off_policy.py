@@ -29,13 +29,15 @@ from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     critic_loss,
     follow,
+    return_range,
     soft_target,
+    squared_size,
     temperature_gradient,
     temperature_loss,
 )
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Policy, finite_bounds
 from rlpipe.policies.base_features import Features
 from rlpipe.policies.base_perceptron import PerceptronPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
@@ -91,6 +93,9 @@ class OffPolicyConfig(AlgorithmConfig):
     hindsight: float = option(0.0, least=0, most=1)
     """Share of the sampled experience whose goal is replaced by one that its episode achieved later, for tasks with
     ``achieved_goal`` and ``desired_goal`` ([hindsight.md](hindsight.md)); 0.8 is usual, 0 for none."""
+    hindsight_candidates: int = option(1, least=1, below=2**10)
+    """Stored steps with a new goal that are drawn for each relabelled one. The first is taken whose goal had not been
+    achieved before (arXiv:1905.05498): a block that lies still teaches nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,6 +221,12 @@ class SoftActorCriticConfig(OffPolicyConfig):
     """Entropy that the temperature aims at; None takes minus half the width of the action."""
     entropy_backup: bool = option(True)
     """Count the entropy of later actions in the targets."""
+    action_penalty: float = option(0.0, least=0)
+    """Weight of the mean squared action, each number in half ranges from the middle, in the policy's loss
+    (arXiv:1707.01495, appendix A): where all actions seem equally good, they stay small."""
+    reward_range: list[float] | None = option(None, unit="reward")
+    """Smallest and largest reward of a step, such as [-1, 0]: targets are clipped to the returns that they allow
+    (arXiv:1707.01495, appendix A). None: no clipping."""
     actor_interval: int = option(2, least=1)
     """Critic steps for each step of the policy and of the temperature."""
 
@@ -226,6 +237,17 @@ class SoftActorCriticConfig(OffPolicyConfig):
                 f"algorithm.critics_in_target is {self.critics_in_target}; it must lie between 1 and "
                 f"algorithm.num_critics, {self.num_critics}."
             )
+        if self.reward_range is not None:
+            if len(self.reward_range) != 2 or self.reward_range[0] >= self.reward_range[1]:
+                raise ConfigError(
+                    f"algorithm.reward_range is {self.reward_range}; it must hold two numbers, the smallest reward of a "
+                    "step and the largest."
+                )
+            if self.discount == 1:
+                raise ConfigError(
+                    f"algorithm.reward_range is {self.reward_range} and algorithm.discount is {self.discount:g}: without "
+                    "a discount, returns have no bounds. Leave algorithm.reward_range out, or take a discount below 1."
+                )
 
     def largest_value(self, task: SimulatorConfig) -> float | None:
         return None if self.entropy_backup else super().largest_value(task)  # Q values then hold entropy too
@@ -279,6 +301,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
         config = self.config
         self._policy, self._device, self._generator = policy, device, generator
         self._dim = spec.action_dim
+        if config.action_penalty:
+            self._bounds = [torch.from_numpy(bound).to(device) for bound in finite_bounds(spec, type(policy).__name__)]
         self._critics, self._targets = (
             Ensemble(
                 config.num_critics, policy.make_critic_features(spec), spec.action_dim, config.critic_hidden_sizes
@@ -343,6 +367,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
             temperature=temperature,
             entropy_backup=config.entropy_backup,
         )
+        if config.reward_range is not None:
+            targets = targets.clamp(*return_range(*config.reward_range, config.discount))
         values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
         loss = errors.mean(1).sum()  # a sum over networks, so that each has its own gradient
@@ -367,6 +393,9 @@ class SoftActorCritic(OffPolicyAlgorithm):
         values = self._critics(self._policy.normalized(batch.observations), actions)
         per_step = actor_loss(values, log_probs, self._log_temperature.exp())
         loss = per_step.mean()
+        if self.config.action_penalty:
+            size = squared_size(actions, *self._bounds)
+            loss = loss + self.config.action_penalty * size.mean()
         observed: dict[Metric, Tensor | float] = {
             m.SAC_ACTOR_LOSS: per_step.detach(),
             m.Q_PI: values.detach(),

@@ -40,3 +40,8 @@ def terminated_under_goal(
         by_new_goal: [B] the same for the new goal.
     """
     return np.asarray(by_new_goal | (terminated & ~by_old_goal))
+
+
+def first_true(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[B] number of the first of [K, B] rows that is True in each column; 0 where none is."""
+    return np.asarray(rows.argmax(0), dtype=np.int64)

@@ -42,6 +42,16 @@ def soft_target(
     return (rewards + discount * (1.0 - terminated.to(rewards.dtype)) * future).detach()
 
 
+def return_range(low: float, high: float, discount: float) -> tuple[float, float]:
+    """Smallest and largest discounted sum of one or more rewards between ``low`` and ``high``, with a discount below 1.
+
+    The weights of the rewards add up to a number from 1, for a task that ends at once, to ``1 / (1 - discount)``.
+    Andrychowicz et al. 2017, arXiv:1707.01495, appendix A, clips the targets of the critic to it.
+    """
+    weight = 1.0 / (1.0 - discount)
+    return min(low, weight * low), max(high, weight * high)
+
+
 def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
     """[E, B] squared errors ``(Q_e - y)^2`` of [E, B] values and [B] targets."""
     return (values - targets).square()
@@ -50,6 +60,19 @@ def critic_loss(values: Tensor, targets: Tensor) -> Tensor:
 def actor_loss(values: Tensor, log_probs: Tensor, temperature: Tensor | float) -> Tensor:
     """[B] ``temperature log pi(a | s) - mean_e Q_e(s, a)`` over the whole ensemble; arXiv:1812.05905, eq. 7."""
     return temperature * log_probs - values.mean(0)
+
+
+def squared_size(actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """[B] mean over an action's numbers of its squared distance from the middle of the bounds, in half ranges: 0 to 1.
+
+    Andrychowicz et al. 2017, arXiv:1707.01495, appendix A.
+
+    Args:
+        actions: [B, A].
+        low: [A] lower bounds.
+        high: [A] upper bounds.
+    """
+    return ((actions - 0.5 * (high + low)) / (0.5 * (high - low))).square().mean(-1)
 
 
 def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:

@@ -1,4 +1,7 @@
-"""A replay buffer for tasks with goals: hindsight experience replay, Andrychowicz et al. 2017, arXiv:1707.01495."""
+"""A replay buffer for tasks with goals: hindsight experience replay, Andrychowicz et al. 2017, arXiv:1707.01495.
+
+Candidates whose goal had been achieved before are passed over, as in Manela and Biess 2019, arXiv:1905.05498.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rlpipe.envs.base_goals import ACHIEVED, DESIRED, GoalTask
-from rlpipe.functional.hindsight import terminated_under_goal
-from rlpipe.learning.episodes import Episodes
+from rlpipe.functional.hindsight import first_true, terminated_under_goal
+from rlpipe.learning.episodes import Episodes, Later
 from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, Rows
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
@@ -27,18 +30,26 @@ class HindsightBuffer(ReplayBuffer):
     """
 
     def __init__(
-        self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, share: float, task: GoalTask
+        self,
+        capacity: int,
+        spec: SpaceSpec,
+        device: torch.device,
+        discount: float,
+        share: float,
+        candidates: int,
+        task: GoalTask,
     ) -> None:
         """Allocates the buffer.
 
         Args:
             capacity, spec, device, discount: as of ``ReplayBuffer``; observations are trees with goals
             share: share of the drawn steps that are relabelled
+            candidates: steps with a new goal that are drawn for each relabelled one
             task: judges the new goals
         """
         super().__init__(capacity, spec, device, discount)
         self.task = task
-        self._share = share
+        self._share, self._candidates = share, candidates
         self._episodes = Episodes(capacity)
 
     def add(self, batch: TrajectoryBatch) -> None:
@@ -47,10 +58,15 @@ class HindsightBuffer(ReplayBuffer):
         self._episodes.add(batch, first, self._oldest)
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
-        drawn = torch.randint(len(self), (count,), generator=generator)
+        shape = (self._candidates, count)
+        steps = torch.randint(len(self), shape, generator=generator)
         wanted = torch.rand(count, generator=generator) < self._share
-        uniform = torch.rand(count, generator=generator, dtype=torch.float64)
-        later = self._episodes.later((self._oldest + drawn).numpy(), uniform.numpy())
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+        later = self._episodes.later((self._oldest + steps).numpy(), uniform.numpy())
+        ahead = self._is_ahead(steps, later)
+        # The first candidate whose new goal lies ahead, and the first of all where there is none.
+        chosen = first_true(ahead) * wanted.numpy(), np.arange(count)
+        drawn, later = steps[chosen], Later(later.numbers[chosen], later.ahead[chosen])
         relabelled = wanted & torch.from_numpy(later.ahead >= 0)
         index = relabelled.nonzero()[:, 0]
         rows = self._at(drawn)
@@ -64,8 +80,25 @@ class HindsightBuffer(ReplayBuffer):
             m.RELABELLED_REWARD: rows.numbers[index_there, REWARD],
             m.RELABELLED_REWARD_BEFORE: before,
             m.RELABELLED_AHEAD: torch.from_numpy(later.ahead)[index].to(device),
+            m.GOALS_AHEAD: torch.from_numpy(ahead.astype(np.float64)).to(device),
         }
         return rows._replace(observed=observed)
+
+    def _is_ahead(self, steps: Tensor, later: Later) -> NDArray[np.bool_]:
+        """[K, B] True where what a later step achieved had not been achieved before a step.
+
+        Args:
+            steps: [K, B] rows, 0 for the oldest
+            later: a later step of each; False where it is unknown
+        """
+        assert self._frames is not None
+        known = later.ahead >= 0
+        before = self._numbers[self._places(steps[torch.from_numpy(known)]).cpu(), 0]
+        after = self._numbers[torch.from_numpy(later.numbers[known] % self.capacity), 1]
+        had, goals = (self._frames.leaf(ACHIEVED, numbers).cpu().numpy() for numbers in (before, after))
+        ahead = np.zeros_like(known)
+        ahead[known] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)
+        return ahead
 
     def _relabel(self, rows: Rows, index: Tensor, later: Tensor) -> None:
         """Replaces goals, and what depends on them, in a copy of stored rows.

@@ -75,7 +75,7 @@ class OffPolicyLearner(LearnerBase):
         if not options.hindsight:
             return ReplayBuffer(*where, options.n_step)
         self._goal_tasks = [options.goal_task(stage.config.env.train) for stage in self._stages]
-        return HindsightBuffer(*where, options.hindsight, self._goal_tasks[0])
+        return HindsightBuffer(*where, options.hindsight, options.hindsight_candidates, self._goal_tasks[0])
 
     def begin_with(self, weights: Weights) -> Snapshot:
         snapshot = super().begin_with(weights)

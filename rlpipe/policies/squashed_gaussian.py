@@ -6,11 +6,17 @@ Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Its sampled actions carry gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from rlpipe.config.fields import option
+from rlpipe.config.selection import algorithm_class
+from rlpipe.errors import ConfigError
 from rlpipe.policies.base_squashed import EDGE, SquashedConfig, SquashedPolicy
-from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["SquashedGaussianPolicy"]
 
@@ -19,11 +25,42 @@ __all__ = ["SquashedGaussianPolicy"]
 class SquashedGaussianConfig(SquashedConfig):
     """Options of the perceptrons and of the Gaussian."""
 
+    random_actions: float = option(0.0, least=0, most=1)
+    """Share of the sampled decisions that are uniform within the bounds instead (arXiv:1707.01495, appendix A), for
+    tasks in which a policy that is sure of itself stops touching anything ([hindsight.md](hindsight.md)). Only for ``sac``
+    and ``rlpd``. Evaluations have them too if their actions are sampled."""
+    random_steps: int = option(0, least=0, below=2**53, unit="environment steps")
+    """Steps at the beginning of training in which every decision is uniform within the bounds. Only for ``sac`` and
+    ``rlpd``; usually as many as ``algorithm.learning_starts``."""
+
+    @property
+    def explores(self) -> bool:
+        """True if some decisions do not follow the policy."""
+        return self.random_actions > 0 or self.random_steps > 0
+
 
 class SquashedGaussianPolicy(SquashedPolicy):
-    """``a = middle + half_range tanh(m(s) + exp(l(s)) noise)``."""
+    """``a = middle + half_range tanh(m(s) + exp(l(s)) noise)``.
+
+    Noise is [N, A], with 1 + A columns of uniform numbers beside it where some decisions are uniform: in a row whose
+    first one is below their share, the others are the action. Log-probabilities are those of the Gaussian throughout. A
+    learner draws no such columns, so it learns about the Gaussian alone.
+    """
 
     Config = SquashedGaussianConfig
+    collected: Tensor
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        super().check(config)
+        policy = config.policy
+        if policy.explores and not algorithm_class(config).needs_bounds:
+            key = "random_actions" if policy.random_actions else "random_steps"
+            raise ConfigError(
+                f"policy.{key} is {getattr(policy, key)}, but algorithm.name={config.algorithm.name} learns from the "
+                "probabilities of what was done, and those of uniform actions are not the policy's: set "
+                f"policy.{key}=0, or algorithm.name=sac or rlpd."
+            )
 
     def __init__(self, config: SquashedGaussianConfig, spec: SpaceSpec) -> None:
         """Draws the first weights from torch's global generator.
@@ -32,6 +69,19 @@ class SquashedGaussianPolicy(SquashedPolicy):
             ConfigError: the actions are discrete, or have no finite bounds.
         """
         super().__init__(config, spec, "squashed_gaussian")
+        self._explores, self._share, self._random_steps = config.explores, config.random_actions, config.random_steps
+        if self._random_steps:
+            self.register_buffer("collected", torch.zeros((), dtype=torch.int64))
+
+    def count_steps(self, steps: int) -> None:
+        if self._random_steps:
+            self.collected += steps
+
+    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
+        drawn = super().noise(generator, steps)
+        if not self._explores:
+            return drawn
+        return np.concatenate([drawn, generator.random((steps, 1 + drawn.shape[1]), dtype=np.float32)], axis=1)
 
     def _moments(self, observations: Tensor | Tree) -> tuple[Tensor, Tensor]:
         """[B, A] means and logarithms of standard deviations, before squashing."""
@@ -44,14 +94,24 @@ class SquashedGaussianPolicy(SquashedPolicy):
     def _squashed(self, unsquashed: Tensor) -> Tensor:
         return self.middle + self.half_range * unsquashed.tanh()
 
+    def _sampled(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+        """[B, A] actions before squashing: those of the Gaussian, and uniform ones in their place where noise says so."""
+        width = mean.shape[-1]
+        gaussian = mean + log_std.exp() * noise[:, :width]
+        if noise.shape[-1] == width:
+            return gaussian
+        starts = self._random_steps and self.collected < self._random_steps
+        chosen, uniform = noise[:, width : width + 1], 2.0 * noise[:, width + 1 :] - 1.0
+        return torch.where(chosen < (1.0 if starts else self._share), uniform.clamp(-EDGE, EDGE).atanh(), gaussian)
+
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
-        unsquashed = mean if noise is None else mean + log_std.exp() * noise
+        unsquashed = mean if noise is None else self._sampled(mean, log_std, noise)
         return self._squashed(unsquashed), self.by_action(self._log_prob(mean, log_std, unsquashed))
 
     def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self._moments(observations)
-        unsquashed = mean + log_std.exp() * noise
+        unsquashed = self._sampled(mean, log_std, noise)
         actions = self._squashed(unsquashed)  # in this order, because gradients are added in the order of computation
         return actions, self.by_action(self._log_prob(mean, log_std, unsquashed)), self._squashed(mean)
 

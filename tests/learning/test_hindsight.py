@@ -78,8 +78,12 @@ class Slots:
         )  # fmt: skip
 
 
-def make(capacity=1000, share=1.0, task=SPARSE):
-    return HindsightBuffer(capacity, SPEC, CPU, 0.9, share, task)
+NEAR = GoalTask(lambda achieved, goals: (abs(achieved - goals) <= 2)[:, 0] - 1.0, SPARSE.terminated)
+"""A goal is achieved from two before it on."""
+
+
+def make(capacity=1000, share=1.0, task=SPARSE, candidates=1):
+    return HindsightBuffer(capacity, SPEC, CPU, 0.9, share, candidates, task)
 
 
 def drawn(buffer, count=2000, seed=0):
@@ -197,6 +201,44 @@ def test_the_share_of_relabelled_steps_is_that_of_the_option_and_is_measured():
     assert torch.equal(rows.observed[m.RELABELLED_REWARD], buffer.transitions(rows).rewards[relabelled])
     assert rows.observed[m.RELABELLED_REWARD_BEFORE].unique().tolist() == [-1.0]
     assert rows.observed[m.RELABELLED_AHEAD].double().mean().item() == pytest.approx(39 / 4, abs=0.5)
+
+
+def ahead(buffer):
+    """By drawn step, how far its new goal was away before it, the mean of the metric of that, and the drawn steps."""
+    rows = buffer.draw(4000, torch.Generator().manual_seed(0))
+    before, after = rows.observations
+    distance = after["desired_goal"] - before["achieved_goal"]
+    return distance[:, 0], rows.observed[m.GOALS_AHEAD].double().mean().item(), after["achieved_goal"][:, 0]
+
+
+def test_with_one_candidate_goals_are_taken_that_had_been_achieved_before():
+    buffer = make(task=NEAR)
+    buffer.add(Slots(1).fragment(10, ends=[(9, 0)]))
+    distance, share, _ = ahead(buffer)
+    assert distance.min() == 1
+    assert share == (distance > 2).double().mean().item()
+
+
+def test_with_several_candidates_a_goal_that_lies_ahead_is_taken():
+    buffer = make(task=NEAR, candidates=100)
+    buffer.add(Slots(1).fragment(10, ends=[(9, 0)]))
+    distance, _, steps = ahead(buffer)
+    assert distance.min() == 3
+    assert sorted(steps.unique().tolist()) == [1, 2, 3, 4, 5, 6, 7, 8]  # after 8 none is far enough
+
+
+def test_where_no_goal_lies_ahead_the_first_candidate_is_taken():
+    buffer = make(task=NEAR, candidates=100)
+    buffer.add(Slots(1).fragment(2, ends=[(1, 0)]))
+    distance, share, _ = ahead(buffer)
+    assert distance.unique().tolist() == [1, 2]
+    assert share == 0
+
+
+def test_steps_that_keep_their_goal_are_not_chosen_by_it():
+    buffer = make(task=NEAR, candidates=100, share=0.0)
+    buffer.add(Slots(1).fragment(10, ends=[(9, 0)]))
+    assert ahead(buffer)[2].unique().numel() == 10
 
 
 FRAGMENTS = st.lists(

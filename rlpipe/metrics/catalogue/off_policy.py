@@ -158,6 +158,12 @@ RELABELLED_AHEAD = observed(
     meaning="Steps from a relabelled step to the one that achieved its new goal. For episodes of T steps about T / 4.",
     formula="mean_i (t'_i - t_i), over relabelled steps",
 )
+GOALS_AHEAD = observed(
+    "train/replay_buffer/goals_ahead", Mean, "fraction", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_HINDSIGHT,
+    meaning="Share of the drawn new goals that had not been achieved before their step, so that there is something to "
+            "learn from them. Near 0 while the robot moves nothing; `algorithm.hindsight_candidates` makes up for that.",
+    formula="mean_k [r(achieved before step k, new goal) < r(new goal, new goal)], over all candidates",
+)
 DEMO_SAMPLES = observed(
     "train/demo_buffer/total_samples", Last, "steps", needs=NEEDS_DEMOS,
     meaning="Number of demonstrated steps.",
