@@ -1,7 +1,8 @@
 """Writes the page of tasks that the shipped configurations train: ``python docs/generate_gallery.py``.
 
-Results come from benchmarks/results/sparse and, where nothing is stored there, from the table of README.md. Episodes come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that
-plays them in 3D.
+Results come from benchmarks/results/sparse and, where nothing is stored there, from the table of README.md. Episodes
+come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that plays them in
+3D.
 """
 
 from __future__ import annotations

@@ -240,13 +240,14 @@ class SoftActorCriticConfig(OffPolicyConfig):
         if self.reward_range is not None:
             if len(self.reward_range) != 2 or self.reward_range[0] >= self.reward_range[1]:
                 raise ConfigError(
-                    f"algorithm.reward_range is {self.reward_range}; it must hold two numbers, the smallest reward of a "
-                    "step and the largest."
+                    f"algorithm.reward_range is {self.reward_range}; it must hold two numbers, the smallest reward of "
+                    "a step and the largest."
                 )
             if self.discount == 1:
                 raise ConfigError(
-                    f"algorithm.reward_range is {self.reward_range} and algorithm.discount is {self.discount:g}: without "
-                    "a discount, returns have no bounds. Leave algorithm.reward_range out, or take a discount below 1."
+                    f"algorithm.reward_range is {self.reward_range} and algorithm.discount is {self.discount:g}: "
+                    "without a discount, returns have no bounds. Leave algorithm.reward_range out, or take a discount "
+                    "below 1."
                 )
 
     def largest_value(self, task: SimulatorConfig) -> float | None:
@@ -368,7 +369,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
             entropy_backup=config.entropy_backup,
         )
         if config.reward_range is not None:
-            targets = targets.clamp(*return_range(*config.reward_range, config.discount))
+            low, high = config.reward_range
+            targets = targets.clamp(*return_range(low, high, config.discount))
         values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
         loss = errors.mean(1).sum()  # a sum over networks, so that each has its own gradient

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.envs.base_goals import ACHIEVED, DESIRED, GoalTask

@@ -27,8 +27,8 @@ class SquashedGaussianConfig(SquashedConfig):
 
     random_actions: float = option(0.0, least=0, most=1)
     """Share of the sampled decisions that are uniform within the bounds instead (arXiv:1707.01495, appendix A), for
-    tasks in which a policy that is sure of itself stops touching anything ([hindsight.md](hindsight.md)). Only for ``sac``
-    and ``rlpd``. Evaluations have them too if their actions are sampled."""
+    tasks in which a policy that is sure of itself stops touching anything ([hindsight.md](hindsight.md)). Only for
+    ``sac`` and ``rlpd``. Evaluations have them too if their actions are sampled."""
     random_steps: int = option(0, least=0, below=2**53, unit="environment steps")
     """Steps at the beginning of training in which every decision is uniform within the bounds. Only for ``sac`` and
     ``rlpd``; usually as many as ``algorithm.learning_starts``."""
@@ -95,7 +95,7 @@ class SquashedGaussianPolicy(SquashedPolicy):
         return self.middle + self.half_range * unsquashed.tanh()
 
     def _sampled(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """[B, A] actions before squashing: those of the Gaussian, and uniform ones in their place where noise says so."""
+        """[B, A] actions before squashing: the Gaussian's, and uniform ones in their place where the noise says so."""
         width = mean.shape[-1]
         gaussian = mean + log_std.exp() * noise[:, :width]
         if noise.shape[-1] == width:

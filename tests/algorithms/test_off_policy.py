@@ -21,7 +21,9 @@ from rlpipe.functional.soft_actor_critic import (
     actor_loss,
     critic_loss,
     follow,
+    return_range,
     soft_target,
+    squared_size,
     temperature_gradient,
     temperature_loss,
 )
@@ -35,7 +37,7 @@ from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGa
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
 from tests.helpers.demonstrations import demonstrator
-from tests.helpers.runs import sac
+from tests.helpers.runs import sac, scripted
 
 CPU = torch.device("cpu")
 SPEC = SpaceSpec(1, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
@@ -73,6 +75,24 @@ def test_nothing_follows_the_end_of_a_task():
         discount=0.5, temperature=0.1, entropy_backup=True,
     )  # fmt: skip
     assert target.tolist() == [1.0]
+
+
+@given(st.lists(st.floats(-2, 1), min_size=1, max_size=30), st.floats(0, 0.99))
+def test_no_discounted_sum_of_rewards_leaves_the_range_of_returns(rewards, discount):
+    low, high = return_range(-2.0, 1.0, discount)
+    total = sum(discount**t * reward for t, reward in enumerate(rewards))
+    assert low - 1e-9 <= total <= high + 1e-9
+
+
+def test_the_range_of_returns_holds_a_task_that_ends_at_once_and_one_that_never_does():
+    assert return_range(-1.0, 0.0, 0.5) == (-2.0, 0.0)
+    assert return_range(0.5, 1.0, 0.5) == (0.5, 2.0)
+
+
+def test_an_action_at_its_bounds_has_the_size_1_and_one_in_the_middle_0():
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 4.0])
+    actions = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.5, 2.0]])
+    assert squared_size(actions, low, high).tolist() == [1.0, 0.0, 0.125]  # (0.25 + 0) / 2
 
 
 def test_each_network_is_compared_with_the_same_target():
@@ -199,6 +219,43 @@ def test_a_squashed_policy_samples_and_says_what_is_most_likely_in_one_pass():
         policy.act_and_mode(observations, noise), Policy.act_and_mode(policy, observations, noise), strict=True
     ):
         assert torch.equal(found, expected)
+
+
+def exploring(**options):
+    torch.manual_seed(0)
+    spec = SpaceSpec(3, 2, None, np.array([-1.0, 0.0], np.float32), np.array([1.0, 4.0], np.float32))
+    return SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8], **options), spec)
+
+
+def beside(columns):
+    """[N, 5] noise of two Gaussian numbers, and beside them the choice and a uniform action."""
+    return torch.cat([torch.zeros(len(columns), 2), torch.tensor(columns)], 1)
+
+
+def test_where_the_choice_is_below_the_share_the_action_is_uniform_within_the_bounds():
+    policy, seen = exploring(random_actions=0.3), torch.zeros(3, 3)
+    actions, log_probs = policy.act(seen, beside([[0.29, 0.75, 0.25], [0.31, 0.75, 0.25], [0.0, 0.0, 1.0]]))
+    likely = policy.act(seen, None)[0]
+    assert torch.allclose(actions[0], torch.tensor([0.5, 1.0]))  # three quarters of -1 to 1, one quarter of 0 to 4
+    assert torch.equal(actions[1], likely[1])
+    assert torch.allclose(actions[2], torch.tensor([-1.0, 4.0]), atol=1e-5)
+    assert log_probs.isfinite().all()
+
+
+def test_at_the_beginning_of_training_every_action_is_uniform():
+    policy, seen = exploring(random_steps=100), torch.zeros(1, 3)
+    noise = beside([[0.99, 0.75, 0.25]])
+    assert torch.allclose(policy.act(seen, noise)[0], torch.tensor([[0.5, 1.0]]))
+    policy.count_steps(100)
+    assert torch.equal(policy.act(seen, noise)[0], policy.act(seen, None)[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"random_actions": 0.5}, {"random_steps": 10}])
+def test_a_learner_draws_no_uniform_actions_and_a_worker_only_where_they_are_wanted(options):
+    policy = exploring(**options)
+    assert policy.noise(np.random.default_rng(0), 7).shape == (7, 5 if options else 2)
+    gaussian = torch.ones(1, 2)
+    assert torch.equal(policy.act(torch.zeros(1, 3), gaussian)[0], exploring().act(torch.zeros(1, 3), gaussian)[0])
 
 
 def test_a_squashed_policy_needs_bounds():
@@ -432,6 +489,44 @@ def test_alone_it_needs_a_ratio(tmp_path):
 def test_it_refuses_a_policy_without_bounds(tmp_path):
     with pytest.raises(ConfigError, match=r"policy\.name=squashed_gaussian"):
         rlpipe.train(sac(tmp_path, policy={"name": "mlp"}), local=True)
+
+
+def test_algorithms_that_learn_from_probabilities_refuse_uniform_actions(tmp_path):
+    with pytest.raises(ConfigError, match=r"policy\.random_actions is 0\.3, but\s+algorithm\.name=ppo"):
+        scripted(tmp_path, policy={"name": "squashed_gaussian", "random_actions": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["algorithm.reward_range=[1]"], "must hold two numbers"),
+        (["algorithm.reward_range=[0, -1]"], "must hold two numbers"),
+        (["algorithm.reward_range=[-1, 0]", "algorithm.discount=1"], "returns have no bounds"),
+    ],
+)
+def test_a_range_of_rewards_must_bound_returns(options, words, tmp_path):
+    with pytest.raises(ConfigError, match=words.replace(" ", r"\s+")):
+        sac(tmp_path, *options)
+
+
+def test_targets_are_clipped_to_the_returns_that_the_rewards_allow(tmp_path):
+    run = rlpipe.train(sac(tmp_path, "algorithm.reward_range=[0, 0.25]", "learner.lr=3e-3"), local=True)
+    targets = [row["train/critic/q_target"] for row in metrics(run.directory) if "train/critic/q_target" in row]
+    assert targets
+    assert max(targets) <= 0.5  # 0.25 / (1 - 0.5); the task pays up to 1 a step
+
+
+def test_a_penalty_keeps_actions_small(tmp_path):
+    sizes = []
+    for penalty in (0.0, 100.0):
+        plan = stages(sac(tmp_path, f"algorithm.action_penalty={penalty}", "learner.lr=1e-2"))
+        worker = RolloutWorker(plan, 0, 1)
+        learner = OffPolicyLearner(plan, worker.ready().spec)
+        for iteration in (1, 2, 3, 4, 5):
+            batch, _ = worker.collect(learner.snapshot(), 0)
+            learner.update(0, iteration, batch)
+        sizes.append(float(learner._policy.act(torch.from_numpy(batch.observations[0]), None)[0].detach().square().mean()))
+    assert sizes[1] < 0.1 * sizes[0]
 
 
 def test_values_beyond_the_largest_return_raise_an_alert():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rlpipe.functional.hindsight import future_steps, terminated_under_goal
+from rlpipe.functional.hindsight import first_true, future_steps, terminated_under_goal
 
 
 @st.composite
@@ -55,3 +55,7 @@ def test_a_step_ends_the_task_under_a_goal_that_ends_it_or_for_another_reason(
 ):
     columns = (np.array([value]) for value in (terminated, by_old_goal, by_new_goal))
     assert terminated_under_goal(*columns).tolist() == [expected]
+
+
+def test_the_first_true_row_of_each_column_is_found_and_0_stands_for_none():
+    assert first_true(np.array([[0, 1, 0], [1, 1, 0], [1, 0, 0]], dtype=bool)).tolist() == [1, 0, 0]

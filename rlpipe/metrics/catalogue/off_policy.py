@@ -161,7 +161,7 @@ RELABELLED_AHEAD = observed(
 GOALS_AHEAD = observed(
     "train/replay_buffer/goals_ahead", Mean, "fraction", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_HINDSIGHT,
     meaning="Share of the drawn new goals that had not been achieved before their step, so that there is something to "
-            "learn from them. Near 0 while the robot moves nothing; `algorithm.hindsight_candidates` makes up for that.",
+            "learn from them. Near 0 while the robot moves nothing: `algorithm.hindsight_candidates` makes up for it.",
     formula="mean_k [r(achieved before step k, new goal) < r(new goal, new goal)], over all candidates",
 )
 DEMO_SAMPLES = observed(
