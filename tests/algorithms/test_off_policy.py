@@ -525,7 +525,9 @@ def test_a_penalty_keeps_actions_small(tmp_path):
         for iteration in (1, 2, 3, 4, 5):
             batch, _ = worker.collect(learner.snapshot(), 0)
             learner.update(0, iteration, batch)
-        sizes.append(float(learner._policy.act(torch.from_numpy(batch.observations[0]), None)[0].detach().square().mean()))
+        with torch.no_grad():
+            actions, _ = learner._policy.act(torch.from_numpy(batch.observations[0]), None)
+        sizes.append(actions.square().mean().item())
     assert sizes[1] < 0.1 * sizes[0]
 
 
