@@ -155,7 +155,7 @@ def of_seeds(count: int) -> str:
 def is_plain(command: str, name: str) -> bool:
     """True if a command trains a configuration without changing what is learnt; a warm start is what some ask for."""
     words = command.replace("'", "").split()
-    own = ("runner.", "learner.num_threads", "policy.warm_start", "--")
+    own = ("runner.seed", "runner.auto_resume", "runner.logger", "learner.num_threads", "policy.warm_start", "--")
     changed = [word for word in words[3:] if not word.startswith(own)]
     return words[1:3] in (["train", name], ["pretrain", name]) and not changed
 
