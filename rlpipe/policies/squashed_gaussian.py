@@ -5,11 +5,13 @@ Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Its sampled actions carry gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.config.fields import option
@@ -19,6 +21,9 @@ from rlpipe.policies.base_squashed import EDGE, SquashedConfig, SquashedPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["SquashedGaussianPolicy"]
+
+COLLECTED = "collected"
+"""Name of the number of environment steps so far, among the weights."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,12 @@ class SquashedGaussianPolicy(SquashedPolicy):
         super().__init__(config, spec, "squashed_gaussian")
         self._explores, self._share, self._random_steps = config.explores, config.random_actions, config.random_steps
         if self._random_steps:
-            self.register_buffer("collected", torch.zeros((), dtype=torch.int64))
+            self.register_buffer(COLLECTED, torch.zeros((), dtype=torch.int64))
+
+    def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Replaces weights as every policy does; the number of collected steps is left out where nothing needs it."""
+        counted = self._random_steps > 0
+        super().load_weights({name: array for name, array in weights.items() if counted or name != COLLECTED})
 
     def count_steps(self, steps: int) -> None:
         if self._random_steps:

@@ -250,6 +250,14 @@ def test_at_the_beginning_of_training_every_action_is_uniform():
     assert torch.equal(policy.act(seen, noise)[0], policy.act(seen, None)[0])
 
 
+def test_a_policy_without_a_random_beginning_takes_weights_of_one_that_has_it():
+    taught, policy, seen = exploring(random_steps=100), exploring(), torch.ones(1, 3)
+    with torch.no_grad():
+        taught.actor[-1].bias.fill_(0.5)
+    policy.load_weights(taught.acting_weights())
+    assert torch.equal(policy.act(seen, None)[0], taught.act(seen, None)[0])
+
+
 @pytest.mark.parametrize("options", [{}, {"random_actions": 0.5}, {"random_steps": 10}])
 def test_a_learner_draws_no_uniform_actions_and_a_worker_only_where_they_are_wanted(options):
     policy = exploring(**options)
