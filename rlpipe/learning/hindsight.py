@@ -94,12 +94,18 @@ class HindsightBuffer(ReplayBuffer):
         """
         assert self._frames is not None
         known = later.ahead >= 0
-        before = self._numbers[self._places(steps[torch.from_numpy(known)]).cpu(), 0]
-        after = self._numbers[torch.from_numpy(later.numbers[known] % self.capacity), 1]
-        had, goals = (self._frames.leaf(ACHIEVED, numbers).cpu().numpy() for numbers in (before, after))
         ahead = np.zeros_like(known)
-        ahead[known] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)
+        if known.any():  # a task's own reward function need not take none
+            before = self._numbers[self._places(steps[torch.from_numpy(known)]).cpu(), 0]
+            had = self._frames.leaf(ACHIEVED, before).cpu().numpy()
+            goals = self._achieved_after(torch.from_numpy(later.numbers[known])).cpu().numpy()
+            ahead[known] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)
         return ahead
+
+    def _achieved_after(self, numbers: Tensor) -> Tensor:
+        """[B, ...] what was achieved after the stored steps with these numbers."""
+        assert self._frames is not None
+        return self._frames.leaf(ACHIEVED, self._numbers[numbers % self.capacity, 1])
 
     def _relabel(self, rows: Rows, index: Tensor, later: Tensor) -> None:
         """Replaces goals, and what depends on them, in a copy of stored rows.
@@ -109,11 +115,10 @@ class HindsightBuffer(ReplayBuffer):
             index: [K] rows to relabel
             later: [K] number of the step whose achievement becomes the goal
         """
-        assert self._frames is not None
         assert rows.observations is not None
         before, after = rows.observations
         achieved, old = after[ACHIEVED][index], after[DESIRED][index]
-        new = self._frames.leaf(ACHIEVED, self._numbers[later % self.capacity, 1])
+        new = self._achieved_after(later)
         before[DESIRED][index] = after[DESIRED][index] = new
         outcome, goals, terminated = achieved.cpu().numpy(), new.cpu().numpy(), rows.numbers[index, TERMINATED].cpu()
         ended = terminated.numpy() > 0
