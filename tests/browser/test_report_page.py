@@ -100,6 +100,14 @@ def test_a_phone_needs_no_horizontal_scrolling(browser, file):
         assert shown.page.evaluate("document.querySelector('#success-chart canvas').clientWidth") < PHONE["width"]
 
 
+def test_a_phone_shows_what_happened_in_full_width(browser, file):
+    with opened(browser, file, viewport=PHONE) as shown:
+        box = shown.page.locator(".event-table td:last-child").first.bounding_box()
+        assert box is not None
+        assert box["width"] > 300
+        assert box["x"] + box["width"] < PHONE["width"]
+
+
 def test_paper_has_the_curves_and_no_controls(browser, file):
     with opened(browser, file, color_scheme="dark") as shown:
         shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
