@@ -68,7 +68,7 @@ LIBRARIES = (
     Library("gym-xarm", "gymnasium", "--no-deps gym-xarm", "gym_xarm:", (_EARLIER_MUJOCO,)),
     Library("gym-hil", "gymnasium", "gym-hil", "gym_hil:", (Broken("mujoco", ">=3.10", "mujoco<3.10"),)),
     Library(
-        "robosuite", "robosuite", "robosuite 'mujoco<3.10' 'numpy<2', in a Python of its own",
+        "robosuite", "robosuite", "robosuite gymnasium 'mujoco<3.10' 'numpy<2', in a Python of its own",
         broken=(Broken("mujoco", ">=3.10", "mujoco<3.10"), Broken("numpy", ">=2", "numpy<2")),
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,4 +142,6 @@ def _failure(error: Exception) -> tuple[str, ...]:
     """Answer that stands for an exception, whose class the other side may not have."""
     if isinstance(error, ConfigError):
         return "refused", str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return "refused", f"{sys.executable} lacks {error.name}: install it there."
     return "raised", type(error).__name__, str(error).strip(), "".join(traceback.format_exception(error))

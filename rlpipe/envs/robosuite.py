@@ -202,14 +202,15 @@ def known_tasks(key: str) -> list[str]:
     Args:
         key: who needs robosuite, for the error.
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed, or Gymnasium is not, whose spaces its observations become.
     """
     try:
         with quiet():
+            import gymnasium.spaces  # noqa: F401 - needed later
             import robosuite
     except ImportError as error:
         raise ConfigError(
-            f"{key} needs the package robosuite, which cannot be imported here ({error}), with numpy<2 and so in a "
+            f"{key} needs robosuite and Gymnasium, which cannot be imported here ({error}), with numpy<2 and so in a "
             "Python of its own: docs/simulators.md says how."
         ) from error
     return sorted(robosuite.ALL_ENVIRONMENTS)

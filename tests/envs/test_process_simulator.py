@@ -335,6 +335,17 @@ def test_a_python_without_numpy_is_an_error_that_says_what_it_lacks(tmp_path):
         load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": python}}})
 
 
+def test_a_python_without_what_the_simulator_imports_is_an_error_that_says_what_it_lacks(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    (packages,) = (tmp_path / "bare" / "lib").glob("python*/site-packages")
+    for part in Path(np.__file__).parents[1].glob("numpy*"):
+        (packages / part.name).symlink_to(part)
+    train = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 2}
+    train["python"] = str(tmp_path / "bare" / "bin" / "python")
+    with pytest.raises(ConfigError, match=r"bare/bin/python lacks gymnasium: install it there"):
+        load_config({"env": {"train": train}})
+
+
 def test_what_a_simulator_says_before_it_is_made_is_asked_of_its_own_python():
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", max_episode_steps=30, python=HERE)
     plugin = simulator_class(config, "env.train")
