@@ -130,7 +130,9 @@ class RolloutWorker:
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
         allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1, self._task_weights)
-        return make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
+        made = make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
+        made.steps_after_success = config.rollout.steps_after_success
+        return made
 
     @property
     def _lives(self) -> list[int]:

@@ -40,8 +40,21 @@ def check(config: Config) -> None:
         simulator.check(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
     _check_tasks(config)
+    _check_steps_after_success(config)
     _check_curriculum(config)
     _check_best_metric(config)
+
+
+def _check_steps_after_success(config: Config) -> None:
+    train, steps = config.env.train, config.rollout.steps_after_success
+    if steps is None:
+        return
+    asked = f"rollout.steps_after_success is {steps}, but"
+    if not train.ignore_terminations:
+        raise ConfigError(f"{asked} a success ends episodes: set env.train.ignore_terminations=true, or leave it out.")
+    if not simulator_class(train, "env.train").can_stop_after_success:
+        where = "several tasks" if train.tasks else "a Python of its own" if train.python else train.name
+        raise ConfigError(f"{asked} {where} (env.train) cannot end episodes so: leave it out.")
 
 
 def _check_evaluation_seeds(config: Config) -> None:

@@ -192,6 +192,10 @@ class RolloutConfig:
     horizon: int = option(200, least=1, below=2**31, unit="decisions", affects=_METHOD)
     """Decisions for each environment in an iteration (T); each is one environment step, or a chunk of them
     (``policy.chunk_size``)."""
+    steps_after_success: int | None = option(None, least=0, below=2**31, unit="environment steps", affects=_METHOD)
+    """With ``env.train.ignore_terminations``, steps for which a training episode goes on after its first success, where
+    the time limit leaves them; then it is truncated, so its value counts what would follow. Teaches to hold a goal in
+    fewer steps than to the time limit. None: to the time limit. Evaluations always go on to it."""
     inference: str = option("local", choices=("local", "server"), affects=Affects.COMPARISON)
     """Where actions are chosen: ``local``, by a copy of the policy in each worker, or ``server``, by one copy for many
     workers, on Ray alone (docs/cluster.md#inference-on-a-server)."""

@@ -177,6 +177,9 @@ class Simulator(ABC):
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
         next_start: asked before each reset of a slot that has an episode left, by a simulator that
             ``can_choose_starts``.
+        can_stop_after_success: True if it heeds ``steps_after_success``.
+        steps_after_success: environment steps after its first success with which an episode is truncated; None for
+            never.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -190,6 +193,8 @@ class Simulator(ABC):
     evaluation_options: ClassVar[Mapping[str, Any]] = {}
     can_wait: ClassVar[bool] = False
     next_start: NextStart | None = None
+    can_stop_after_success: ClassVar[bool] = False
+    steps_after_success: int | None = None
 
     @classmethod
     def check(cls, config: Any, key: str) -> None:
@@ -416,6 +421,7 @@ class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
     can_wait = True
+    can_stop_after_success = True
 
     @classmethod
     def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - whatever the options
@@ -438,7 +444,7 @@ class OneByOne(Simulator):
         self.num_envs = len(envs)
         self.has_success = all(env.has_success for env in envs)
         self._idle = np.zeros(self.num_envs, dtype=bool)
-        self._left: dict[int, int] = {}  # steps that episodes with a time limit of their own have left
+        self._left: dict[int, int] = {}  # steps that episodes with a time limit of their own have left, or a success
         self.reset_seconds: float = 0.0
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(
@@ -479,8 +485,8 @@ class OneByOne(Simulator):
             successors[n] = answer.observation
             rewards[n] = answer.reward
             terminated[n] = answer.terminated and not self._ignore_terminations
-            truncated[n] = answer.truncated or self._is_cut_off(n)
             success[n] = bool(answer.success)
+            truncated[n] = self._is_cut_off(n, success=success[n]) or answer.truncated
             if answer.failure is not None:
                 failure = np.full(count, np.nan) if failure is None else failure
                 failure[n] = answer.failure
@@ -507,8 +513,11 @@ class OneByOne(Simulator):
             reward_terms,
         )
 
-    def _is_cut_off(self, n: int) -> bool:
-        """Counts a step of an episode with a time limit of its own; True if it was the last one."""
+    def _is_cut_off(self, n: int, *, success: bool) -> bool:
+        """Counts a step of an episode with a time limit of its own, or a success; True if it was the last one."""
+        if success and self.steps_after_success is not None:
+            after = self.steps_after_success + 1  # with this one
+            self._left[n] = min(self._left.get(n, after), after)
         if n not in self._left:
             return False
         self._left[n] -= 1

@@ -135,6 +135,7 @@ class BatchedManiSkill(Simulator):
     """Task instances of one process that share controllers, observations and rewards; each has its own physics."""
 
     can_wait = True
+    can_stop_after_success = True
 
     def __init__(self, envs: Sequence[StockEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over stock environments of one task.
@@ -195,8 +196,12 @@ class BatchedManiSkill(Simulator):
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
         terminated = valid & answer.terminated.numpy() & (not self._ignore_terminations)
+        succeeded, failure, terms = (answer.info.get(name) for name in ("success", "fail", "reward_terms"))
+        success = np.zeros(self.num_envs, dtype=bool) if succeeded is None else valid & succeeded.numpy()
+        if self.steps_after_success is not None:
+            after = np.where(success, self._lengths + self.steps_after_success, self._limit)
+            self._limits = np.minimum(self._limits, after)
         truncated = valid & (self._lengths >= self._limits)
-        success, failure, terms = (answer.info.get(name) for name in ("success", "fail", "reward_terms"))
         observations, beginnings = successors, {}
         ended = np.flatnonzero(terminated | truncated).tolist()
         if ended:
@@ -208,7 +213,7 @@ class BatchedManiSkill(Simulator):
             rewards,
             terminated,
             truncated,
-            np.zeros(self.num_envs, dtype=bool) if success is None else valid & success.numpy(),
+            success,
             valid,
             beginnings,
             None if failure is None else self._where(valid, failure),
