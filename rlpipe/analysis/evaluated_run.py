@@ -10,10 +10,10 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis.evaluation_report import EVALUATIONS, records_in
+from rlpipe.config.defaults import completed
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
 from rlpipe.config.schema import Config
-from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -69,7 +69,7 @@ class EvaluatedRun:
                 f"{path} is not complete: its status is {run['status']}. Resume it with: rlpipe train --resume {path}"
             )
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
-        config = dict(leaves(directory.read_config()))
+        config = completed(directory.read_config())
         evaluation: Mapping[str, Any]
         for source in records_in(path / EVALUATIONS):
             evaluation = files.read(source, shapes.EvaluationRecord)

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rlpipe.config.schema import PLUGIN_KINDS
 from rlpipe.config.sections import build
 from rlpipe.config.tree import container, leaves
+from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 
 REQUIRED = "required"
@@ -34,6 +35,21 @@ def changed(tree: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         for key, value in leaves(tree)
         if key not in defaults or defaults[key] != value
     }
+
+
+def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of all dotted keys; one that an earlier version did not have yet has its default, as it had.
+
+    Where the defaults are unknown, because a plug-in is not installed here, only keys of the tree are in it.
+
+    Args:
+        tree: configuration, as ``config.yaml`` has it
+    """
+    try:
+        defaults = _defaults(tree)
+    except (ConfigError, ImportError):
+        defaults = {}
+    return defaults | dict(leaves(tree))
 
 
 def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:

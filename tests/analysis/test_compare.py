@@ -107,6 +107,16 @@ def test_groups_of_one_experiment_are_told_apart_by_the_keys_that_differ(tmp_pat
     assert [group.label for group in found.groups] == ["scripted learner.lr=0.01", "scripted learner.lr=0.02"]
 
 
+@pytest.mark.parametrize(("value", "groups"), [("0.0", 1), ("0.7", 2)])
+def test_a_key_that_a_run_is_too_old_to_have_counts_as_its_default(tmp_path, value, groups):
+    old, new = a_run(tmp_path, 0), a_run(tmp_path, 1, f"algorithm.entropy_coef={value}")
+    lines = (old / "config.yaml").read_text().splitlines()
+    kept = [line for line in lines if "entropy_coef" not in line]
+    assert len(kept) == len(lines) - 1
+    (old / "config.yaml").write_text("\n".join(kept))
+    assert len(compare([old, new]).groups) == groups
+
+
 def test_where_a_run_is_logged_makes_it_no_other_kind(tmp_path):
     runs = [a_run(tmp_path / place, seed, "runner.logger.finish_timeout=9") for seed, place in enumerate("ab")]
     assert len(compare(runs).groups) == 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rlpipe.config.defaults import changed
-from rlpipe.config.tree import leaves
+from rlpipe.config.defaults import changed, completed
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory
 
@@ -16,7 +15,7 @@ class Settings:
     """Configuration of a run.
 
     Attributes:
-        values: all keys, dotted
+        values: all keys, dotted; those that came after the run have their defaults
         changed: keys whose value is not their default, with it: (value, default); None if the defaults are unknown,
             because a plug-in is not installed here
     """
@@ -35,7 +34,7 @@ def read_settings(directory: RunDirectory, missing: list[str]) -> Settings:
         ConfigError: the file is damaged.
     """
     tree = directory.read_config()
-    values = dict(leaves(tree))
+    values = completed(tree)
     try:
         return Settings(values, changed(tree))
     except (ConfigError, ImportError) as error:
