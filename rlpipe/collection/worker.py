@@ -23,7 +23,7 @@ from rlpipe.config.schema import Config, Stage
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
-from rlpipe.errors import SimulatorError
+from rlpipe.errors import ConfigError, SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
@@ -132,6 +132,12 @@ class RolloutWorker:
         allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1, self._task_weights)
         made = make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
         made.steps_after_success = config.rollout.steps_after_success
+        if made.steps_after_success is not None and not made.has_success:
+            made.close()
+            raise ConfigError(
+                f"rollout.steps_after_success is {made.steps_after_success}, but the simulator (env.train.name="
+                f"{config.env.train.name}) does not tell success: leave it out."
+            )
         return made
 
     @property

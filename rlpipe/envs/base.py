@@ -444,7 +444,7 @@ class OneByOne(Simulator):
         self.num_envs = len(envs)
         self.has_success = all(env.has_success for env in envs)
         self._idle = np.zeros(self.num_envs, dtype=bool)
-        self._left: dict[int, int] = {}  # steps that episodes with a time limit of their own have left, or a success
+        self._left: dict[int, int] = {}  # steps that episodes have left, with a limit of their own or after a success
         self.reset_seconds: float = 0.0
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(

@@ -142,6 +142,6 @@ def _failure(error: Exception) -> tuple[str, ...]:
     """Answer that stands for an exception, whose class the other side may not have."""
     if isinstance(error, ConfigError):
         return "refused", str(error)
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
         return "refused", f"{sys.executable} lacks {error.name}: install it there."
     return "raised", type(error).__name__, str(error).strip(), "".join(traceback.format_exception(error))

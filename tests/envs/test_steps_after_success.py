@@ -88,3 +88,10 @@ def test_what_cannot_be_is_an_error_before_anything_starts(train, complaint):
     }
     with pytest.raises(ConfigError, match=complaint):
         load_config(given)
+
+
+def test_a_simulator_that_does_not_tell_success_is_an_error(tmp_path):
+    train = {"name": "gymnasium", "id": "Pendulum-v1", "total_num_envs": 4, "ignore_terminations": True}
+    config = scripted(tmp_path, "rollout.steps_after_success=1", "rollout.num_workers=1", env={"train": train})
+    with pytest.raises(ConfigError, match=r"steps_after_success is 1, but the simulator .* does not tell success"):
+        rlpipe.train(config, local=True)
