@@ -123,7 +123,7 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def draw_demonstrations(curves: Sequence[Curve]) -> Figure:
-    """Draws success against the number of demonstrations: a line for each task, with 95 % intervals."""
+    """Draws success against the number of demonstrations: a colour for each task, squares for groups but the first."""
     figure = _figure(7.6, 4.2)
     axes = figure.subplots()
     lines: dict[tuple[str, str], list[Curve]] = {}
@@ -131,13 +131,15 @@ def draw_demonstrations(curves: Sequence[Curve]) -> Figure:
         lines.setdefault((curve.row.task, curve.row.group), []).append(curve)
     numbers = sorted({curve.row.demonstrations for curve in curves})
     ends, colours = [], []
-    for place, (members, colour) in enumerate(zip(lines.values(), itertools.cycle(TASKS), strict=False)):
+    of_task = dict(zip(dict.fromkeys(task for task, _ in lines), itertools.cycle(TASKS), strict=False))
+    for place, ((task, group), members) in enumerate(lines.items()):
+        colour, mark = of_task[task], "o-" if group == curves[0].row.group else "s--"
         members.sort(key=lambda curve: curve.row.demonstrations)
         shift = 1.02 ** (place - (len(lines) - 1) / 2)  # so that intervals do not hide each other
         x = [curve.row.demonstrations * shift for curve in members]
         values, low, high = zip(*(curve.final for curve in members), strict=True)
         axes.vlines(x, low, high, color=colour, linewidth=1.4, alpha=0.55)
-        axes.plot(x, values, "o-", color=colour, linewidth=2.0, markersize=6, markeredgecolor="white", clip_on=False)
+        axes.plot(x, values, mark, color=colour, linewidth=2.0, markersize=6, markeredgecolor="white", clip_on=False)
         ends.append((x[-1], values[-1]))
         colours.append(colour)
     axes.set_xscale("log")
@@ -288,7 +290,7 @@ def _label(axes: Axes, ends: Sequence[tuple[float, float]], names: Sequence[str]
     """Writes names to the right of the axes, each beside where its line ends; a thin line leads to one that is not."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    line = {"arrowstyle": "-", "linewidth": 0.9, "alpha": 0.6, "linestyle": ":", "shrinkB": 4}
+    line = {"arrowstyle": "-", "linewidth": 0.9, "alpha": 0.6, "linestyle": ":", "shrinkB": 4, "relpos": (0, 0.5)}
     figure.draw_without_rendering()  # so that the layout is known
     height = axes.get_window_extent().height / figure.dpi * 72
     places = spread([value for _, value in ends], gap=1.04 * 1.25 * _LABEL_SIZE / height)
