@@ -197,6 +197,13 @@ def test_cloning_ends_when_held_out_demonstrations_get_no_better(tmp_path):
     assert result.status == "completed"
 
 
+def test_cloning_takes_no_environment_steps_and_is_not_broken_for_that(tmp_path):
+    cloned = rlpipe.train(pretraining(tmp_path, "algorithm.epochs=5"), local=True)
+    alerts = [str(event) for event in read_jsonl(cloned.directory / "events.jsonl") if "total_timesteps" in str(event)]
+    assert alerts == []
+    assert list(read_jsonl(cloned.directory / "metrics.jsonl"))[-1]["metrics"]["time/total_timesteps"] == 0
+
+
 def test_a_run_goes_on_from_a_cloned_policy(tmp_path):
     cloned = rlpipe.train(pretraining(tmp_path, "algorithm.epochs=30"), local=True)
     config = scripted(

@@ -258,7 +258,7 @@ TOTAL_TIMESTEPS = observed(
     "time/total_timesteps", Sum, "environment steps", tier="core", lifetime=True,
     meaning="Environment steps since the run began, over all workers, including those before a resume.",
     formula="count of valid steps",
-    rules=(Rule("monotone", "critical", Increasing(2)),),
+    rules=(Rule("monotone", "critical", Increasing(2), when="{time/total_timesteps} > 0"),),  # pretraining takes none
 )
 TOTAL_EPISODES = observed(
     "time/total_episodes", Sum, "episodes", tier="core", lifetime=True,
