@@ -250,10 +250,10 @@ def draw_choices(curves: Sequence[Curve]) -> Figure:
 
 
 def _name(curve: Curve, curves: Sequence[Curve], *, whole: bool) -> str:
-    """Label of a row in its panel: its number of demonstrations, with the word if it is the topmost; else its group."""
+    """Label of a row in its panel: how many demonstrations, with the word if it is the topmost, or which algorithm."""
     count, group = curve.row.demonstrations, _group(curve.row.group, curves)
     if not count:
-        return curve.row.group
+        return str(curve.results[0]["algorithm"]).split()[-1].upper()  # of "ppo, then grpo", the last one
     word = (" demo" if count == 1 else " demos") if whole else ""
     return f"{count}{word}{group}"
 
