@@ -310,6 +310,23 @@ def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run,
     assert (ledger.own[-1].episodes, ledger.own[-1].mean_length) == (9000, 2.0)
 
 
+def test_episodes_from_chosen_starts_are_told_apart_and_count_in_no_success(run, tmp_path):
+    copy = copied(run, tmp_path)
+    episodes = lines(run, "episodes.jsonl")
+    for n, row in enumerate(episodes):
+        row["success_once"] = n % 2 == 0  # and only those of chosen starts
+        if n % 2 == 0:
+            row |= {"chosen": True, "demonstration": 3, "demonstration_step": 0, "blend": 0.25}
+    write_lines(copy / "episodes.jsonl", episodes)
+    found, own = report([copy]), len(episodes) // 2
+    chosen = len(episodes) - own
+    assert f"{chosen} of them began where the curriculum chose. 0 of {own} others succeeded." in text_of(found)
+    assert f"0 successful of {own} from the task's own starts" in text_of(found)
+    began = data_of(found, "episodes")["listed"]["began"]
+    assert began[:2] == ["demonstration 3, step 0, blend 0.25", "as the task begins"]
+    assert began.count("as the task begins") == own
+
+
 def test_a_page_without_room_drops_what_matters_least_and_says_so(run):
     whole = report([run])
     small = report([run], most_bytes=len(whole.encode()) - 1)

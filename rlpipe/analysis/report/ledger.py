@@ -60,20 +60,22 @@ class Ledger:
 
     Attributes:
         total: number of all episodes
-        successes: number of those that succeeded at least once
-        judged: number of those that say whether they succeeded
+        chosen: number of those that began where a curriculum chose; they count in nothing that is called success
+        judged: number of the others that say whether they succeeded
+        successes: number of these that succeeded at least once
         own: pools of the episodes that began where the task begins
         listed: selection for the table: every field that is shown, the oldest episode first
         points: selection for the scatter, likewise
         stride: the scatter shows every so many episodes
         failures_listed: number of listed failures that are older than the newest episodes
-        failures_total: number of all failures
+        failures_total: number of all failures, from chosen starts as well
         tasks: number of episodes by task; empty for one task
     """
 
     total: int
-    successes: int
+    chosen: int
     judged: int
+    successes: int
     own: list[Pool]
     listed: list[dict[str, Any]]
     points: list[dict[str, Any]]
@@ -161,22 +163,23 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
     newest: deque[Mapping[str, Any]] = deque(maxlen=limits.last)
     failures: deque[Mapping[str, Any]] = deque(maxlen=limits.failures)
     points, tasks = [], Counter[str]()
-    total = successes = judged = failures_total = 0
+    total = chosen = judged = successes = failures_total = 0
     for row in read_jsonl(file) if file.is_file() else ():
         if row["iteration"] > iterations:
             break
-        if not row.get("chosen"):
+        if row.get("chosen"):
+            chosen += 1
+        else:
             own.add(row)
+            judged += row["success_once"] is not None
+            successes += bool(row["success_once"])
         if len(newest) == limits.last and newest[0]["success_once"] is False:
             failures.append(newest[0])
         newest.append(row)
         if total % stride == 0:
             points.append(_shown(row))
         total += 1
-        if row["success_once"] is not None:
-            judged += 1
-            successes += row["success_once"]
-            failures_total += not row["success_once"]
+        failures_total += row["success_once"] is False
         if row.get("task") is not None:
             tasks[row["task"]] += 1
     own.close()
@@ -184,7 +187,7 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
         return None
     listed = [_shown(row) for row in (*failures, *newest)]
     return Ledger(
-        total, successes, judged, own.found, listed, points, stride, len(failures), failures_total,
+        total, chosen, judged, successes, own.found, listed, points, stride, len(failures), failures_total,
         dict(tasks),
     )  # fmt: skip
 

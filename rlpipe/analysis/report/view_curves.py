@@ -86,11 +86,12 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
     if content.ledger is not None and any(pool.success for pool in content.ledger.own):
         pool = content.ledger.own[0]
         each = pool.until - pool.first + 1
+        began = "began as the task begins and " if content.ledger.chosen else ""
         line = (
             f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
             if each == 1
-            else f"The line pools all training episodes that ended within every {each} iterations, with the 95 % "
-            f"interval (Wilson) as a band; the thin line is {headline['training']} of single iterations."
+            else f"The line pools all training episodes that {began}ended within every {each} iterations, with the "
+            f"95 % interval (Wilson) as a band; the thin line is {headline['training']} of single iterations."
         )
         dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
         return f"Share of episodes that succeeded at least once. {line} {dots}"

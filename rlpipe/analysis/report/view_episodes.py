@@ -47,8 +47,8 @@ def left_out(content: RunContent, most: int) -> list[str]:
     ledger, found = content.ledger, []
     if ledger is not None and (shown := min(len(ledger.listed), most)) < ledger.total:
         found.append(
-            f"{ledger.total - shown:,} of {ledger.total:,} training episodes are not in the table; all of them are in "
-            "the pooled success, return and length."
+            f"{ledger.total - shown:,} of {ledger.total:,} training episodes are not in the table; all of them"
+            f"{' that began as the task begins' if ledger.chosen else ''} are in the pooled success, return and length."
         )
     if content.evaluations is not None and content.evaluations.left_out:
         found.append(f"Episodes of the oldest {content.evaluations.left_out:,} evaluations, by start.")
@@ -69,7 +69,9 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
     has["began"] = any(row["chosen"] for row in listed)
     kept = [one for one in keys if has.get(one[0], True)]
     stride = "Every episode" if len(points) == ledger.total else f"{len(points):,} of {ledger.total:,} episodes, evenly"
-    rate = f" {ledger.successes:,} of {ledger.judged:,} succeeded." if ledger.judged else ""
+    chosen = f" {ledger.chosen:,} of them began where the curriculum chose." if ledger.chosen else ""
+    others = " others" if ledger.chosen else ""
+    rate = f"{chosen} {ledger.successes:,} of {ledger.judged:,}{others} succeeded." if ledger.judged else chosen
     if len(listed) == ledger.total:
         shown = f"All {ledger.total:,} episodes."
     else:
@@ -78,7 +80,7 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
         shown = f"{len(listed):,} of {ledger.total:,} episodes: the newest {newest:,}"
         shown += f", and the newest {failures:,} failures before them." if failures else "."
         if ledger.failures_total:
-            shown += f" All in all, {ledger.failures_total:,} failed."
+            shown += f" All in all, {ledger.failures_total:,} failed{', wherever they began' if ledger.chosen else ''}."
     return {
         "total": ledger.total,
         "note": f"{ledger.total:,} training episodes ended.{rate}",
@@ -108,7 +110,8 @@ def _began(row: Mapping[str, Any]) -> str:
     """Says where an episode began."""
     if row["demonstration"] is not None:
         length = f" of {row['demonstration_length']}" if row["demonstration_length"] is not None else ""
-        return f"demonstration {row['demonstration']}, step {row['demonstration_step']}{length}"
+        blend = f", blend {row['blend']:.2f}" if row["blend"] else ""
+        return f"demonstration {row['demonstration']}, step {row['demonstration_step']}{length}{blend}"
     return "chosen start" if row["chosen"] else "as the task begins"
 
 

@@ -104,6 +104,8 @@ def _cards(content: RunContent) -> list[tuple[str, str, str]]:
         found.append(("iterations", f"{iterations[-1]:,.0f}", f"of {total:,}" if total else ""))
     if content.ledger is not None:
         rate = f"{content.ledger.successes:,} successful" if content.ledger.judged else ""
+        if content.ledger.chosen and rate:
+            rate += f" of {content.ledger.judged:,} from the task's own starts"
         found.append(("training episodes", f"{content.ledger.total:,}", rate))
     if seconds := course.axes.get("seconds"):
         found.append(("training time", formats.duration(seconds[-1]), "without start-up"))
