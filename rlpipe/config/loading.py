@@ -37,13 +37,15 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
 def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Loads the configuration of ``rlpipe pretrain``: task and policy of a training run, learnt by behaviour cloning.
 
-    Options of another algorithm are left out; ``algorithm.*`` overrides are those of behaviour cloning.
+    Stages, curriculum and the options of another algorithm are left out, because nothing is collected; ``algorithm.*``
+    overrides are those of behaviour cloning.
 
     Raises:
         ConfigError: the configuration is not usable.
     """
     tree = read_tree(source, [])
-    tree.pop("stages", None)
+    for collected in ("stages", "curriculum"):
+        tree.pop(collected, None)
     if OmegaConf.select(tree, "algorithm.name") != "behaviour_cloning":
         tree.algorithm = {"name": "behaviour_cloning"}
         name = OmegaConf.select(tree, "runner.logger.experiment_name") or "experiment"

@@ -161,6 +161,13 @@ def pretraining(tmp_path, *overrides):
     return load_pretraining(tmp_path / "task.yaml", options)
 
 
+@pytest.mark.parametrize("name", ["sparse_pick_cube_few", "ppo_push_cube"])
+def test_cloning_needs_neither_curriculum_nor_stages_of_the_configuration(name):
+    config = load_pretraining(f"configs/{name}.yaml", ["demos=configs/demonstrations/PickCube-v1.h5"])
+    assert (config.curriculum.name, config.stages) == ("none", ())
+    assert config.algorithm.name == "behaviour_cloning"
+
+
 def test_cloning_learns_what_is_shown_and_keeps_the_best_pass(tmp_path):
     result = rlpipe.train(pretraining(tmp_path, "algorithm.epochs=60"), local=True)
     rows = [row["metrics"] for row in read_jsonl(result.directory / "metrics.jsonl")]
