@@ -20,7 +20,7 @@ from rlpipe.collection.evaluator import Evaluator, check_same_spaces
 from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
-from rlpipe.envs.base import Simulator
+from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
 from rlpipe.errors import ConfigError, SimulatorError
@@ -81,11 +81,11 @@ class RolloutWorker:
         self._incarnation = incarnation
         self._stage = 0
         self._life = life
-        self._simulators = 0  # simulators that failed and were replaced
+        self._simulators = 0  # simulators that were replaced: they failed, or their slots got other tasks
         self._discarded = 0  # episodes dropped since the last window
         self._evaluator: Evaluator | None = None
         self._starts: Starts | None = None
-        self._task_weights: Mapping[str, float] = {}  # that the simulator was made with
+        self._task_weights: Mapping[str, float] = {}  # factors of the tasks' shares, as a curriculum last set them
         self._simulator = self._make_simulator()
         self._broken = False
         self._server = server
@@ -129,8 +129,8 @@ class RolloutWorker:
             drawn = [config.runner.seed, self._incarnation, stage, slot, episode, *self._lives, CURRICULUM]
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
-        allotment = training_allotment(config.env.train, self._rank * share, share, group_size or 1, self._task_weights)
-        made = make_simulator(config.env.train, share, next_seed, next_start, allotment=allotment)
+        self._tasks = self._tasks_of_slots()
+        made = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
         made.steps_after_success = config.rollout.steps_after_success
         if made.steps_after_success is not None and not made.has_success:
             made.close()
@@ -139,6 +139,16 @@ class RolloutWorker:
                 f"{config.env.train.name}) does not tell success: leave it out."
             )
         return made
+
+    def _tasks_of_slots(self) -> tuple[Allotment | None, Allotment | None]:
+        """Tasks of this worker's slots, and of those of all workers; None where there is only one task."""
+        train, together = self._config.env.train, self._group_size or 1
+        share = train.total_num_envs // self._num_workers
+        own, everyone = (
+            training_allotment(train, first, count, together, self._task_weights)
+            for first, count in ((self._rank * share, share), (0, train.total_num_envs))
+        )
+        return own, everyone
 
     @property
     def _lives(self) -> list[int]:
@@ -280,16 +290,19 @@ class RolloutWorker:
         check_same_spaces(f"stages[{stage}]: env.train", self._simulator.spec, spec)
 
     def _share_tasks(self) -> None:
-        """Makes a new simulator if a curriculum has changed how often each task is tried."""
-        weights = self._task_weights if self._starts is None else self._starts.task_weights
-        if weights != self._task_weights:
-            self._task_weights = weights
+        """Makes a new simulator if slots have got other tasks: from a curriculum, or by taking another worker's place.
+
+        If a slot of any worker has, all workers do, so that episodes do not depend on how many there are.
+        """
+        if self._starts is not None:
+            self._task_weights = self._starts.task_weights
+        if self._tasks_of_slots() != self._tasks:
             self._drop_episodes()
-            self._simulator.close()
-            self._simulator = self._make_simulator()
+            self._simulators += 1  # new seeds
+            self._replace_simulator()
 
     def _replace_simulator(self) -> None:
-        with suppress(Exception):  # it is broken
+        with suppress(Exception):  # it may be broken
             self._simulator.close()
         try:
             self._simulator = self._make_simulator()

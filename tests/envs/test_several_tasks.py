@@ -12,7 +12,9 @@ import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.cli import app
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
+from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
+from rlpipe.config.stages import stages
 from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import allotted, tasks_of
@@ -21,6 +23,7 @@ from rlpipe.envs.scripted import ScriptedConfig
 from rlpipe.errors import ConfigError
 from rlpipe.functional.curricula import progress_shares
 from rlpipe.metrics import catalogue as m
+from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.checks import check_spaces
 from rlpipe.trajectory import Episode
 from tests.helpers.runs import from_ledger, lines, sac, scripted
@@ -235,9 +238,25 @@ def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path, workers):
         for iteration in (1, 2)
     ]
     assert [list(map(found.get, range(4))).count("rising") for found in slots] == [2, 3]
+    seeds = [row["seed"] for row in lines(run, "episodes.jsonl")]
+    assert len(set(seeds)) == len(seeds)  # no episode is repeated with the new shares
     metrics = lines(run, "metrics.jsonl")
     assert metrics[0]["metrics"]["env/curriculum/tasks/rising/weight"] == pytest.approx(1.5)
     assert sum(row["metrics"].get("rollout/discarded_trajectories", 0) for row in metrics) > 0
+
+
+def test_a_spare_that_takes_the_place_of_a_worker_gets_its_tasks(tmp_path):
+    shares = [EASY | {"share": 3}, HARD]  # of four slots, the third is hard
+    env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": shares}}
+    plan = stages(scripted(tmp_path, "rollout.num_workers=2", env=env))
+    lost, spare = RolloutWorker(plan, 1, 2), RolloutWorker(plan, 0, 2)
+    spare.take_over(rank=1, life=1, incarnation=0)
+
+    def tasks(worker):
+        _, window = worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
+        return {(episode.slot, episode.task) for episode in window.episodes}
+
+    assert tasks(spare) == tasks(lost) == {(2, "hard"), (3, "easy")}
 
 
 # evaluation
