@@ -250,7 +250,6 @@ class SeveralTasks(Simulator):
         self.can_wait = all(one.can_wait for one in simulators)  # type: ignore[misc] # depends on the tasks here
         self.notes = tuple(dict.fromkeys(note for one in simulators for note in one.notes))
         self.metrics = tuple(dict.fromkeys(one for made in simulators for one in made.metrics))  # type: ignore[misc]
-        self._idle = np.zeros(self.num_envs, dtype=bool)
 
     @property
     def reset_seconds(self) -> float | None:  # type: ignore[override] # the sum of the tasks'
@@ -265,21 +264,15 @@ class SeveralTasks(Simulator):
             first, began = part.simulator.reset()
             observations[part.slots] = self._spaces.translated(first, part.label)
             beginnings |= part.named(began)
-        self._idle = np.array([n not in beginnings for n in range(self.num_envs)])
         return observations, beginnings
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
-        taking = ~self._idle if active is None else ~self._idle & active
         merged = _Merged(self.spec, self.num_envs, self.has_success)
         for part in self._parts:
-            if not taking[part.slots].any():
-                continue
-            step = part.simulator.step(actions[part.slots], None if active is None else active[part.slots])
-            merged.add(part, step, self._spaces)
-        found = merged.step()
-        for n in np.flatnonzero(found.terminated | found.truncated).tolist():
-            self._idle[n] = n not in found.beginnings
-        return found
+            taking = None if active is None else active[part.slots]
+            if np.any(~part.over if taking is None else ~part.over & taking):
+                merged.add(part, part.simulator.step(actions[part.slots], taking), self._spaces)
+        return merged.step()
 
     def _place_of(self, n: int) -> tuple[Simulator, int]:
         """Returns the simulator of a slot, and its number there."""
@@ -312,18 +305,25 @@ class _Part:
         label: of the task.
         slots: [M] their numbers.
         simulator: of M environments.
+        over: [M] True where there is no seed for another episode. An end alone does not say so: the next episode may
+            begin with the step after it.
     """
 
     label: str
     slots: NDArray[np.int64]
     simulator: Simulator
+    over: Bool
 
     @classmethod
     def made(cls, task: Task, slots: NDArray[np.int64], next_seed: NextSeed) -> _Part:
-        def own_seed(number: int) -> int | None:
-            return next_seed(int(slots[number]))
+        over = np.zeros(len(slots), dtype=bool)
 
-        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed))
+        def own_seed(number: int) -> int | None:
+            seed = next_seed(int(slots[number]))
+            over[number] = seed is None
+            return seed
+
+        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed), over)
 
     def named(self, beginnings: Mapping[int, Beginning]) -> dict[int, Beginning]:
         """Beginnings by the numbers of the slots, each with the task."""

@@ -103,6 +103,16 @@ def test_a_slot_without_another_episode_is_idle_and_its_task_is_no_longer_steppe
     assert [step.truncated.tolist() for step in steps][2] == [False, True]
 
 
+def test_a_task_whose_episodes_begin_with_the_step_after_an_end_goes_on():
+    pole = {"id": "CartPole-v1", "max_episode_steps": 3, "success_key": ""}
+    tasks = [pole | {"label": "one"}, pole | {"label": "two"}]
+    simulator = make_simulator(GymnasiumConfig("gymnasium", tasks=tasks, vectorized=True), 4, lambda n: n)
+    simulator.reset()
+    right = np.ones((4, 1), dtype=np.int64)
+    steps = [simulator.step(right) for _ in range(8)]
+    assert [step.valid.sum() for step in steps] == [4, 4, 4, 0, 4, 4, 4, 0]  # three steps, and one that only begins
+
+
 def test_slots_that_wait_take_no_step():
     simulator = made()
     simulator.reset()
