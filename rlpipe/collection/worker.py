@@ -20,6 +20,7 @@ from rlpipe.collection.evaluator import Evaluator, check_same_spaces
 from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
+from rlpipe.config.selection import curriculum_class
 from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
@@ -30,6 +31,15 @@ from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Policy, Snapshot, build_policy
 from rlpipe.secrets import redacted
 from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts, TrajectoryBatch
+
+
+def _needs_success(config: Config) -> str | None:
+    """Names the setting that follows the success of episodes; None without one."""
+    if config.rollout.steps_after_success is not None:
+        return f"rollout.steps_after_success is {config.rollout.steps_after_success}"
+    if curriculum_class(config).chooses:
+        return f"curriculum.name is {config.curriculum.name}, which follows the success of episodes"
+    return None
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,11 @@ class RolloutWorker:
         self._tasks = self._tasks_of_slots()
         made = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
         made.steps_after_success = config.rollout.steps_after_success
-        if made.steps_after_success is not None and not made.has_success:
+        if not made.has_success and (asked := _needs_success(config)):
             made.close()
             raise ConfigError(
-                f"rollout.steps_after_success is {made.steps_after_success}, but the simulator (env.train.name="
-                f"{config.env.train.name}) does not tell success: leave it out."
+                f"{asked}, but the simulator (env.train.name={config.env.train.name}) does not tell success: leave it "
+                "out."
             )
         return made
 

@@ -38,11 +38,22 @@ def check(config: Config) -> None:
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator = simulator_class(section, key)
         simulator.check(section, key)
+        if key == "env.eval":
+            simulator.check_evaluation(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
     _check_tasks(config)
     _check_steps_after_success(config)
     _check_curriculum(config)
     _check_best_metric(config)
+    _check_videos(config)
+
+
+def _check_videos(config: Config) -> None:
+    if config.evaluation.videos and not config.evaluation.replays:
+        raise ConfigError(
+            f"evaluation.videos is {config.evaluation.videos}, but evaluation.replays is 0, and videos are made from "
+            "replays: set evaluation.replays=4, or evaluation.videos=0."
+        )
 
 
 def _check_steps_after_success(config: Config) -> None:
@@ -50,8 +61,9 @@ def _check_steps_after_success(config: Config) -> None:
     if steps is None:
         return
     asked = f"rollout.steps_after_success is {steps}, but"
-    if not train.ignore_terminations:
-        raise ConfigError(f"{asked} a success ends episodes: set env.train.ignore_terminations=true, or leave it out.")
+    if getattr(train, "end_on_success", not train.ignore_terminations):
+        remedy = "end_on_success=false" if hasattr(train, "end_on_success") else "ignore_terminations=true"
+        raise ConfigError(f"{asked} a success ends episodes: set env.train.{remedy}, or leave it out.")
     if not simulator_class(train, "env.train").can_stop_after_success:
         where = "several tasks" if train.tasks else "a Python of its own" if train.python else train.name
         raise ConfigError(f"{asked} {where} (env.train) cannot end episodes so: leave it out.")
@@ -135,6 +147,10 @@ def _check_tasks(config: Config) -> None:
     """Checks that an evaluation knows the tasks of the training, and gives each as many episodes."""
     train, evaluated = config.env.train, config.env.eval
     if not train.tasks and not evaluated.tasks:
+        for key, section in (("env.train", train), ("env.eval", evaluated)):
+            if section.pad_observations is not None or not section.observe_task:
+                name = "observe_task" if section.pad_observations is None else "pad_observations"
+                raise ConfigError(f"{key}.{name} is for several tasks, but {key}.tasks is empty: leave it out.")
         return
     if not train.tasks or not evaluated.tasks:
         key, other = ("env.train", "env.eval") if not train.tasks else ("env.eval", "env.train")
@@ -195,14 +211,14 @@ def _check_curriculum(config: Config) -> None:
             f"but env.train.tasks {found}: leave the curriculum out, or set "
             f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
         )
-    if getattr(train, "success_key", "") is None:
+    simulator = simulator_class(train, "env.train")
+    if not simulator.can_tell_success(train):
         raise ConfigError(
-            f"curriculum.name is {name}, which follows the success of episodes, but env.train.success_key is null: "
-            "name the entry of info that says it, such as is_success."
+            f"curriculum.name is {name}, which follows the success of episodes, but env.train ({train.name}) does not "
+            "tell it: name the entry of info that does in success_key, such as is_success."
         )
     if curriculum.chooses_tasks:
         return
-    simulator = simulator_class(train, "env.train")
     if not simulator.can_choose_starts(train):
         remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
         raise ConfigError(

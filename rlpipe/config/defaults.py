@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlpipe.config.schema import PLUGIN_KINDS
-from rlpipe.config.sections import build
+from rlpipe.config.sections import build, evaluation_defaults
 from rlpipe.config.tree import container, leaves
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
@@ -65,7 +65,7 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
         bare |= {"env": {"train": kept}} if key == "env.train" else {key: kept}
         without_default |= {f"{key}.{name}" for name in needed}
     found = {key: value for key, value in _completed(bare).items() if key not in without_default} | _default_names()
-    trained = {**_at(tree, "env.train"), **_evaluation_options(tree)}
+    trained = evaluation_defaults(_at(tree, "env.train"), _evaluation_options(tree))
     return found | {f"env.eval.{key}": value for key, value in leaves(trained)}
 
 

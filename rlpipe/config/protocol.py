@@ -49,6 +49,12 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     options = protocol["eval_env"]
     without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
+    if tasks := options.get("tasks"):
+        left_out = {*WHERE_IT_RUNS, "share"}
+        simulator["env.eval.tasks"] = [
+            {key: value for key, value in task.items() if key not in left_out} if isinstance(task, Mapping) else task
+            for task in tasks
+        ]
     return simulator | {
         "evaluation.episodes": protocol["evaluation_episodes"],
         "evaluation.first_seed": protocol["evaluation_first_seed"],

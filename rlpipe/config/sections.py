@@ -111,7 +111,23 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
     evaluated = _mapping(env, "env.eval")
     name = evaluated.get("name", train["name"])
     usual = resolve("envs", name, "env.eval.name").evaluation_options if isinstance(name, str) else {}
-    return EnvConfig(trained, _plugin("env.eval", _merged(train | dict(usual), evaluated)))
+    return EnvConfig(trained, _plugin("env.eval", _merged(evaluation_defaults(train, usual), evaluated)))
+
+
+def evaluation_defaults(train: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of an evaluation where ``env.eval`` does not give them.
+
+    Args:
+        train: options of ``env.train``.
+        usual: options that an evaluation has in any case, so that single tasks do not bring others.
+    """
+    found = {**train, **usual}
+    if isinstance(tasks := train.get("tasks"), list) and usual:
+        found["tasks"] = [
+            {key: value for key, value in task.items() if key not in usual} if isinstance(task, Mapping) else task
+            for task in tasks
+        ]
+    return found
 
 
 def _stage_configs(stages: Any) -> tuple[StageConfig, ...]:

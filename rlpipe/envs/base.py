@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # a simulator in a Python of its own does without
 NextSeed = Callable[[int], int | None]
 """Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
 
+KEY = "\x1fkey\x1f"
+"""Stands for the key of a section in errors of what is made without knowing it; ``make_simulator`` writes it there."""
+
 NO_STATES = (
     "cannot begin an episode in a stored state, as maniskill can, and the MuJoCo tasks of Gymnasium and "
     "Gymnasium-Robotics: set curriculum.name=forward, which needs none."
@@ -206,6 +209,22 @@ class Simulator(ABC):
         Raises:
             ConfigError: the simulator cannot be made.
         """
+
+    @classmethod
+    def check_evaluation(cls, config: Any, key: str) -> None:
+        """Checks, likewise, that what ``make`` makes with these options begins every episode with a seed it is given.
+
+        Args:
+            config: an instance of ``Config``.
+            key: its key in the configuration, for the error.
+        Raises:
+            ConfigError: it does not, so that it cannot run an evaluation on held-out seeds.
+        """
+
+    @classmethod
+    def can_tell_success(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
+        """False if it is known, before anything is made, that episodes with these options do not tell success."""
+        return True
 
     @classmethod
     def check_machine(cls, config: Any, key: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs.base import Allotment, NextSeed, NextStart, Simulator
+from rlpipe.envs.base import KEY, Allotment, NextSeed, NextStart, Simulator
+from rlpipe.errors import ConfigError
 
 
 def make_simulator(
@@ -29,6 +30,9 @@ def make_simulator(
         ConfigError: the simulator cannot be made as configured.
     """
     tasks = {} if allotment is None else {"allotment": allotment}
-    made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+    try:
+        made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(KEY, key)) from error
     made.next_start = next_start
     return made

@@ -39,11 +39,13 @@ class StockEnv(Protocol):
         task: ManiSkill's environment.
         limit: steps of an episode.
         spec: its spaces.
+        has_success: True if the task tells success.
     """
 
     task: Any
     limit: int
     spec: SpaceSpec
+    has_success: bool
 
     def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
         """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
@@ -152,7 +154,7 @@ class BatchedManiSkill(Simulator):
         self._ignore_terminations = ignore_terminations
         self.spec = envs[0].spec
         self.num_envs = len(envs)
-        self.has_success = True
+        self.has_success = envs[0].has_success
         self._limit = envs[0].limit
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
         self._limits = np.full(self.num_envs, self._limit)
@@ -196,8 +198,8 @@ class BatchedManiSkill(Simulator):
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
         terminated = valid & answer.terminated.numpy() & (not self._ignore_terminations)
-        succeeded, failure, terms = (answer.info.get(name) for name in ("success", "fail", "reward_terms"))
-        success = np.zeros(self.num_envs, dtype=bool) if succeeded is None else valid & succeeded.numpy()
+        failure, terms = (answer.info.get(name) for name in ("fail", "reward_terms"))
+        success = valid & answer.info["success"].numpy() if self.has_success else np.zeros(self.num_envs, dtype=bool)
         if self.steps_after_success is not None:
             after = np.where(success, self._lengths + self.steps_after_success, self._limit)
             self._limits = np.minimum(self._limits, after)
@@ -213,7 +215,7 @@ class BatchedManiSkill(Simulator):
             rewards,
             terminated,
             truncated,
-            success,
+            success if self.has_success else None,
             valid,
             beginnings,
             None if failure is None else self._where(valid, failure),

@@ -25,10 +25,9 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, TaskEntry
+from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_process_channel import Channel, ClosedError, shared_file
-from rlpipe.envs.base_process_program import KEY
 from rlpipe.errors import ConfigError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
@@ -123,8 +122,11 @@ class _Process:
         """Waits until the process serves."""
         try:
             text = self._channel.line(START_TIMEOUT)
-        except TimeoutError:
-            text = b""
+        except TimeoutError as error:
+            self.end()
+            raise ConfigError(
+                f"it is {self._python!r}, which did not start within {START_TIMEOUT:g} s{self._output}."
+            ) from error
         if not text:
             self._reader.join(_GRACE)
             self.end()
@@ -305,9 +307,9 @@ class ProcessSimulator(Simulator):
             ConfigError: the simulator cannot be made as configured.
             SimulatorProcessError: the simulator raised, or its process failed.
         """
-        self._process = _started(config.python, config.answer_timeout, "env.train")
+        self._process = _started(config.python, config.answer_timeout, KEY)
         self._next_seed = next_seed
-        self.metrics = resolve("envs", config.name, "env.train.name").metrics  # type: ignore[misc] # the simulator's
+        self.metrics = resolve("envs", config.name, f"{KEY}.name").metrics  # type: ignore[misc] # the simulator's
         try:
             attributes = self._call("make", config, num_envs)
         except BaseException:
@@ -374,6 +376,14 @@ class ProcessSimulator(Simulator):
     @classmethod
     def check(cls, config: Any, key: str) -> None:
         cls._answer(config, "check", key)
+
+    @classmethod
+    def check_evaluation(cls, config: Any, key: str) -> None:
+        cls._answer(config, "check_evaluation", key)
+
+    @classmethod
+    def can_tell_success(cls, config: Any) -> bool:
+        return bool(cls._answer(config, "can_tell_success"))
 
     @classmethod
     def check_machine(cls, config: Any, key: str) -> None:

@@ -14,13 +14,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rlpipe.envs.base import Simulator, Step
+from rlpipe.envs.base import KEY, Simulator, Step
 from rlpipe.envs.base_process_channel import Channel, ClosedError
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 
 QUESTIONS = (
+    "check_evaluation",
     "check_machine",
+    "can_tell_success",
     "check_spaces",
     "can_wait_with",
     "can_choose_starts",
@@ -30,8 +32,6 @@ QUESTIONS = (
     "time_limit",
 )
 """Class methods of a simulator that take its configuration, and are answered in its own process."""
-KEY = "\x1fkey\x1f"
-"""Stands for the key of a section in the errors of a simulator."""
 
 
 def serve(connection: int, read: int, written: int) -> None:
@@ -102,7 +102,7 @@ class _Server:
             return {"check": _failure(error)}
         for name in QUESTIONS:
             try:
-                arguments = (config, KEY) if name == "check_machine" else (config,)
+                arguments = (config, KEY) if name.startswith("check_") and name != "check_spaces" else (config,)
                 found[name] = ("answer", getattr(simulator, name)(*arguments))
             except Exception as error:
                 found[name] = _failure(error)
@@ -110,7 +110,7 @@ class _Server:
 
     def make(self, config: Any, num_envs: int) -> dict[str, Any]:
         """Makes the simulator. Returns its attributes."""
-        made = resolve("envs", config.name, "env.train.name").make(config, num_envs, self._asks("next_seed"))
+        made = resolve("envs", config.name, f"{KEY}.name").make(config, num_envs, self._asks("next_seed"))
         self._simulator = made
         names = ("spec", "num_envs", "has_success", "notes", "can_wait")
         return {name: getattr(made, name) for name in names}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs.base import Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step
+from rlpipe.envs.base import KEY, Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
@@ -159,6 +159,15 @@ class SeveralTasks(Simulator):
             _check_same(key, tasks[0], task)
 
     @classmethod
+    def check_evaluation(cls, config: SimulatorConfig, key: str) -> None:
+        for index, task in enumerate(tasks_of(config, key)):
+            _plugin(task.config).check_evaluation(task.config, f"{key}.tasks[{index}]")
+
+    @classmethod
+    def can_tell_success(cls, config: SimulatorConfig) -> bool:
+        return all(_plugin(task.config).can_tell_success(task.config) for task in tasks_of(config, "env.train"))
+
+    @classmethod
     def labels(cls, config: SimulatorConfig, key: str) -> list[str]:
         """Returns the labels of the tasks, in order."""
         return [task.label for task in tasks_of(config, key)]
@@ -207,9 +216,9 @@ class SeveralTasks(Simulator):
 
     @classmethod
     def time_limit(cls, config: SimulatorConfig) -> int | None:
+        """As of ``Simulator``; the shortest one, so that what suits it suits every task."""
         limits = [_plugin(task.config).time_limit(task.config) for task in tasks_of(config, "env.train")]
-        known = [limit for limit in limits if limit is not None]
-        return max(known) if len(known) == len(limits) else None
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @classmethod
     def make(
@@ -238,7 +247,7 @@ class SeveralTasks(Simulator):
         of_slots = np.asarray(allotment.of_slots)
         self.num_envs = len(of_slots)
         self._parts = [
-            _Part.made(task, np.flatnonzero(of_slots == number), next_seed)
+            _Part.made(task, f"{KEY}.tasks[{number}]", np.flatnonzero(of_slots == number), next_seed)
             for number, task in enumerate(tasks)
             if np.any(of_slots == number)
         ]
@@ -315,7 +324,7 @@ class _Part:
     over: Bool
 
     @classmethod
-    def made(cls, task: Task, slots: NDArray[np.int64], next_seed: NextSeed) -> _Part:
+    def made(cls, task: Task, key: str, slots: NDArray[np.int64], next_seed: NextSeed) -> _Part:
         over = np.zeros(len(slots), dtype=bool)
 
         def own_seed(number: int) -> int | None:
@@ -323,7 +332,7 @@ class _Part:
             over[number] = seed is None
             return seed
 
-        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed), over)
+        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed, key=key), over)
 
     def named(self, beginnings: Mapping[int, Beginning]) -> dict[int, Beginning]:
         """Beginnings by the numbers of the slots, each with the task."""

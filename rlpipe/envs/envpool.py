@@ -358,9 +358,12 @@ class EnvPool(OneByOne):
         if config.id not in known:
             raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, known)}")
         describe(config)
-        if key == "env.eval" and not config.seed_each_episode:
+
+    @classmethod
+    def check_evaluation(cls, config: EnvPoolConfig, key: str) -> None:
+        if not config.seed_each_episode:
             raise ConfigError(
-                "env.eval.seed_each_episode is false, but an evaluation needs held-out seeds: leave it out."
+                f"{key}.seed_each_episode is false, but an evaluation needs held-out seeds: leave it out."
             )
 
     @classmethod

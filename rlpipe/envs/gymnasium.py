@@ -614,13 +614,20 @@ class Gymnasium(OneByOne):
             found = closest(name, known)
             near = "." if found is None else f"; did you mean {known[found]!r}?"
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
-        if config.vectorized and key == "env.eval":
-            raise ConfigError(
-                "env.eval.vectorized is true, but a vectorised simulator draws its own seeds after the first episode "
-                "of each slot, while an evaluation needs held-out seeds: set env.eval.vectorized=false."
-            )
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
+
+    @classmethod
+    def check_evaluation(cls, config: GymnasiumConfig, key: str) -> None:
+        if config.vectorized:
+            raise ConfigError(
+                f"{key}.vectorized is true, but a vectorised simulator draws its own seeds after the first episode of "
+                f"each slot, while an evaluation needs held-out seeds: set {key}.vectorized=false."
+            )
+
+    @classmethod
+    def can_tell_success(cls, config: GymnasiumConfig) -> bool:
+        return config.success_key is not None
 
     @classmethod
     def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:

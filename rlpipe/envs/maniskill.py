@@ -358,7 +358,7 @@ class ManiSkillEnv(SingleEnv):
         self._bodies: ManiSkillBodies | None = None
         self.task: Any = made.unwrapped
         self.spec = self._spec()
-        self.has_success = True
+        self.has_success = "success" in self.task.get_info()
 
     def _spec(self) -> SpaceSpec:
         space = self.task.single_action_space

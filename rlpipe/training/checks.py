@@ -38,11 +38,6 @@ def check_machine(config: Config) -> None:
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator_class(section, key).check_machine(section, key)
     if config.evaluation.videos:
-        if not config.evaluation.replays:
-            raise ConfigError(
-                f"evaluation.videos is {config.evaluation.videos}, but evaluation.replays is 0, and videos are made "
-                "from replays: set evaluation.replays=4, or evaluation.videos=0."
-            )
         check_drawing(f"evaluation.videos={config.evaluation.videos}")
 
 

@@ -134,6 +134,18 @@ def test_a_floor_stands_beside_the_result(run):
         file.unlink()
 
 
+def test_a_result_under_another_protocol_than_while_training_names_what_differs(run, tmp_path):
+    copy = copied(run, tmp_path)
+    protocol = json.loads((run / "run.json").read_text())["protocol"]
+    record = {
+        "policy": None, "iteration": 4, "protocol": protocol | {"deterministic_actions": False},
+        "episodes": [row for row in lines(run, "eval_episodes.jsonl") if row["iteration"] == 4],
+    }  # fmt: skip
+    write_record(copy / "evaluations", record)
+    differs = "by rlpipe evaluate (evaluations/1.json), which differs from the evaluations while training in "
+    assert f"{differs}evaluation.deterministic." in text_of(report([copy]))
+
+
 def test_alerts_are_lanes_from_the_first_violation_to_the_end_of_it(run, tmp_path):
     copy = copied(run, tmp_path)
     alert = {"metric": "train/loss", "rule": "high", "level": "warn", "value": 2.5, "demanded": "at most 1",

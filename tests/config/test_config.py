@@ -41,6 +41,7 @@ from tests.helpers.runs import scripted
         ("runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
         ("evaluation.first_seed=1073741824", ["training seeds begin"]),
         ("evaluation.episodes=0", ["evaluation.episodes is 0", "at least 1"]),
+        ("evaluation.videos=2", ["evaluation.videos is 2", "made from replays", "evaluation.replays=4"]),
         ("cluster.cpus_per_worker=0", ["cluster.cpus_per_worker is 0", "greater than 0"]),
         ("learner.max_grad_norm=-1", ["learner.max_grad_norm is -1", "greater than 0"]),
         ("algorithm.value_clip=-1", ["algorithm.value_clip is -1", "greater than 0"]),

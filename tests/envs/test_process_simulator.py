@@ -19,6 +19,7 @@ import rlpipe
 from rlpipe.collection.evaluator import Evaluator
 from rlpipe.config.loading import load_config
 from rlpipe.config.selection import simulator_class
+from rlpipe.envs import base_process
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_process import PACKAGE
@@ -326,6 +327,22 @@ def test_a_python_that_is_none_is_an_error_before_anything_starts(python, words)
     with pytest.raises(ConfigError) as error:
         load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": python}}})
     assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_a_python_that_is_slow_to_start_is_told_from_one_that_is_none(tmp_path, monkeypatch):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(base_process, "START_TIMEOUT", 0.2)
+    with pytest.raises(ConfigError, match=r"env.train.python: it is '.*python', which did not start within 0.2 s"):
+        load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": str(slow)}}})
+
+
+def test_a_python_that_a_worker_lacks_is_named_by_its_key():
+    task = {"label": "elsewhere", "python": "no/such/python"}
+    evaluated = ScriptedConfig("scripted", tasks=[{"label": "here"}, task])
+    with pytest.raises(ConfigError, match=r"env.eval.tasks\[1\].python: .*no/such/python"):
+        make_simulator(evaluated, 2, lambda n: n, key="env.eval")
 
 
 def test_a_python_without_numpy_is_an_error_that_says_what_it_lacks(tmp_path):

@@ -14,6 +14,8 @@ from rlpipe.cli import app
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
+from rlpipe.config.protocol import comparable
+from rlpipe.config.selection import simulator_class
 from rlpipe.config.stages import stages
 from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
 from rlpipe.envs.base_make import make_simulator
@@ -353,6 +355,54 @@ def test_a_setting_that_does_not_fit_several_tasks_is_refused(tmp_path, override
     env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": [EASY, HARD]}}
     with pytest.raises(ConfigError, match=message):
         scripted(tmp_path, override, env=env)
+
+
+POLES = [{"id": "CartPole-v1", "label": "one", "vectorized": True}, {"id": "CartPole-v1", "label": "two"}]
+
+
+def of_poles(**others):
+    return load_config({"env": {"train": {"name": "gymnasium", "total_num_envs": 4, "tasks": POLES}}, **others})
+
+
+def test_an_evaluation_takes_over_the_tasks_without_what_suits_training_alone():
+    assert of_poles().env.eval.tasks == [{"id": "CartPole-v1", "label": "one"}, {"id": "CartPole-v1", "label": "two"}]
+
+
+def test_an_evaluation_of_a_task_that_draws_its_own_seeds_is_refused():
+    train = {"name": "gymnasium", "total_num_envs": 4, "tasks": POLES}
+    with pytest.raises(ConfigError, match=r"env.eval.tasks\[0\].vectorized is true, .* needs held-out seeds"):
+        load_config({"env": {"train": train, "eval": {"tasks": POLES}}})
+
+
+def test_shares_follow_progress_where_each_task_names_its_success():
+    with pytest.raises(ConfigError, match=r"task_progress, which follows the success of episodes, but env.train"):
+        of_poles(curriculum={"name": "task_progress"})
+    told = [pole | {"success_key": "is_success"} for pole in POLES]
+    train = {"name": "gymnasium", "total_num_envs": 4, "tasks": told}
+    assert load_config({"env": {"train": train}, "curriculum": {"name": "task_progress"}})
+
+
+@pytest.mark.parametrize("option", ["pad_observations=48", "observe_task=false"])
+def test_an_option_of_several_tasks_is_refused_without_any(tmp_path, option):
+    with pytest.raises(ConfigError, match=f"env.train.{option.split('=')[0]} is for several tasks, but .* is empty"):
+        scripted(tmp_path, f"env.train.{option}")
+
+
+def test_the_time_limit_of_all_is_the_shortest_one():
+    tasks = [pole | {"max_episode_steps": limit} for pole, limit in zip(POLES, (100, 10), strict=True)]
+    config = GymnasiumConfig("gymnasium", tasks=tasks)
+    assert simulator_class(config, "env.train").time_limit(config) == 10
+
+
+def test_neither_shares_nor_the_python_of_a_task_make_another_protocol():
+    protocols = [
+        {"eval_env": {"tasks": tasks, "total_num_envs": 4}, "evaluation_episodes": 4, "evaluation_first_seed": 0,
+         "deterministic_actions": True}
+        for tasks in ([HARD, EASY], [HARD | {"share": 3, "python": "/other"}, EASY], [HARD, HARD])
+    ]  # fmt: skip
+    first, shared, other = map(comparable, protocols)
+    assert first == shared
+    assert first != other
 
 
 def test_a_task_is_called_by_the_last_part_of_its_id():

@@ -90,6 +90,32 @@ def test_what_cannot_be_is_an_error_before_anything_starts(train, complaint):
         load_config(given)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_it_asks_for_what_keeps_a_success_from_ending_episodes(ends):
+    pytest.importorskip("metaworld")
+    train = {"name": "metaworld", "id": "reach-v3", "end_on_success": ends}
+    given = {"env": {"train": train}, "rollout": {"steps_after_success": 3}}
+    if not ends:
+        assert load_config(given).rollout.steps_after_success == 3
+        return
+    with pytest.raises(ConfigError, match=r"a success ends episodes: set env.train.end_on_success=false"):
+        load_config(given)
+
+
+@pytest.mark.maniskill
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_maniskill_task_without_success_says_so(batched):
+    task = ManiSkillConfig(name="maniskill", id="MS-CartpoleBalance-v1", reward_mode="dense", batched=batched)
+    simulator = ManiSkill.make(task, 2, lambda n: n)
+    try:
+        simulator.reset()
+        step = simulator.step(np.zeros((2, 1), dtype=np.float32))
+    finally:
+        simulator.close()
+    assert (simulator.has_success, step.success) == (False, None)
+    assert step.failure is not None
+
+
 def test_a_simulator_that_does_not_tell_success_is_an_error(tmp_path):
     train = {"name": "gymnasium", "id": "Pendulum-v1", "total_num_envs": 4, "ignore_terminations": True}
     config = scripted(tmp_path, "rollout.steps_after_success=1", "rollout.num_workers=1", env={"train": train})

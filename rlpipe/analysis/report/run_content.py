@@ -19,6 +19,7 @@ from rlpipe.analysis.report.ledger import EvaluationEpisodes, Ledger, Limits, re
 from rlpipe.analysis.report.settings import Settings, read_settings
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
+from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics import CATALOGUE
@@ -212,6 +213,10 @@ def _with_result(content: RunContent) -> RunContent:
     source = "held-out episodes after the last iteration"
     if run.source.parent.name == EVALUATIONS:
         source += f", by rlpipe evaluate ({EVALUATIONS}/{run.source.name})"
+        now, before = comparable(run.protocol), comparable(run.while_training)
+        others = sorted(key for key in now if now[key] != before.get(key) and key != "evaluation.episodes")
+        if others:
+            source += f", which differs from the evaluations while training in {', '.join(others)}"
     headline = Headline(found.metric, found.value, found.low, found.high, found.episodes, source)
     return replace(content, headline=headline, floors=floors_of([run], metric))
 

@@ -75,8 +75,8 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
     if len(listed) == ledger.total:
         shown = f"All {ledger.total:,} episodes."
     else:
-        failures = min(ledger.failures_listed, max(0, len(listed)))
-        newest = len(listed) - failures
+        newest = min(len(listed), len(ledger.listed) - ledger.failures_listed)
+        failures = len(listed) - newest
         shown = f"{len(listed):,} of {ledger.total:,} episodes: the newest {newest:,}"
         shown += f", and the newest {failures:,} failures before them." if failures else "."
         if ledger.failures_total:
@@ -85,7 +85,7 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
         "total": ledger.total,
         "note": f"{ledger.total:,} training episodes ended.{rate}",
         "has_returns": any(row["return"] is not None for row in points),
-        "has_success": bool(ledger.judged),
+        "has_success": any(row["success_once"] is not None for row in (*listed, *points)),
         "scatter_summary": f"Scatter of training episodes over environment steps. {ledger.total:,} episodes.{rate} "
         "The table below has single episodes.",
         "scatter_note": f"{stride}, each at the environment steps after the iteration in which it ended.",
