@@ -41,7 +41,6 @@ from tests.helpers.runs import scripted
         ("runner.logger.logger_backends=[tensorbord]", ["'tensorbord'", "'tensorboard'"]),
         ("evaluation.first_seed=1073741824", ["training seeds begin"]),
         ("evaluation.episodes=0", ["evaluation.episodes is 0", "at least 1"]),
-        ("evaluation.videos=2", ["evaluation.videos is 2", "made from replays", "evaluation.replays=4"]),
         ("cluster.cpus_per_worker=0", ["cluster.cpus_per_worker is 0", "greater than 0"]),
         ("learner.max_grad_norm=-1", ["learner.max_grad_norm is -1", "greater than 0"]),
         ("algorithm.value_clip=-1", ["algorithm.value_clip is -1", "greater than 0"]),
@@ -107,6 +106,11 @@ def test_a_stage_lasts_whole_iterations_and_the_last_one_to_the_end(tmp_path):
 def test_an_impossible_stage_is_refused_at_once(tmp_path, second, words):
     with pytest.raises(ConfigError, match=words):
         two_stages(tmp_path, **second)
+
+
+def test_videos_are_refused_without_the_replays_that_they_are_made_from(tmp_path):
+    with pytest.raises(ConfigError, match=r"evaluation.videos is 2, but evaluation.replays is 0"):
+        scripted(tmp_path, "evaluation.videos=2", "evaluation.replays=0")
 
 
 def test_a_run_that_ends_before_its_last_stage_begins_is_refused(tmp_path):
