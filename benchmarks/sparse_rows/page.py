@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.sparse_rows.results import Result, Results
 from benchmarks.sparse_rows.rows import Row, Table
 from rlpipe.errors import ConfigError
-from rlpipe.functional.intervals import bootstrap_difference, bootstrap_over_runs, newcombe_interval, wilson_interval
+from rlpipe.functional.intervals import difference_interval, widened_over_runs, wilson_interval
 
 BEGIN, END = "<!-- made by benchmarks/sparse.py --report -->", "<!-- end of what benchmarks/sparse.py made -->"
 PICTURES = {
@@ -47,11 +47,7 @@ def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
     """
     runs = [[int(digit) for digit in one] for one in outcomes]
     successes, episodes = sum(map(sum, runs)), sum(map(len, runs))
-    low, high = wilson_interval(successes, episodes)
-    if len(runs) > 1:
-        least, most = bootstrap_over_runs(runs)
-        low, high = min(low, least), max(high, most)
-    return successes / episodes, low, high
+    return successes / episodes, *widened_over_runs(wilson_interval(successes, episodes), runs)
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float, float]:
@@ -61,10 +57,9 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float
         ours: a digit for each episode, of each seed
         theirs: likewise, of what it is compared with
     """
-    pair = [[[int(digit) for digit in one] for one in outcomes] for outcomes in (ours, theirs)]
-    (won, played), (lost_to, against) = ((sum(map(sum, runs)), sum(map(len, runs))) for runs in pair)
-    bounds = [newcombe_interval((won, played), (lost_to, against)), bootstrap_difference(*pair)]
-    return won / played - lost_to / against, min(low for low, _ in bounds), max(high for _, high in bounds)
+    first, second = ([[int(digit) for digit in one] for one in outcomes] for outcomes in (ours, theirs))
+    rates = [sum(map(sum, runs)) / sum(map(len, runs)) for runs in (first, second)]
+    return rates[0] - rates[1], *difference_interval(first, second, shares=True)
 
 
 def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:

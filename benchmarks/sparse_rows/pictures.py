@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.sparse_rows.page import current, interval
 from benchmarks.sparse_rows.results import Result, Results
 from benchmarks.sparse_rows.rows import Row, Table
+from rlpipe.analysis.pictures import spread
 
 TASKS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#333333", "#b8860b", "#56b4e9")
 """Colours of the tasks: Okabe and Ito's, which those who cannot tell red from green can tell apart, some darker."""
@@ -97,29 +99,6 @@ def smoothed(curves: Sequence[Mapping[str, Any]], axis: str) -> tuple[NDArray[np
                 values[point] = successes[near].sum() / total if total else np.nan
                 break
     return positions, values
-
-
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Moves places of labels apart, as little as is needed for a gap between each two; their order stays.
-
-    Args:
-        wanted: where each label belongs
-        gap: smallest distance
-    """
-    blocks: list[list[int]] = []
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-
-    def first(block: Sequence[int]) -> float:
-        """Place of the first label of a block, whose labels lie as close as they may around where they belong."""
-        return float(np.mean([wanted[index] - gap * place for place, index in enumerate(block)]))
-
-    for index in order:
-        blocks.append([index])
-        while len(blocks) > 1 and first(blocks[-2]) + gap * len(blocks[-2]) > first(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1] = blocks[-1] + last
-    places = {index: first(block) + gap * place for block in blocks for place, index in enumerate(block)}
-    return [places[index] for index in range(len(wanted))]
 
 
 def draw_demonstrations(curves: Sequence[Curve]) -> Figure:
@@ -293,7 +272,7 @@ def _label(axes: Axes, ends: Sequence[tuple[float, float]], names: Sequence[str]
     line = {"arrowstyle": "-", "linewidth": 0.9, "alpha": 0.6, "linestyle": ":", "shrinkB": 4, "relpos": (0, 0.5)}
     figure.draw_without_rendering()  # so that the layout is known
     height = axes.get_window_extent().height / figure.dpi * 72
-    places = spread([value for _, value in ends], gap=1.04 * 1.25 * _LABEL_SIZE / height)
+    places = spread([value for _, value in ends], 1.04 * 1.25 * _LABEL_SIZE / height, within=(-math.inf, math.inf))
     for (x, value), place, name, colour in zip(ends, places, names, colours, strict=True):
         reached = axes.transAxes.inverted().transform(axes.transData.transform((x, value)))[0]
         apart = abs(place - value) > 0.02 or reached < 0.93

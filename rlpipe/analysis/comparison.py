@@ -19,12 +19,7 @@ from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, esti
 from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
-from rlpipe.functional.intervals import (
-    bootstrap_difference,
-    bootstrap_over_runs,
-    newcombe_interval,
-    probability_of_improvement,
-)
+from rlpipe.functional.intervals import difference_interval, probability_of_improvement, widened_over_runs
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
@@ -303,10 +298,10 @@ def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
     """
     found = estimate(metric, [episode for run in runs for episode in run.episodes])
     assert found is not None
-    if found.low is None or found.high is None or len(runs) == 1:
+    if found.low is None or found.high is None:
         return found
-    low, high = bootstrap_over_runs([values_of(metric, run.episodes) for run in runs])
-    return replace(found, low=min(low, found.low), high=max(high, found.high))
+    low, high = widened_over_runs((found.low, found.high), [values_of(metric, run.episodes) for run in runs])
+    return replace(found, low=low, high=high)
 
 
 def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
@@ -356,11 +351,7 @@ def _by_task(metric: Metric, groups: Sequence[Group]) -> list[TaskComparison]:
 def _bounds(metric: Metric, runs: Sequence[EvaluatedRun], first: Sequence[EvaluatedRun]) -> tuple[float, float]:
     """Returns the 95 % bounds of the difference of a metric between some runs and the first ones."""
     ours, theirs = ([values_of(metric, run.episodes) for run in group] for group in (runs, first))
-    bounds = [bootstrap_difference(ours, theirs)]
-    if metric.reduction is Mean:  # a bootstrap alone would be certain of 400 successes against 400
-        counts = [(round(sum(map(sum, values))), sum(map(len, values))) for values in (ours, theirs)]
-        bounds.append(newcombe_interval(counts[0], counts[1]))
-    return min(low for low, _ in bounds), max(high for _, high in bounds)
+    return difference_interval(ours, theirs, shares=metric.reduction is Mean)
 
 
 def _difference(metric: Metric, first: Group, group: Group) -> Difference:

@@ -155,28 +155,31 @@ def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
     axes.set_title("Where starts have spread to", fontsize=10, loc="left")
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Moves heights between 0 and 1 apart, as little as their order allows, so that neighbours are a gap apart.
+def spread(heights: Sequence[float], gap: float, *, within: tuple[float, float] = (0.0, 1.0)) -> list[float]:
+    """Moves heights apart, as little as their order allows, so that neighbours are a gap apart.
 
-    They stay between 0 and 1 where there is room for all of them.
+    Args:
+        heights: where each label belongs
+        gap: smallest distance
+        within: bounds between which they stay where there is room for all of them
     """
     groups: list[list[int]] = []
     for n in sorted(range(len(heights)), key=lambda n: heights[n]):
         groups.append([n])
         while len(groups) > 1:
             below, above = groups[-2:]
-            if _lowest(above, heights, gap) >= _lowest(below, heights, gap) + gap * len(below):
+            if _lowest(above, heights, gap, within) >= _lowest(below, heights, gap, within) + gap * len(below):
                 break
             groups[-2:] = [below + above]
     moved = list(heights)
     for group in groups:
         for place, n in enumerate(group):
-            moved[n] = _lowest(group, heights, gap) + gap * place
+            moved[n] = _lowest(group, heights, gap, within) + gap * place
     return moved
 
 
-def _lowest(group: Sequence[int], heights: Sequence[float], gap: float) -> float:
+def _lowest(group: Sequence[int], heights: Sequence[float], gap: float, within: tuple[float, float]) -> float:
     """Height of the lowest of some that lie a gap apart, around their mean."""
     size = gap * (len(group) - 1)
     mean = sum(heights[n] for n in group) / len(group)
-    return max(0.0, min(mean - size / 2, 1.0 - size))
+    return max(within[0], min(mean - size / 2, within[1] - size))

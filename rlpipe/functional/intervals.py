@@ -118,6 +118,37 @@ def bootstrap_difference(
     return _percentiles(_pooled_means(first, generator) - _pooled_means(second, generator), level)
 
 
+def widened_over_runs(bounds: tuple[float, float], runs: Sequence[ArrayLike]) -> tuple[float, float]:
+    """Returns bounds of a mean over episodes that also enclose those over runs, whose episodes depend on each other.
+
+    Args:
+        bounds: lower and upper one, from all episodes alike
+        runs: value of each episode, of each run; one run adds nothing
+    """
+    if len(runs) == 1:
+        return bounds
+    low, high = bootstrap_over_runs(runs)
+    return min(low, bounds[0]), max(high, bounds[1])
+
+
+def difference_interval(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, shares: bool
+) -> tuple[float, float]:
+    """Returns 95 % bounds of how much higher the mean of all episodes is in our runs than in theirs.
+
+    Args:
+        ours: value of each episode, of each run
+        theirs: likewise
+        shares: True if every value is 0 or 1; then the bounds also enclose Newcombe's, because a bootstrap alone would
+            be certain of 400 successes against 400
+    """
+    bounds = [bootstrap_difference(ours, theirs)]
+    if shares:
+        counts = [(round(sum(map(sum, runs))), sum(map(len, runs))) for runs in (ours, theirs)]
+        bounds.append(newcombe_interval(counts[0], counts[1]))
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
 def probability_of_improvement(
     first: Sequence[float], second: Sequence[float], *, level: float = 0.95
 ) -> tuple[float, float, float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,6 +219,12 @@ def test_labels_are_moved_a_gap_apart_in_their_order(heights, gap):
     assert all(moved[above] - moved[below] >= gap - 1e-9 for below, above in itertools.pairwise(order))
     if gap * (len(heights) - 1) <= 1:
         assert all(-1e-9 <= height <= 1 + 1e-9 for height in moved)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.3))
+def test_labels_without_bounds_stay_around_their_mean(heights, gap):
+    moved = spread(heights, gap, within=(-math.inf, math.inf))
+    assert np.mean(moved) == pytest.approx(np.mean(heights))
 
 
 def test_labels_that_are_apart_stay_where_they_are():

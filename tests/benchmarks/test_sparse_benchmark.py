@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.image
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -424,16 +423,6 @@ def test_a_drawn_curve_pools_seeds_and_neighbours():
     assert values.tolist() == [0.5, 0.5, 0.5]
     _, values = pictures.smoothed([{**many, "success": [0.0, 0.5, 1.0]}], "steps")
     assert values.tolist() == [0.0, 0.5, 1.0]  # each has enough by itself
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.3))
-def test_labels_keep_their_order_and_a_gap(wanted, gap):
-    places = pictures.spread(wanted, gap)
-    order = np.argsort(wanted, kind="stable")
-    assert (np.diff(np.array(places)[order]) >= gap - 1e-9).all()
-    if (np.diff(np.array(wanted)[order]) >= gap).all():
-        assert places == pytest.approx(wanted)  # nothing moves without need
-    assert np.mean(places) == pytest.approx(np.mean(wanted))
 
 
 # --- files
