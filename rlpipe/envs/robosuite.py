@@ -105,7 +105,7 @@ def make_task(config: RobosuiteConfig) -> Any:
         except Exception as error:  # it raises plain exceptions and assertions
             raise ConfigError(
                 f"robosuite cannot make {config.id} with the robots {', '.join(config.robots)} and {config.kwargs} "
-                f"({type(error).__name__}: {error}). With MuJoCo 3.12 and later it fails: pip install 'mujoco<3.12'."
+                f"({type(error).__name__}: {error}). With MuJoCo 3.10 and later it fails: pip install 'mujoco<3.10'."
             ) from error
 
 

@@ -75,7 +75,7 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
         which = headline["training"] if any(headline["training"] in one.course.series for one in contents) else (
             headline["evaluation"])  # fmt: skip
         return (
-            f"{which}. Of a group of several runs: the strong line is their mean and the band reaches from the lowest "
+            f"{which}. Of a group of several runs: the thick line is their mean and the band reaches from the lowest "
             "to the highest of them, at the positions that all of them have; each thin line is one run. Neither is an "
             "interval."
         )
