@@ -271,7 +271,7 @@ def test_a_natively_vectorised_environment_trains_but_does_not_evaluate():
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
     Gymnasium.check(config, "env.train")
     with pytest.raises(ConfigError, match=r"draws its own seeds .*: set env\.eval\.vectorized=false"):
-        Gymnasium.check(config, "env.eval")
+        Gymnasium.check_evaluation(config, "env.eval")
 
 
 def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
