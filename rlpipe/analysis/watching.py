@@ -12,6 +12,7 @@ from typing import Any
 from rlpipe.analysis import timeline
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Tail
@@ -33,7 +34,7 @@ class Watched:
         run: contents of ``run.json``
         rows: newest rows, at most ``KEPT_ROWS``
         events: newest events, at most ``KEPT_EVENTS``
-        standing: data of each alert that is raised, by metric and rule
+        alerts: those that were raised and cleared
         evaluated: newest row with an evaluation; None before the first
         work: share of the last iteration but one that each actor spent on each kind of work, the largest first
     """
@@ -41,7 +42,7 @@ class Watched:
     run: Mapping[str, Any]
     rows: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT_ROWS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
-    standing: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    alerts: ToldAlerts = field(default_factory=ToldAlerts)
     evaluated: Row | None = None
     work: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -94,21 +95,17 @@ class Watcher:
             self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
         state = self._state
         state.run = run
-        rows = [Row.from_json(line) for line in self._rows.read()]
-        for row in rows:
+        row: Row | None = None
+        for row in map(Row.from_json, self._rows.read()):
             state.rows.append(row)
             if m.EVAL.num_trajectories.name in row.metrics:
                 state.evaluated = row
         for event in (Event(**line) for line in self._events.read()):
             state.events.append(event)
-            if event.kind == "alert":
-                key = event.data["metric"], event.data["rule"]
-                state.standing.pop(key, None)
-                if not event.data["cleared"]:
-                    state.standing[key] = event.data
-        if rows:
+            state.alerts.add(event)
+        if row is not None:
             with suppress(ConfigError):  # no iteration is complete yet, or the file is being replaced
                 # one back: what was collected during the newest iteration is written with the next one
-                newest = timeline.read(self._directory, max(1, rows[-1].iteration - 1))
+                newest = timeline.read(self._directory, max(1, row.iteration - 1))
                 state.work = {actor: newest.shares(actor) for actor in newest.actors}
         return state

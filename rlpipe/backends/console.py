@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from statistics import fmean
-from typing import Any
 
 from rich import box
 from rich.console import Console as Terminal
@@ -26,6 +25,7 @@ from rich.text import Text
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Event, Row, Status
 
@@ -53,7 +53,7 @@ class Console(Backend):
         self._evaluated: Row | None = None
         self._history: deque[float] = deque(maxlen=_HISTORY)
         self._seconds: deque[float] = deque(maxlen=20)
-        self._standing: dict[tuple[str, str], dict[str, Any]] = {}
+        self._alerts = ToldAlerts()
         self._live: Live | None = None
         self._kinds_shown: set[str] = set()
         if run.console_style == "table" and sys.stdout.isatty() and self.terminal.is_terminal:
@@ -89,6 +89,7 @@ class Console(Backend):
             self._evaluated = row
 
     def event(self, event: Event) -> None:
+        self._alerts.add(event)
         if event.kind == "alert":
             self._alert(event)
         elif event.kind != "target_kl" or event.kind not in self._kinds_shown:  # it may come in every iteration
@@ -97,14 +98,11 @@ class Console(Backend):
             self.terminal.print(Text(f"· {event.message}", style=style), soft_wrap=True)
 
     def _alert(self, event: Event) -> None:
-        """Prints an alert as it is raised or cleared, and keeps the standing ones for the panel."""
+        """Prints an alert as it is raised or cleared."""
         data = event.data
-        key = (data["metric"], data["rule"])
         if data["cleared"]:
-            self._standing.pop(key, None)
             self.terminal.print(Text(f"✔ {event.message}", style="green"), soft_wrap=True)
         else:
-            self._standing[key] = data
             mark, style = MARKS[data["level"]]
             self.terminal.print(Text(f"{mark} {data['level']}: {event.message}", style=style), soft_wrap=True)
         if self._live is not None:
@@ -115,13 +113,13 @@ class Console(Backend):
             self._live.update(self.panel(status))
             self._live.stop()
 
-    def _alerts(self) -> tuple[Text, Text]:
+    def _standing(self) -> tuple[Text, Text]:
         """Number of standing alerts, and the latest of the gravest level."""
-        if not self._standing:
+        if not (standing := self._alerts.standing):
             return Text("none", style="green"), Text("")
-        gravest = max(reversed(self._standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
+        gravest = max(reversed(standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
         mark, style = MARKS[gravest["level"]]
-        return Text(str(len(self._standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
+        return Text(str(len(standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
 
     def _eta(self) -> str:
         if self._row is None or not self._seconds:
@@ -215,10 +213,10 @@ class Console(Backend):
             words, style = verdict(name, value)
             body.add_row(Text(name), Text(_number(value), style=style), Text(words, style=style))
         if metrics:
-            body.add_row(Text("alerts"), *self._alerts())
+            body.add_row(Text("alerts"), *self._standing())
         return Panel(
             Group(bar, "", body),
-            title=f"[bold]rlpipe[/bold] {run.experiment} [dim]{run.run_id}[/dim]",
+            title=Text.assemble(("rlpipe", "bold"), f" {run.experiment} ", (run.run_id, "dim")),
             subtitle=f"[dim]{status or 'Ctrl-C stops after the current iteration and saves'}[/dim]",
             box=box.ROUNDED,
             border_style="cyan",

@@ -77,7 +77,7 @@ def page(state: Watched, now: float) -> RenderableType:
     parts += ["", _work(state)] if state.work else []
     parts += ["", _events(state)]
     style = {"running": "cyan", "completed": "green"}.get(state.status, "yellow")
-    title = f"[bold]{state.run['experiment']}[/] [dim]{state.run['run_id']}[/]"
+    title = Text.assemble((str(state.run["experiment"]), "bold"), " ", (str(state.run["run_id"]), "dim"))
     ends = "Ctrl-C ends the watching, not the run" if state.running else state.status
     return Frame(Group(*parts), title=title, subtitle=f"[dim]{ends}[/]", box=box.ROUNDED, border_style=style)
 
@@ -106,12 +106,14 @@ def _headline(state: Watched, now: float) -> Text:
     line = Text()
     if state.evaluated is not None:
         found = state.evaluated.metrics
-        success = found.get(m.EVAL.success_once.name)
-        if success is None:
-            line.append(f"{m.EVAL.episode_return.name} {found[m.EVAL.episode_return.name]:.4g}", "bold green")
-        else:
+        success, mean_return = (found.get(one.name) for one in (m.EVAL.success_once, m.EVAL.episode_return))
+        if success is not None:
             line.append(f"{m.EVAL.success_once.name} {success:.3f}", "bold green")
             line.append(f" [{found[m.EVAL_CI_LOW.name]:.3f}, {found[m.EVAL_CI_HIGH.name]:.3f}]")
+        elif mean_return is not None:
+            line.append(f"{m.EVAL.episode_return.name} {mean_return:.4g}", "bold green")
+        else:
+            line.append("no finite return", "yellow")
         episodes = int(found[m.EVAL.num_trajectories.name])
         line.append(f"  {episodes} episodes, iteration {state.evaluated.iteration:,}   ", "dim")
     if state.rows:
@@ -126,9 +128,9 @@ def _headline(state: Watched, now: float) -> Text:
 
 def _alerts(state: Watched) -> RenderableType:
     """Alerts that stand, the gravest first, each with what to try."""
-    if not state.standing:
+    if not (standing := state.alerts.standing):
         return Text("✔ every metric is within its limits" if state.rows else "", style="green")
-    order = sorted(state.standing.values(), key=lambda data: -list(MARKS).index(data["level"]))
+    order = sorted(standing.values(), key=lambda data: -list(MARKS).index(data["level"]))
     lines = Text()
     for data in order[:MOST_ALERTS]:
         mark, style = MARKS[data["level"]]

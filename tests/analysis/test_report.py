@@ -18,6 +18,7 @@ import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluation_report import write_record
 from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.curves import Kept, axes_of, curves_data
 from rlpipe.analysis.report.formats import digits
 from rlpipe.analysis.report.ledger import Limits
 from rlpipe.analysis.report.pages import report
@@ -146,6 +147,16 @@ def test_a_result_under_another_protocol_than_while_training_names_what_differs(
     assert f"{differs}evaluation.deterministic." in text_of(report([copy]))
 
 
+def test_alerts_that_a_resume_took_back_are_not_shown(run, tmp_path):
+    copy = copied(run, tmp_path)
+    alert = {"metric": "train/loss", "rule": "high", "level": "critical", "value": 2.5, "demanded": "at most 1",
+             "since": 3, "cause": "", "remedy": "", "cleared": False}  # fmt: skip
+    append(copy, {"kind": "alert", "message": "raised", "iteration": 3, "time": 1e9, "data": alert})
+    assert "critical from 3 to the end" in report([copy])
+    append(copy, {"kind": "resumed", "message": "resumed", "iteration": 2, "time": 1e9, "data": {}})
+    assert "critical from 3 to the end" not in report([copy])
+
+
 def test_alerts_are_lanes_from_the_first_violation_to_the_end_of_it(run, tmp_path):
     copy = copied(run, tmp_path)
     alert = {"metric": "train/loss", "rule": "high", "level": "warn", "value": 2.5, "demanded": "at most 1",
@@ -260,6 +271,52 @@ def test_runs_that_cannot_be_compared_are_shown_side_by_side_with_the_reason(see
     copy = copied(seeds[0], tmp_path)
     change(copy / "run.json", status="interrupted")
     assert "These runs are not compared." in text_of(report([seeds[1], copy]))
+    curves = data_of(report([seeds[1], copy]), "curves")
+    assert (curves["groups"], [one["group"] for one in curves["runs"]]) == (["scripted"], [0, 0])  # only their seed
+    config = copy / "config.yaml"
+    config.write_text(re.sub(r"\blr: .*", "lr: 0.03", config.read_text()))
+    curves = data_of(report([seeds[1], copy]), "curves")
+    assert [one["group"] for one in curves["runs"]] == [0, 1]
+    assert [name.partition(" (")[0] for name in curves["groups"]] == ["scripted", "scripted"]
+
+
+def a_log(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    rows = ["time/total_timesteps,rollout/ep_rew_mean", *(f"{10 * n},{0.1 * n}" for n in range(1, 6))]
+    (folder / "progress.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_logs_in_folders_of_the_same_name_are_not_averaged(tmp_path):
+    logs = [a_log(tmp_path / name / "PPO_1") for name in ("one", "two")]
+    curves = data_of(report(logs), "curves")
+    assert curves["groups"] == ["PPO_1 (one/PPO_1)", "PPO_1 (two/PPO_1)"]
+    assert [one["group"] for one in curves["runs"]] == [0, 1]
+
+
+def test_curves_of_runs_that_share_no_axis_are_drawn_over_their_reports(tmp_path, run):
+    copy = copied(run, tmp_path)
+    content = [collect(copy), collect(a_log(tmp_path / "PPO"))]
+    for name in ("steps", "seconds"):
+        del content[0].course.axes[name]
+    data = curves_data(content, ["a", "b"], [0, 1], Kept())
+    assert data["axes"] == ["row"]
+    assert [one["axes"]["row"] for one in data["runs"]] == [[1, 2, 3, 4], [1, 2, 3, 4, 5]]
+
+
+def test_an_axis_on_which_nothing_goes_on_is_left_out(run):
+    content = collect(run)
+    content.course.axes["steps"][:] = [0] * 4  # as while cloning
+    assert axes_of([content]) == ["seconds", "iteration"]
+
+
+def test_short_curves_of_several_runs_keep_all_their_values(seeds):
+    contents = [collect(seed) for seed in seeds]
+    data = curves_data(contents, ["a"], [0, 0], Kept(3))
+    evaluations = len(contents[0].course.series["eval/return"])
+    assert evaluations < 3 < len(contents[0].course.series["env/return"])
+    assert [len(one["series"]["eval/return"]["y"]) for one in data["runs"]] == [evaluations] * 2
+    assert [one["series"]["env/return"]["at"] for one in data["runs"]] == [[1, 3]] * 2
 
 
 def test_a_log_of_stable_baselines3_has_curves_and_a_diagnosis_and_says_what_is_absent(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -75,6 +76,21 @@ def test_a_run_without_a_row_for_long_is_called_silent(run, tmp_path):
     last = state.rows[-1].time
     assert "silent" not in text(state, last + 0.9 * LEAST_SILENT)
     assert "silent for 0:02:00: it was killed, or it hangs" in text(state, last + 120)
+
+
+def test_an_evaluation_without_success_and_without_a_finite_return_is_shown(run, tmp_path):
+    state = Watcher(copied(run, tmp_path, rows=4)).look()
+    left = {name: value for name, value in state.evaluated.metrics.items() if not name.startswith("eval/")}
+    metrics = left | {"eval/num_trajectories": 6.0}
+    state.evaluated = replace(state.evaluated, metrics=metrics)
+    assert "no finite return  6 episodes, iteration 4" in text(state, 0)
+
+
+def test_a_name_is_shown_as_it_is_spelled(run, tmp_path):
+    folder = copied(run, tmp_path, rows=1)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"experiment": "pick[sparse][/]"}))
+    assert "pick[sparse][/]" in text(Watcher(folder).look(), 0)
 
 
 def test_watching_writes_nothing(run, tmp_path):

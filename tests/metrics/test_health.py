@@ -8,9 +8,11 @@ import math
 import pytest
 
 from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric, Sign, observed
 from rlpipe.metrics.health import TAGS, VARIABLES, Alert, Monitor
 from rlpipe.metrics.reductions import Mean
+from rlpipe.metrics.row import Event
 from rlpipe.metrics.rules import (
     Avoid,
     Band,
@@ -135,6 +137,26 @@ def test_an_alert_is_raised_once_when_it_is_sustained_and_cleared_once_after_as_
     monitor = watching(Rule("high", "warn", Band(high=1.0), sustained=3))
     values = [2.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0]
     assert course(monitor, values) == [(6, "raised"), (14, "cleared")]
+
+
+def alert(iteration, *, cleared=False):
+    return Event("alert", "", iteration, 0.0, {"metric": "x", "rule": "high", "cleared": cleared, "at": iteration})
+
+
+def told(*events):
+    found = ToldAlerts()
+    for event in events:
+        found.add(event)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["resumed", "recovered"])
+def test_what_a_resume_takes_back_neither_stands_nor_is_cleared(kind):
+    back = Event(kind, "", 10, 0.0, {})
+    assert told(alert(15), back).standing == {}
+    assert told(alert(5), alert(15, cleared=True)).standing == {}
+    assert told(alert(5), alert(15, cleared=True), back).standing["x", "high"]["at"] == 5
+    assert [event.iteration for event in told(alert(15), back, alert(12)).events] == [12]
 
 
 def test_an_alert_says_since_when():

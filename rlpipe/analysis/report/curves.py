@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.course import Course, Series
 from rlpipe.analysis.report.formats import significant
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.metrics import catalogue as m
@@ -120,28 +120,35 @@ def curves_data(
         group_of: group of each run
         kept: what there is room for
     """
-    names = kept.names(contents)
+    names, axes = kept.names(contents), axes_of(contents)
+    longest = max((content.course.rows for content in contents), default=0)
+    stride = -(-longest // kept.points)  # the same for all runs, so that they keep the same iterations
+    long = {
+        name for name in names for content in contents
+        if name in content.course.series and len(content.course.series[name]) > kept.points
+    }  # fmt: skip
     runs = []
     for content, group in zip(contents, group_of, strict=True):
         course = content.course
-        stride = -(-course.rows // kept.points) if len(contents) > 1 else 1
         series = {name: course.series[name] for name in names if name in course.series}
         thin = {
-            name: one.every(stride) if len(contents) > 1 else one.thinned(kept.points) for name, one in series.items()
+            name: one.thinned(kept.points) if len(contents) == 1 else one.every(stride) if name in long else one
+            for name, one in series.items()
         }
         runs.append(
             {
                 "short": short_label(content, contents),
                 "group": group,
                 "rows": course.rows,
-                "axes": {axis: _whole(places) for axis, places in course.axes.items()},
+                "axes": {axis: _whole(places) for axis, places in course.axes.items()}
+                | ({"row": list(range(1, course.rows + 1))} if axes == ["row"] else {}),
                 "series": {name: _packed(one, course.rows) for name, one in thin.items()},
                 "marks": _marks(content),
                 "pools": _pools(content),
             }
         )
     return {
-        "axes": axes_of(contents),
+        "axes": axes,
         "groups": list(groups),
         "runs": runs,
         "metrics": {name: about(metric) for name in names if (metric := _declared(name, contents)) is not None},
@@ -150,9 +157,16 @@ def curves_data(
 
 
 def axes_of(contents: Sequence[RunContent]) -> list[str]:
-    """Lists the axes that all runs with rows have."""
+    """Lists the axes that all runs with rows have, and along which they go on; ``row`` where there is none."""
     courses = [content.course for content in contents if content.course.rows]
-    return [axis for axis in ("steps", "seconds", "iteration") if courses and all(axis in one.axes for one in courses)]
+    found = [axis for axis in ("steps", "seconds", "iteration") if all(_goes_on(one, axis) for one in courses)]
+    return found or ["row"]
+
+
+def _goes_on(course: Course, axis: str) -> bool:
+    """True if a run has an axis, and its rows do not all stand in one place, as those of cloning after 0 steps."""
+    places = course.axes.get(axis)
+    return places is not None and (course.rows < 2 or places[0] < places[-1])
 
 
 def headline_curves(contents: Sequence[RunContent]) -> dict[str, str] | None:

@@ -182,7 +182,9 @@ def _curves_left_out(contents: Sequence[RunContent], detail: Detail) -> list[str
         )
     longest = max((content.course.rows for content in contents), default=0)
     if longest > kept.points and len(contents) > 1:
-        found.append(f"Curves show the values of every {-(-longest // kept.points)}th iteration of the longest run.")
+        found.append(
+            f"Curves of more than {kept.points:,} values show one of every {-(-longest // kept.points)} iterations."
+        )
     elif longest > kept.points:
         found.append(
             f"A curve of more than {kept.points:,} values shows, of equally many consecutive values each, the lowest "

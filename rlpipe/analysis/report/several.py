@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlpipe.analysis.comparison import Comparison, compare
+from rlpipe.analysis.evaluated_run import EXPERIMENT
 from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.formats import setting
 from rlpipe.analysis.report.run_content import RunContent
+from rlpipe.config.fields import Affects, affected_by
+from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 
 
@@ -46,10 +50,36 @@ def together(contents: Sequence[RunContent]) -> Together:
         places = {run.path: n for n, group in enumerate(comparison.groups) for run in group.runs}
         group_of = [places[content.path] for content in contents]
     else:
-        names = [str(content.record.get("experiment", content.label)) for content in contents]
-        groups = list(dict.fromkeys(names))
-        group_of = [groups.index(name) for name in names]
+        kinds = [_kind(content, number) for number, content in enumerate(contents)]
+        of_kind = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        group_of = [of_kind[kind] for kind in kinds]
+        groups = _named([contents[group_of.index(place)] for place in of_kind.values()])
     return Together(groups, group_of, comparison, reason, _differing(contents))
+
+
+def _kind(content: RunContent, number: int) -> str:
+    """Says what a run has in common with those that differ from it in nothing but the seed and the like.
+
+    Args:
+        content: of the run
+        number: of the run; one whose configuration is unknown is like no other
+    """
+    if content.settings is None:
+        return f"{number}"
+    values = content.settings.values
+    return json.dumps(
+        {key: value for key, value in values.items() if Affects.COMPARISON in affected_by(Config, key)}
+        | {EXPERIMENT: values.get(EXPERIMENT)}, sort_keys=True, default=str,
+    )  # fmt: skip
+
+
+def _named(firsts: Sequence[RunContent]) -> list[str]:
+    """Names groups by their first runs: as the experiment is called, and where several are, with its folder or run."""
+    names = [str(content.record.get("experiment", content.label)) for content in firsts]
+    return [
+        name if names.count(name) == 1 else f"{name} ({content.path.parent.name}/{content.path.name})"
+        for name, content in zip(names, firsts, strict=True)
+    ]
 
 
 def _differing(contents: Sequence[RunContent]) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from rlpipe.analysis.web.page import Section, asset, render
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import EventKind
 
-AXIS_NAMES = {"steps": "environment steps", "seconds": "training time", "iteration": "iteration"}
+AXIS_NAMES = {"steps": "environment steps", "seconds": "training time", "iteration": "iteration", "row": "report"}
 CHARTS = ("vendor/uplot/uPlot.iife.min.js", "scripts/charts.js", "scripts/curves.js")
 REST = (
     "Move over the chart, or focus it and press the arrow keys, to read values. Drag to zoom, double-click to return."
@@ -141,10 +141,10 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
         ]
     content = contents[0]
     found: list[dict[str, Any]] = []
-    pooled = content.ledger is not None and headline["label"] == "success"
+    ledger = content.ledger
+    pooled = ledger is not None and any(pool.success for pool in ledger.own) and headline["label"] == "success"
     if pooled:
         found.append({"colour": "series-1", "shape": "", "text": "training, with 95 % band", "opacity": None})
-    ledger = content.ledger
     alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
     if headline["training"] in content.course.series and not alone:
         text = "training, single iterations"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ from rlpipe.analysis.diagnosis import Diagnosis
 from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.analysis.web.page import Section, render
-from rlpipe.metrics.row import EventKind
+from rlpipe.metrics.alerts import ToldAlerts
+from rlpipe.metrics.row import Event
 from rlpipe.metrics.rules import LEVELS
 
 STYLES = {"critical": "bad", "warn": "warn", "info": "info"}
@@ -57,17 +57,18 @@ def violations(content: RunContent) -> list[Violation]:
         ]  # fmt: skip
     open_ones: dict[tuple[str, str], Violation] = {}
     found_here: list[Violation] = []
+    told = ToldAlerts()
     for event in content.events:
-        if event["kind"] != EventKind.ALERT:
-            continue
-        data: Mapping[str, Any] = event["data"]
+        told.add(Event(**event))
+    for alert in told.events:
+        data = alert.data
         key = (str(data.get("metric", "")), str(data.get("rule", "")))
         if data.get("cleared"):
             if key in open_ones:
-                open_ones.pop(key).until = event["iteration"]
+                open_ones.pop(key).until = alert.iteration
         elif key not in open_ones:
             demanded, cause, remedy = (str(data.get(name, "")) for name in ("demanded", "cause", "remedy"))
-            level, since = str(data.get("level", "info")), int(data.get("since", event["iteration"]))
+            level, since = str(data.get("level", "info")), int(data.get("since", alert.iteration))
             open_ones[key] = Violation(*key, level, data.get("value"), demanded, cause, remedy, since, None)
             found_here.append(open_ones[key])
     return found_here

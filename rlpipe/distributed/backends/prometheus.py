@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, Place, RunInfo, escaped
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
-from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.metrics.alerts import TAKES_BACK, ToldAlerts
+from rlpipe.metrics.row import Event, EventKind, Row, Status
 from rlpipe.run.directory import read_jsonl
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ REFRESH_SECONDS = 1.0
 """Interval at which gauges are set again: Ray drops a gauge that was not set for two of its report intervals, which
 last at least 1 s and by default 10 s."""
 
+ALERT = "rlpipe_alert"
 OWN = {
     "rlpipe_iteration": "Last iteration of the run.",
     "rlpipe_total_timesteps": "Environment steps so far.",
     "rlpipe_row_timestamp_seconds": "When the last iteration was written, in seconds since 1970.",
     "rlpipe_reported": "Iteration that the number of this metric is from.",
-    "rlpipe_alert": "1 while an alert stands, 0 after it was cleared.",
+    ALERT: "1 while an alert stands, 0 after it was cleared.",
     "rlpipe_status": "1 for the status that the run has, 0 for one that it had.",
 }
 """Gauges other than metrics, with their meaning."""
@@ -90,6 +92,7 @@ class Prometheus(Backend):
         self._run = run
         self._linger: float = run.options.linger
         self._lock = threading.Lock()
+        self._alerts = ToldAlerts()
         self._numbers: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._gauges: dict[tuple[str, tuple[str, ...]], Gauge] = {}
         if run.first_iteration > 1:
@@ -104,14 +107,11 @@ class Prometheus(Backend):
     def _recall(self) -> None:
         for row in map(Row.from_json, read_jsonl(self._run.directory / "metrics.jsonl")):
             self.write(row)
-        standing: list[Event] = []
         for event in (Event(**line) for line in read_jsonl(self._run.directory / "events.jsonl")):
-            if event.kind == "resumed":  # events after its iteration were rolled back
-                standing = [alert for alert in standing if alert.iteration <= event.iteration]
-            standing.append(event)
-        for event in standing:
-            if event.iteration < self._run.first_iteration:
-                self.event(event)
+            self._alerts.add(event)
+        self._alerts.take_back(self._run.first_iteration - 1)
+        for alert in self._alerts.events:
+            self._set_alert(alert.data, raised=not alert.data["cleared"])
 
     def write(self, row: Row) -> None:
         with self._lock:  # an iteration is exported as a whole
@@ -123,10 +123,24 @@ class Prometheus(Backend):
                 self._set("rlpipe_reported", row.iteration, metric=name)
 
     def event(self, event: Event) -> None:
-        if event.kind == "alert":
-            labels = {key: event.data[key] for key in ("metric", "rule", "level")}
+        self._alerts.add(event)
+        if event.kind == EventKind.ALERT:
             with self._lock:
-                self._set("rlpipe_alert", float(not event.data["cleared"]), **labels)
+                self._set_alert(event.data, raised=not event.data["cleared"])
+        elif event.kind in TAKES_BACK:
+            self._set_alerts()
+
+    def _set_alerts(self) -> None:
+        """Sets what is told of all alerts, after some were taken back."""
+        with self._lock:
+            for name, labels in self._numbers:
+                if name == ALERT:
+                    self._numbers[name, labels] = 0.0
+            for data in self._alerts.standing.values():
+                self._set_alert(data, raised=True)
+
+    def _set_alert(self, data: Mapping[str, Any], *, raised: bool) -> None:
+        self._set(ALERT, float(raised), **{key: data[key] for key in ("metric", "rule", "level")})
 
     def _set(self, name: str, value: float, **labels: str) -> None:
         self._numbers[name, tuple(labels.items())] = float(value)

@@ -33,6 +33,7 @@ const rlpipeCharts = (() => {
     steps: { label: "environment steps", ticks: tick, read: (x) => `step ${number(x)}` },
     seconds: { label: "training time", ticks: (x) => clock(x).replace(/ (h|min)$/, ""), read: clock },
     iteration: { label: "iteration", ticks: tick, read: (x) => `iteration ${number(x)}` },
+    row: { label: "report", ticks: tick, read: (x) => `report ${number(x)}` },
   };
 
   function alpha(colour, share) {
