@@ -26,13 +26,17 @@ def video_of(event: Event, run: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def animation(file: Path) -> bytes:
+def animation(file: Path) -> bytes | None:
     """Returns a video as a small GIF with ten pictures a second, for what shows no mp4.
 
-    Raises:
-        OSError, RuntimeError: it cannot be read.
+    None if it cannot be read here: the file is damaged, or the extra ``video`` is not installed.
     """
-    pictures = [picture.quantize(64) for picture in some_pictures(file, _WIDTH, PER_SECOND)]
+    try:
+        pictures = [picture.quantize(64) for picture in some_pictures(file, _WIDTH, PER_SECOND)]
+    except (ImportError, OSError, RuntimeError):
+        return None
+    if not pictures:
+        return None
     written = io.BytesIO()
     pictures[0].save(written, "GIF", save_all=True, append_images=pictures[1:], duration=1000 // PER_SECOND, loop=0)
     return written.getvalue()

@@ -378,8 +378,8 @@ class _Cloud(_Writer):
         self._run.log({escaped(name, _ALLOWED): row.series[name] for name in ranked(row.series)}, step=row.iteration)
 
     def event(self, event: Event) -> None:
-        if file := video_of(event, self._directory):  # SwanLab shows videos as GIF alone
-            self._run.log({TAG: self._show(BytesIO(animation(file)))}, step=event.iteration)
+        if (file := video_of(event, self._directory)) and (moving := animation(file)):  # it shows videos as GIF alone
+            self._run.log({TAG: self._show(BytesIO(moving))}, step=event.iteration)
             return
         name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
         self._run.log({name: self._text(_sentence(event))}, step=max(event.iteration, 0))

@@ -66,9 +66,8 @@ class TensorBoard(Backend):
         for system, metrics in {"": row.series, **row.dialects}.items():
             by_timesteps = system in BY_TIMESTEPS
             if system not in self._files:
-                first = (
-                    row.total_timesteps - int(row.metrics[m.NUM_DECISIONS.name]) + 1 if by_timesteps else self._first
-                )
+                decisions = int(row.metrics.get(m.NUM_DECISIONS.name, 0))  # there are none while cloning
+                first = row.total_timesteps - decisions + 1 if by_timesteps else self._first
                 self._files[system] = _File(self._folder / system, first)
             values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             step = row.total_timesteps if by_timesteps else row.iteration
@@ -82,8 +81,8 @@ class TensorBoard(Backend):
         if event.kind == "alert":  # one card per metric, because a card keeps only the last few texts
             metric, standing = event.data["metric"], "cleared" if event.data["cleared"] else event.data["level"]
             self._text(f"alerts/{metric}", f"**{standing}**: {event.message}", step, event.time)
-        elif video := video_of(event, self._run):
-            self._files[""].add(step, event.time, _moving_image(TAG, animation(video)))
+        elif (video := video_of(event, self._run)) and (moving := animation(video)):
+            self._files[""].add(step, event.time, _moving_image(TAG, moving))
         else:
             self._text(f"events/{event.kind}", event.message, step, event.time)
 

@@ -47,10 +47,17 @@ def replay(
     from rlpipe import files
     from rlpipe.analysis.replays import section
     from rlpipe.analysis.replays.section import no_replays
-    from rlpipe.analysis.web.page import page, write_page
+    from rlpipe.analysis.web.page import check_file, page, write_page
     from rlpipe.cli.evaluate import relative
+    from rlpipe.errors import ConfigError
 
     if videos is not None:
+        if episode is not None:
+            raise ConfigError("--episode chooses what a page shows first; a video has several: leave it out.")
+        if out is not None and out.suffix != ".mp4":
+            raise ConfigError(f"--out is {out}, but a video is an mp4 file: --out {out.with_suffix('.mp4').name}")
+        if out is not None:
+            check_file(out)
         if files.kind_of(run) != "directory":
             raise no_replays(run)
         print(relative(_video(run, videos, name, out).resolve()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
 FORMAT = 1
 """Raised when older files can no longer be read."""
 FOLDER, VIDEOS = "replays", "videos"
+PARTIAL = ".partial"
+"""End of the name of a file that is being written."""
 _ABOUT = "about"
 _TRAINING = re.compile(r"iteration-(\d+)")
 
@@ -68,9 +71,9 @@ class ReplayFolder:
         self.path = path
 
     def sets(self) -> list[Path]:
-        """Lists the files of the sets, the one that was written last first."""
+        """Lists the files of the sets, the one that was written last first; a copy of them has the same order."""
         found = [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
-        return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name), reverse=True)
+        return sorted(found, key=lambda file: (_written(file), file.name), reverse=True)
 
     def write(self, name: str, one: ReplaySet, scenes: Mapping[str, Scene]) -> Path:
         """Writes a set and the geometry that it needs.
@@ -124,7 +127,10 @@ class ReplayFolder:
         return [(iteration, file) for iteration, file in found if iteration is not None]
 
     def _remove_unused_scenes(self) -> None:
-        used = {entry["scene"] for file in self.sets() for entry in _about(file)["replays"]}
+        try:
+            used = {entry["scene"] for file in self.sets() for entry in _about(file)["replays"]}
+        except (*_DAMAGE, ConfigError):  # a set that cannot be read may need any of them
+            return
         for file in self.path.glob("scene-*.npz"):
             if file.stem.removeprefix("scene-") not in used:
                 file.unlink(missing_ok=True)
@@ -164,7 +170,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def _write(file: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
     text = np.frombuffer(json.dumps({"format": FORMAT, **about}, allow_nan=False).encode(), dtype=np.uint8)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f".{file.name}.{os.getpid()}{PARTIAL}")
     try:
         with partial.open("wb") as open_file:
             np.savez_compressed(open_file, **{_ABOUT: text, **arrays})  # type: ignore[arg-type] # arrays by name
@@ -184,6 +190,14 @@ def _about(file: Path, held: Any = None) -> dict[str, Any]:
     return about
 
 
+def _written(file: Path) -> float:
+    """Returns when a set was written, in seconds since 1970; the time of the file where the set does not say."""
+    try:
+        return float(_about(file)["written"])
+    except (*_DAMAGE, ConfigError):
+        return file.stat().st_mtime
+
+
 def _packed_set(one: ReplaySet) -> tuple[dict[str, Any], Arrays]:
     entries: list[dict[str, Any]] = []
     arrays: Arrays = {}
@@ -193,7 +207,8 @@ def _packed_set(one: ReplaySet) -> tuple[dict[str, Any], Arrays]:
         held = {"rewards": replay.rewards, "actions": replay.actions, "success": replay.success, "poses": replay.poses}
         held |= {f"observation-{place}": replay.observations[name] for place, name in enumerate(leaves)}
         arrays |= {f"{number}-{name}": values for name, values in held.items() if values is not None}
-    return {"iteration": one.iteration, "source": one.source, "task": one.task, "replays": entries}, arrays
+    about = {"iteration": one.iteration, "source": one.source, "task": one.task, "replays": entries}
+    return about | {"written": time.time()}, arrays
 
 
 def _unpacked_set(file: Path) -> ReplaySet:

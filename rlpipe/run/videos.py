@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlpipe.metrics.row import Event, EventKind
-from rlpipe.run.replays import VIDEOS, iteration_of, set_name
+from rlpipe.run.replays import PARTIAL, VIDEOS, iteration_of, set_name
 
 _NICENESS = 10
 
@@ -43,6 +44,7 @@ class VideoMaker:
         for file in (run / VIDEOS).glob("*.mp4"):
             if (iteration := iteration_of(file)) is not None and iteration >= first_iteration:
                 file.unlink(missing_ok=True)
+        self._remove_partial()  # of a run that was killed
 
     @property
     def needs(self) -> set[int]:
@@ -72,8 +74,10 @@ class VideoMaker:
             with suppress(subprocess.TimeoutExpired):
                 self._job.process.wait(max(0.0, ends - time.monotonic()))
             if self._job.process.poll() is None:
-                self._job.process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(self._job.process.pid, signal.SIGKILL)  # it leads a session, with ffmpeg in it
                 self._job.process.communicate()
+                self._remove_partial()
                 message = (
                     f"The video of iteration {self._job.iteration} was not ready {timeout:g} s after the end. Make it "
                     f"with: {self._command_line()}"
@@ -81,6 +85,10 @@ class VideoMaker:
                 return [*events, _note(message, self._job.iteration)]
             events += self.poll()
         return events
+
+    def _remove_partial(self) -> None:
+        for file in (self._run / VIDEOS).glob(f".{set_name(0)[:-6]}*{PARTIAL}"):
+            file.unlink(missing_ok=True)
 
     def _begin(self, iteration: int) -> _Job:
         command = [sys.executable, "-m", "rlpipe", "replay", str(self._run), "--set", set_name(iteration)]

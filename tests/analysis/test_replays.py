@@ -106,3 +106,22 @@ def test_the_command_refuses_a_run_without_replays_and_says_how_to_record_some(t
     result = CliRunner().invoke(app, ["replay", str(run)])
     assert isinstance(result.exception, ConfigError)
     assert f"rlpipe evaluate {run} --replays 4" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["typo"], "there is no run directory .*typo"),
+        (["."], "is not a run directory.* It holds run directories, such as"),
+        (["{run}", "--videos", "1", "--episode", "2"], "--episode chooses what a page shows first"),
+        (["{run}", "--videos", "1", "--out", "video.webm"], "a video is an mp4 file: --out video.mp4"),
+        (["{run}", "--videos", "1", "--out", "missing/video.mp4"], "there is no folder missing"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_its_arguments(tmp_path, monkeypatch, arguments, complaint):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["replay", *(one.format(run=run) for one in arguments)])
+    assert isinstance(result.exception, ConfigError)
+    assert re.search(complaint, str(result.exception))
+    assert not list(tmp_path.glob("*.*4"))

@@ -147,6 +147,19 @@ def test_a_result_under_another_protocol_than_while_training_names_what_differs(
     assert f"{differs}evaluation.deterministic." in text_of(report([copy]))
 
 
+def test_of_very_many_alerts_the_gravest_are_shown_and_all_are_counted(run, tmp_path):
+    copy = copied(run, tmp_path)
+    for number in range(400):
+        level = "critical" if number == 399 else "info"
+        rest = {"value": 2.5, "demanded": "at most 1", "since": 2, "cause": "", "remedy": "", "cleared": False}
+        data = {"metric": "train/loss", "rule": f"high{number}", "level": level, **rest}
+        append(copy, {"kind": "alert", "message": "raised", "iteration": 2, "time": 1e9, "data": data})
+    found = report([copy])
+    assert "These are the gravest 300 of 400 alerts; events.jsonl has all of them." in text_of(found)
+    assert "critical from 2 to the end" in found
+    assert len(data_of(found, "curves")["runs"][0]["marks"]) < 20
+
+
 def test_alerts_that_a_resume_took_back_are_not_shown(run, tmp_path):
     copy = copied(run, tmp_path)
     alert = {"metric": "train/loss", "rule": "high", "level": "critical", "value": 2.5, "demanded": "at most 1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_a_gif_has_half_the_size_and_lasts_as_long(run):
 
 def test_an_event_whose_video_is_gone_is_like_any_other(run):
     assert video_of(Event(EventKind.VIDEO, "", 9, 0.0, {"file": "videos/iteration-000009.mp4"}), run) is None
+
+
+def test_a_video_that_cannot_be_read_here_is_told_in_words(run, tmp_path, monkeypatch):
+    (tmp_path / "torn.mp4").write_bytes(b"half of it")
+    assert animation(tmp_path / "torn.mp4") is None
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert animation(video_of(EVENT, run)) is None
 
 
 def test_tensorboard_plays_it_at_its_iteration(run):

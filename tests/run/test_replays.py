@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -88,6 +89,22 @@ def test_training_keeps_the_newest_evaluation_and_the_best_and_their_geometry_al
         folder.write_iteration(iteration, [replay(0, scene=scene.key)], {scene.key: scene}, {best})
     found = sorted(file.name for file in tmp_path.iterdir())
     assert found == ["iteration-000010.npz", "iteration-000030.npz", f"scene-{SCENE.key}.npz"]
+
+
+def test_the_newest_set_is_the_newest_in_a_copy_as_well(tmp_path):
+    folder = ReplayFolder(tmp_path)
+    for iteration in (10, 20):
+        folder.write_iteration(iteration, [replay(0)], {SCENE.key: SCENE}, {10})
+    os.utime(tmp_path / "iteration-000010.npz", (4e9, 4e9))
+    assert [file.stem for file in folder.sets()] == ["iteration-000020", "iteration-000010"]
+
+
+def test_a_set_that_cannot_be_read_costs_no_geometry(tmp_path):
+    folder = ReplayFolder(tmp_path)
+    folder.write_iteration(10, [replay(0)], {SCENE.key: SCENE}, set())
+    (tmp_path / "evaluation-1.npz").write_bytes(b"half of it")
+    folder.write_iteration(20, [replay(0, scene="")], {}, set())
+    assert (tmp_path / f"scene-{SCENE.key}.npz").exists()
 
 
 def test_a_resumed_run_forgets_replays_of_iterations_that_it_takes_again(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rlpipe.analysis.report.view_video import video_section
 from rlpipe.metrics.row import EventKind
+from rlpipe.run.replays import PARTIAL
 from rlpipe.run.videos import VideoMaker
 from tests.helpers.drawn import needs_drawing, slide, write_set
 
@@ -41,13 +43,22 @@ def test_a_video_that_takes_too_long_is_given_up_with_the_command_that_makes_it(
     (event,) = maker.finish(0)
     assert event.kind == EventKind.NOTE
     assert f"rlpipe replay {tmp_path} --videos 2" in event.message
-    assert not list((tmp_path / "videos").glob("*.mp4"))
+    assert not list((tmp_path / "videos").glob("*"))
 
 
 def test_without_the_option_nothing_starts(tmp_path):
     maker = VideoMaker(tmp_path, 0, first_iteration=1)
     maker.ask(1)
     assert maker.poll() == maker.finish(0) == []
+
+
+def test_what_a_killed_run_left_half_drawn_is_removed_and_taken_for_no_video(tmp_path):
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    (folder / f".iteration-000003.77{PARTIAL}").write_bytes(b"half")
+    assert video_section(tmp_path, 10_000) == (None, [])
+    VideoMaker(tmp_path, 1, first_iteration=4)
+    assert not list(folder.iterdir())
 
 
 def test_a_resume_forgets_videos_of_iterations_that_come_again(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
 from rlpipe.analysis.replays.section import NoReplaysError, chosen_set, no_replays
 from rlpipe.run.opengl import check_drawing
-from rlpipe.run.replays import FOLDER, VIDEOS, ReplayFolder
+from rlpipe.run.replays import FOLDER, PARTIAL, VIDEOS, ReplayFolder
 from rlpipe.trajectory import Replay
 
 FRAMES = 240
@@ -107,7 +107,7 @@ def _write(
     longest = max(one.episode.length for row in rows for one in row if one is not None)
     steps = steps_shown(longest)
     size = (max(map(len, rows)) * WIDTH, len(rows) * (HEIGHT + _BAR))
-    partial = file.with_name(f".{file.stem}.{os.getpid()}.partial.mp4")
+    partial = file.with_name(f".{file.stem}.{os.getpid()}{PARTIAL}")
     writer = imageio_ffmpeg.write_frames(
         str(partial),
         size,
@@ -116,7 +116,7 @@ def _write(
         quality=7,
         macro_block_size=2,
         ffmpeg_log_level="error",
-        output_params=["-threads", "1", "-movflags", "+faststart"],
+        output_params=["-threads", "1", "-movflags", "+faststart", "-f", "mp4"],
     )
     try:
         writer.send(None)

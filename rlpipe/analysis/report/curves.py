@@ -17,6 +17,7 @@ from rlpipe.metrics.row import EventKind
 OWN_CHART = (m.ENV_SUCCESS_ONCE.name, m.EVAL_SUCCESS_ONCE.name)
 """Metrics that need no small chart, because success has one of its own."""
 MOST_SMALL = 16
+MOST_PLACES = 1000
 KEPT_FIRST = frozenset(
     name for group in GROUPS for panel in group.panels for name in (*panel.metrics, *panel.band)
 )  # fmt: skip
@@ -217,11 +218,14 @@ def _whole_or(value: float) -> float:
 
 
 def _marks(content: RunContent) -> list[dict[str, Any]]:
-    return [
-        {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
-        for event in content.events
-        if (mark := mark_of(event)) is not None
-    ]
+    """Marks of events, each kind once in each of so many parts of the run at most: more would not be told apart."""
+    found: dict[tuple[Mark, int], dict[str, Any]] = {}
+    for event in content.events:
+        if (mark := mark_of(event)) is not None:
+            part = event["iteration"] * MOST_PLACES // max(1, content.course.rows)
+            shown = {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
+            found.setdefault((mark, part), shown)
+    return [*found.values()]
 
 
 def _pools(content: RunContent) -> list[dict[str, Any]]:

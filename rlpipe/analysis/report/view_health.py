@@ -14,6 +14,7 @@ from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.row import Event
 from rlpipe.metrics.rules import LEVELS
 
+MOST_ALERTS = 300
 STYLES = {"critical": "bad", "warn": "warn", "info": "info"}
 
 
@@ -79,7 +80,8 @@ def health_section(content: RunContent) -> Section | None:
     diagnosis = content.diagnosis
     if diagnosis is None:
         return None
-    found = sorted(violations(content), key=lambda one: (-LEVELS.index(one.level), one.since))
+    every = sorted(violations(content), key=lambda one: (-LEVELS.index(one.level), one.since))
+    found = every[:MOST_ALERTS]
     unit = "iteration" if diagnosis.axis == "iteration" else "step"
     note = (
         f"Each metric is judged by the rules it is declared with. A bar reaches from the {unit} in which a rule was "
@@ -87,6 +89,8 @@ def health_section(content: RunContent) -> Section | None:
         if found
         else "Each metric is judged by the rules it is declared with; none was violated."
     )
+    if len(every) > len(found):
+        note += f" These are the gravest {len(found):,} of {len(every):,} alerts; events.jsonl has all of them."
     return Section(
         "health",
         "Health",

@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 from rlpipe.analysis.web.page import Section, render
-from rlpipe.run.replays import VIDEOS, iteration_of
+from rlpipe.run.replays import FOLDER, VIDEOS, ReplayFolder, iteration_of
 
 
 def video_section(run: Path, budget: int) -> tuple[Section | None, list[str]]:
@@ -16,10 +16,12 @@ def video_section(run: Path, budget: int) -> tuple[Section | None, list[str]]:
         run: run directory
         budget: most bytes of the video in the page
     """
-    found = sorted((run / VIDEOS).glob("*.mp4"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+    found = [*(run / VIDEOS).glob("*.mp4")]
     if not found:
         return None, []
-    newest = found[-1]
+    sets = [file.stem for file in reversed(ReplayFolder(run / FOLDER).sets())]
+    places = {file: sets.index(file.stem) if file.stem in sets else -1 for file in found}
+    newest = max(found, key=lambda file: (places[file], file.stat().st_mtime_ns, file.name))
     if newest.stat().st_size * 4 / 3 > budget:  # as base64
         return None, [f"The video, for which there was no room: {newest}."]
     others = f" The folder {VIDEOS} holds {len(found)} in all." if len(found) > 1 else ""
