@@ -130,6 +130,8 @@ def find(search: str | None, simulator: str | None, python: str | None = None) -
         try:
             entries = plugin.tasks() if python is None else base_process.tasks(name, python)
         except ConfigError as error:
+            if simulator is not None:
+                raise
             found.missing[name] = str(error)
             continue
         known += [entry.id for entry in entries]

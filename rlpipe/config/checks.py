@@ -213,9 +213,14 @@ def _check_curriculum(config: Config) -> None:
         )
     simulator = simulator_class(train, "env.train")
     if not simulator.can_tell_success(train):
+        remedies = {
+            "success_key": "name the entry of info that does in success_key, such as is_success",
+            "success_reward": "success_reward says from which reward on a step is one",
+        }
+        remedy = next((text for option, text in remedies.items() if hasattr(train, option)), "leave the curriculum out")
         raise ConfigError(
             f"curriculum.name is {name}, which follows the success of episodes, but env.train ({train.name}) does not "
-            "tell it: name the entry of info that does in success_key, such as is_success."
+            f"tell it: {remedy}."
         )
     if curriculum.chooses_tasks:
         return

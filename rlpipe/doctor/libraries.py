@@ -83,9 +83,10 @@ def packages() -> list[str]:
 
 
 def ids(options: Any) -> list[str]:
-    """Ids of the tasks of a simulator's options: one, or several."""
-    own = str(getattr(options, "id", ""))
-    return [str(task.get("id", own)) if isinstance(task, Mapping) else str(task) for task in options.tasks] or [own]
+    """Ids of the tasks of a simulator's options, one or several, without those in a Python of their own."""
+    own = {"id": str(getattr(options, "id", "")), "python": options.python}
+    given = [{**own, **(task if isinstance(task, Mapping) else {"id": task})} for task in options.tasks] or [own]
+    return [str(task["id"]) for task in given if task["python"] is None]
 
 
 def check_libraries(facts: Facts, used: Iterable[tuple[str, str]] = ()) -> list[CheckResult]:

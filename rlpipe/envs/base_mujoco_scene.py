@@ -68,6 +68,10 @@ class MuJoCoBodies:
         return found
 
 
+CHANGING = ("geom_pos", "geom_quat", "geom_size", "geom_rgba", "site_size", "site_rgba")
+"""What a task may change of a model's looks without compiling it anew."""
+
+
 class MuJoCoGeometry:
     """Scene and poses of a task, whose model may be compiled anew."""
 
@@ -75,11 +79,13 @@ class MuJoCoGeometry:
         """Knows no model yet."""
         self._hidden = hidden_groups
         self._bodies: MuJoCoBodies | None = None
+        self._looks = b""
 
     def scene(self, model: Any) -> Scene:
-        """Returns the bodies of a model."""
-        if self._bodies is None or self._bodies.model is not model:
-            self._bodies = MuJoCoBodies(model, self._hidden)
+        """Returns the bodies of a model, as it is now: some tasks move a goal within it, or resize it."""
+        looks = b"".join(getattr(model, name).tobytes() for name in CHANGING)
+        if self._bodies is None or self._bodies.model is not model or looks != self._looks:
+            self._bodies, self._looks = MuJoCoBodies(model, self._hidden), looks
         return self._bodies.scene
 
     def poses(self, data: Any, goals: NDArray[np.float64] | None = None) -> Float32:

@@ -96,6 +96,7 @@ class _Process:
         try:
             self._process = subprocess.Popen(
                 [python, str(PACKAGE / "envs" / "base_process_start.py"), json.dumps(given)],
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # some tasks draw from sets of names (robosuite)
                 stdin=subprocess.DEVNULL,  # a library that asks something gets no answer
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -244,17 +245,17 @@ def failure(kind: str, values: list[Any]) -> Exception:
 
 
 def _started(python: str, timeout: float, key: str) -> _Process:
-    """Starts a process; ``key`` is that of the section."""
+    """Starts a process; ``key`` names the interpreter."""
     try:
         return _Process(python, timeout)
     except ConfigError as error:
-        raise ConfigError(f"{key}.python: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
 
 
 @functools.lru_cache(maxsize=64)
 def _answers(config: _Hashed) -> dict[str, Any]:
     """Asks a simulator, in a process of its own that ends then, everything that is asked before it is made."""
-    process = _started(config.value.python, config.value.answer_timeout, KEY)
+    process = _started(config.value.python, config.value.answer_timeout, f"{KEY}.python")
     try:
         found: dict[str, Any] = process.call("questions", config.value)
     except SimulatorProcessError as error:
@@ -307,7 +308,7 @@ class ProcessSimulator(Simulator):
             ConfigError: the simulator cannot be made as configured.
             SimulatorProcessError: the simulator raised, or its process failed.
         """
-        self._process = _started(config.python, config.answer_timeout, KEY)
+        self._process = _started(config.python, config.answer_timeout, f"{KEY}.python")
         self._next_seed = next_seed
         self.metrics = resolve("envs", config.name, f"{KEY}.name").metrics  # type: ignore[misc] # the simulator's
         try:

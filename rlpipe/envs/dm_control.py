@@ -159,18 +159,23 @@ class DMControlEnv(SingleEnv):
         from dm_control.rl.control import PhysicsError
 
         self._taken += 1
+        limit = self._config.max_episode_steps
+        at_limit = limit is not None and self._taken >= limit
         try:
             step = self._env.step(self._spaces.action(action))
         except PhysicsError:  # the simulation diverged, which ends the episode, as where the library does not raise
-            return SingleStep(self._last, 0.0, True, False, False if self.has_success else None, failure=True)
+            cut_off = at_limit or self._config.ignore_terminations  # there is nothing that could go on
+            return SingleStep(self._last, 0.0, True, cut_off, False if self.has_success else None, failure=True)
         reward, least = float(step.reward), self._config.least_reward
         over = bool(step.last())
-        limit = self._config.max_episode_steps
+        terminated = over and step.discount == 0.0
+        if terminated and self._config.ignore_terminations:
+            self._env._reset_next_step = False  # otherwise the next step would begin another episode
         answer = SingleStep(
             self._translated(step.observation),
             reward,
-            over and step.discount == 0.0,
-            (over and step.discount != 0.0) or (limit is not None and self._taken >= limit),
+            terminated,
+            (over and not terminated) or at_limit,
             None if least is None else reward >= least - CLOSE,
         )
         return self._config.judged(answer)
@@ -200,6 +205,10 @@ class DMControl(OneByOne):
     """dm_control's tasks, one by one, each episode with the start of its seed."""
 
     Config = DMControlConfig
+
+    @classmethod
+    def can_tell_success(cls, config: DMControlConfig) -> bool:
+        return config.least_reward is not None
 
     @classmethod
     def make(cls, config: DMControlConfig, num_envs: int, next_seed: NextSeed) -> DMControl:

@@ -38,6 +38,9 @@ SUCCESS_KEYS = ("success", "is_success", "reward_success")
 """Entries of an info that tell success, by preference: of Meta-World and Adroit, of Fetch and the Shadow Hand, and of
 MuJoCo Playground. Each is above 0 where the goal is reached."""
 
+RESERVED = {"batch_size", "num_envs", "num_threads", "seed"}
+"""Options of a pool that follow from the run."""
+
 
 @dataclass(frozen=True)
 class EnvPoolConfig(SuccessConfig):
@@ -357,7 +360,13 @@ class EnvPool(OneByOne):
         known = envpool.list_all_envs()
         if config.id not in known:
             raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, known)}")
+        for name in sorted(RESERVED & config.kwargs.keys()):
+            raise ConfigError(f"{key}.kwargs gives {name}, which follows from the run: leave it out.")
         describe(config)
+
+    @classmethod
+    def can_tell_success(cls, config: EnvPoolConfig) -> bool:
+        return describe(config).success_key is not None
 
     @classmethod
     def check_evaluation(cls, config: EnvPoolConfig, key: str) -> None:

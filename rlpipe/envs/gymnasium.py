@@ -72,7 +72,7 @@ class GymnasiumConfig(SimulatorConfig):
 
     id: str = option("")
     """Registered id, such as ``CartPole-v1``; ``module:Name-v0`` imports the module that registers it first."""
-    max_episode_steps: int | None = option(None, unit="environment steps")
+    max_episode_steps: int | None = option(None, least=1, below=2**31, unit="environment steps")
     """Time limit; None keeps the registered one."""
     success_key: str | None = option(None)
     """Entry of ``info`` that says whether the goal is reached, such as ``is_success``; None for a task without one."""
@@ -492,7 +492,7 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 
     try:
         yield
-    except (TypeError, gymnasium.error.Error) as error:
+    except (TypeError, ValueError, gymnasium.error.Error) as error:
         raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
@@ -591,7 +591,8 @@ class Gymnasium(OneByOne):
         import gymnasium
 
         registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
-        return registered if config.max_episode_steps is None else config.max_episode_steps
+        given: int | None = make_kwargs(config).get("max_episode_steps")
+        return registered if given is None else given
 
     @classmethod
     def check(cls, config: GymnasiumConfig, key: str) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry
 from rlpipe.envs.base_pixels import choose_opengl
+from rlpipe.envs.base_seeding import global_generators
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree
@@ -165,13 +166,14 @@ class LiberoEnv(SingleEnv):
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         from robosuite.utils.errors import RandomizationError
 
-        self._env.seed(seed)  # NumPy's global generator
-        while True:
-            try:
-                seen = self._env.env.reset()
-                break
-            except RandomizationError:  # no room was found for an object: LIBERO draws again
-                continue
+        with global_generators(seed):  # LIBERO draws with NumPy's
+            while True:
+                self._put_fixtures_back()
+                try:
+                    seen = self._env.env.reset()
+                    break
+                except RandomizationError:  # no room was found for an object: LIBERO draws again
+                    continue
         for robot in self._env.robots:  # whose grippers remember the last command
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
         if self._stored is not None and seed is not None:
@@ -180,6 +182,16 @@ class LiberoEnv(SingleEnv):
             seen = self._env.step(self._wait)[0]
         self._steps = 0
         return self._observation(seen), bool(self._env.check_success())
+
+    def _put_fixtures_back(self) -> None:
+        """Moves drawers, stoves and the like to where they are when a model has just been loaded.
+
+        LIBERO draws the places of objects in and on them relative to that, which a reset without loading leaves out.
+        """
+        model = self._env.env.sim.model
+        for fixture in self._env.env.fixtures_dict.values():
+            body = model.body_name2id(fixture.root_body)
+            model.body_pos[body], model.body_quat[body] = 0.0, (1.0, 0.0, 0.0, 0.0)
 
     def step(self, action: Any) -> SingleStep:
         seen = self._env.step(np.asarray(action, dtype=np.float64))[0]

@@ -41,7 +41,7 @@ class RobosuiteConfig(SuccessConfig):
     robots: list[str] = option(["Panda"], fixed=True)
     """Robots, by name: one, or two for a task of two arms."""
     max_episode_steps: int = option(500, unit="environment steps", least=1, below=2**31)
-    """Time limit (``horizon``), at which every episode ends; a success does not end it."""
+    """Time limit (``horizon``), at which every episode ends; a success ends only those of ``Wipe``."""
     cameras: list[str] = option([], fixed=True)
     """Cameras whose pictures are observed as well, such as ``agentview`` or ``robot0_eye_in_hand``."""
     camera_size: int = option(84, least=8, most=4096, unit="pixels", fixed=True)
@@ -153,11 +153,12 @@ class RobosuiteEnv(SingleEnv):
 
     def step(self, action: Any) -> SingleStep:
         observation, reward, done, _ = self._env.step(self._spaces.action(action))
+        at_limit = self._env.timestep >= self._env.horizon
         answer = SingleStep(
             self._spaces.observation(self._observed(observation)),
             float(reward),
-            terminated=False,  # robosuite ends an episode at its horizon alone
-            truncated=bool(done),
+            terminated=bool(done) and not at_limit,  # by Wipe alone: a collision, a limit of a joint, or success
+            truncated=bool(done) and at_limit,
             success=bool(self._env._check_success()),
         )
         return self._config.judged(answer)

@@ -84,7 +84,14 @@ def test_a_simulator_that_is_not_installed_is_named_with_its_remedy(monkeypatch)
         raise ConfigError("gymnasium needs the package gymnasium: pip install it")
 
     monkeypatch.setattr(Gymnasium, "tasks", missing)
-    assert "gymnasium: gymnasium needs the package gymnasium: pip install it" in printed("--simulator", "gymnasium")
+    assert "gymnasium: gymnasium needs the package gymnasium: pip install it" in printed()
+    with pytest.raises(ConfigError, match="pip install it"):  # what was asked for cannot be answered
+        tasks.find(None, "gymnasium", None)
+
+
+def test_a_python_that_cannot_be_run_is_named_as_the_option_is():
+    with pytest.raises(ConfigError, match=r"^--python: it is '/no/python', which cannot be run"):
+        tasks.find(None, "gymnasium", "/no/python")
 
 
 def test_the_table_is_one_line_for_each_task():

@@ -173,6 +173,12 @@ def test_each_of_several_tasks_counts_as_used():
     assert ids(GymnasiumConfig("gymnasium", id="CartPole-v1")) == ["CartPole-v1"]
 
 
+def test_a_task_in_a_python_of_its_own_needs_no_library_here():
+    assert ids(GymnasiumConfig("gymnasium", id="CartPole-v1", python="/other")) == []
+    several = ["CartPole-v1", {"id": "Acrobot-v1", "python": "/other"}]
+    assert ids(GymnasiumConfig("gymnasium", tasks=several)) == ["CartPole-v1"]
+
+
 @pytest.mark.parametrize(("mujoco", "status"), [("{0}.7", "ok"), ("1.0.0", "warn")])
 def test_dm_control_fits_only_the_mujoco_of_its_release(mujoco, status):
     pytest.importorskip("dm_control", reason="needs rlpipe[dm-control]: dm_control is not installed")

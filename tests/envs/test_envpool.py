@@ -147,6 +147,7 @@ def test_terms_of_the_reward_are_named():
         ({"id": REACH, "kwargs": {"visible": True}}, "EnvPool cannot make MetaWorld/Reach-v3 with {'visible': True}"),
         ({"id": "ManipulatorBringBall-v1", "reward_mode": "sparse"}, "reward_mode is sparse, but .* success_key"),
         ({"id": REACH, "ignore_terminations": True}, "terminations cannot be ignored"),
+        ({"id": REACH, "kwargs": {"num_envs": 3}}, "kwargs gives num_envs, which follows from the run"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_starts(options, message):

@@ -11,6 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlpipe.collection.collector import Collector
+from rlpipe.config.loading import load_config
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 from rlpipe.errors import ConfigError
@@ -272,6 +273,18 @@ def test_a_natively_vectorised_environment_trains_but_does_not_evaluate():
     Gymnasium.check(config, "env.train")
     with pytest.raises(ConfigError, match=r"draws its own seeds .*: set env\.eval\.vectorized=false"):
         Gymnasium.check_evaluation(config, "env.eval")
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_time_limit_below_one_is_refused(steps):
+    train = {"name": "gymnasium", "id": "CartPole-v1", "max_episode_steps": steps}
+    with pytest.raises(ConfigError, match=r"env.train.max_episode_steps is .*at least 1"):
+        load_config({"env": {"train": train}})
+
+
+def test_a_time_limit_among_the_keyword_arguments_is_known():
+    config = GymnasiumConfig("gymnasium", id="CartPole-v1", kwargs={"max_episode_steps": 7})
+    assert Gymnasium.time_limit(config) == 7
 
 
 def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):

@@ -54,6 +54,22 @@ def test_each_suite_has_a_time_limit_of_its_own(wanted, limit):
 
 
 @real
+def test_a_drawn_start_follows_from_its_seed_alone_also_in_a_drawer():
+    """Seed 3 three times, with others between: the bowl lies in the drawer, and at the same place in it."""
+    simulator = made([3, 4, 3, 5, 3], id="libero_spatial/4", initial_states="drawn", max_episode_steps=1)
+    try:
+        observations, _ = simulator.reset()
+        starts = [observations[0]]
+        still = np.zeros((1, simulator.spec.action_dim), dtype=np.float32)
+        starts += [simulator.step(still).observations[0] for _ in range(4)]
+    finally:
+        simulator.close()
+    np.testing.assert_array_equal(starts[0], starts[2])
+    np.testing.assert_array_equal(starts[0], starts[4])
+    assert not np.array_equal(starts[0], starts[1])
+
+
+@real
 def test_suites_and_tasks_are_listed_and_a_wrong_one_is_an_error_with_the_nearest():
     found = [task.id for task in tasks("libero", PYTHON)]
     for suite, count in (("spatial", 10), ("object", 10), ("goal", 10), ("10", 10), ("90", 90)):

@@ -338,6 +338,15 @@ def test_a_python_that_is_slow_to_start_is_told_from_one_that_is_none(tmp_path, 
         load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": str(slow)}}})
 
 
+def test_names_are_hashed_alike_in_every_process_so_that_sets_of_them_have_one_order(tmp_path):
+    simulator = make_simulator(ScriptedConfig("scripted", python=HERE), 1, lambda n: n)
+    try:
+        process = psutil.Process(simulator._process._process.pid)
+        assert process.environ()["PYTHONHASHSEED"] == "0"
+    finally:
+        simulator.close()
+
+
 def test_a_python_that_a_worker_lacks_is_named_by_its_key():
     task = {"label": "elsewhere", "python": "no/such/python"}
     evaluated = ScriptedConfig("scripted", tasks=[{"label": "here"}, task])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from rlpipe.config.loading import load_config
 from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.dm_control import DMControlConfig
 from rlpipe.trajectory import Body, Scene, Shape
 
 
@@ -82,6 +85,22 @@ def test_other_libraries_of_mujoco_tasks_have_bodies_too(name, task):
     assert poses.shape == (len(scene.bodies), 7)
     assert np.linalg.norm(poses[:, 3:], axis=1) == pytest.approx(np.ones(len(poses)), abs=1e-5)
     assert made.scene(0) is scene
+    made.close()
+
+
+def test_a_goal_that_a_task_moves_within_its_model_is_drawn_where_it_is_now():
+    needs("dm_control", "mujoco")
+    seeds = itertools.count()
+    made = make_simulator(DMControlConfig("dm_control", id="reacher/easy"), 1, lambda _: next(seeds))
+    places = []
+    for _ in range(2):
+        made.reset()
+        model = made._envs[0]._env.physics.model
+        target = np.array(model.ptr.geom_pos[model.name2id("target", "geom")])
+        shapes = [shape for body in made.scene(0).bodies for shape in body.shapes]
+        assert any(np.allclose(shape.position, target, atol=1e-6) for shape in shapes)
+        places.append(target)
+    assert not np.allclose(*places)
     made.close()
 
 

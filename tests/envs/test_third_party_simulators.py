@@ -210,6 +210,27 @@ def test_a_simulation_of_dm_control_that_diverges_ends_as_a_failure():
     assert not idle(simulator).terminated[0]  # of the next episode
 
 
+def test_what_diverges_in_dm_control_cannot_go_on_even_where_ends_are_ignored():
+    simulator = contract.made(installed("dm_control suite") | {"ignore_terminations": True}, [0, 1])
+    simulator.reset()
+    simulator._envs[0]._env.physics.data.qvel[:] = 1e12
+    step = idle(simulator)
+    assert (bool(step.terminated[0]), bool(step.truncated[0]), float(step.failure[0])) == (False, True, 1.0)
+    assert list(step.beginnings) == [0]
+
+
+def test_an_end_of_dm_control_that_is_ignored_begins_no_other_episode():
+    tree = installed("dm_control suite") | {"id": "lqr/lqr_2_1", "ignore_terminations": True}
+    settled = contract.made(tree, [0])
+    settled.reset()
+    physics = settled._envs[0]._env.physics
+    with physics.reset_context():
+        physics.data.qpos[:] = physics.data.qvel[:] = 0
+    steps = [idle(settled) for _ in range(3)]
+    assert not any(step.terminated[0] or step.truncated[0] for step in steps)
+    assert np.abs(contract.numbers(steps[-1].successors)).max() < 1e-6  # still where it was put
+
+
 @pytest.mark.parametrize("task", ["manipulation/reassemble_5_bricks_random_order_features", "lqr/lqr_2_1"])
 def test_dm_control_tasks_that_remember_earlier_episodes_are_made_anew(task):
     simulator = contract.made(installed("dm_control reach") | {"id": task}, [5, 6, 5])
@@ -269,6 +290,14 @@ def test_robosuite_succeeds_with_the_cube_in_the_air_and_ends_where_it_is_asked_
     task.sim.data.set_joint_qpos(task.cube.joints[0], place)
     step = idle(simulator)
     assert (bool(step.success[0]), bool(step.terminated[0])) == (True, True)
+
+
+def test_robosuites_wipe_ends_by_itself_and_not_by_the_time_limit(monkeypatch):
+    simulator = contract.made(installed("robosuite") | {"id": "Wipe"}, [0, 1])
+    simulator.reset()
+    monkeypatch.setattr(simulator._envs[0]._env, "_check_terminated", lambda: True)
+    step = idle(simulator)
+    assert (bool(step.terminated[0]), bool(step.truncated[0])) == (True, False)
 
 
 def test_fetch_reaches_its_goal_and_goes_on():
