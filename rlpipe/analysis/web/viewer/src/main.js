@@ -215,12 +215,13 @@ for (const chip of all(".replay-chip")) {
   });
 }
 
+const alone = document.querySelectorAll("main section").length <= 1;
+
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   const target = event.target;
-  const box = root.getBoundingClientRect();
-  const reading = box.top < innerHeight * 0.6 && box.bottom > innerHeight * 0.4;
-  if (!root.contains(target) && !(target === document.body && reading)) return;
+  // On a page with more to read, space and the arrows scroll unless something of the replay has the focus.
+  if (!root.contains(target) && !(target === document.body && alone)) return;
   if (target.matches?.("select, input:not(.replay-slider), summary, textarea")) return;
   if (event.key === " " && target.matches?.("button:not(.replay-play)")) return;
   const far = event.shiftKey ? 10 : 1;
