@@ -31,6 +31,20 @@ ORIGINS = {
 UPDATE_TO_DATA = "algorithm.update_to_data"
 
 
+def kind_of(config: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration without what may differ between runs of one experiment, such as the seed and logging.
+
+    Args:
+        config: full configuration by dotted key
+        protocol: of the evaluation, from which it is taken how the run was evaluated
+    """
+    kept = {key: value for key, value in config.items() if Affects.COMPARISON in affected_by(Config, key)}
+    for key in ORIGINS:
+        if (origin := config.get(key)) is not None:
+            kept[key] = _experiment(origin)  # the experiment may have one run per seed
+    return kept | {EXPERIMENT: config[EXPERIMENT]} | comparable(protocol)
+
+
 @dataclass(frozen=True)
 class EvaluatedRun:
     """Completed run, with the evaluation of its last iteration.
@@ -93,15 +107,8 @@ class EvaluatedRun:
 
     @property
     def kind(self) -> dict[str, Any]:
-        """Configuration without keys that may differ between runs of one experiment, such as the seed and logging.
-
-        How the run was evaluated is taken from the protocol.
-        """
-        kept = {key: value for key, value in self.config.items() if Affects.COMPARISON in affected_by(Config, key)}
-        for key in ORIGINS:
-            if (origin := self.config.get(key)) is not None:
-                kept[key] = _experiment(origin)  # the experiment may have one run per seed
-        return kept | {EXPERIMENT: self.config[EXPERIMENT]} | comparable(self.protocol)
+        """What the run has in common with others of its experiment, as of ``kind_of``."""
+        return kind_of(self.config, self.protocol)
 
     def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
         """Returns the environment steps and seconds of training after which an evaluation first reached a level."""

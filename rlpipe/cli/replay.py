@@ -54,9 +54,9 @@ def replay(
     if videos is not None:
         if episode is not None:
             raise ConfigError("--episode chooses what a page shows first; a video has several: leave it out.")
-        if out is not None and out.suffix != ".mp4":
-            raise ConfigError(f"--out is {out}, but a video is an mp4 file: --out {out.with_suffix('.mp4').name}")
         if out is not None:
+            if out.suffix != ".mp4":
+                raise ConfigError(f"--out is {out}, but a video is an mp4 file: --out {out.with_suffix('.mp4').name}")
             check_file(out)
         if files.kind_of(run) != "directory":
             raise no_replays(run)

@@ -140,6 +140,7 @@ class RolloutWorker:
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
         self._tasks = self._tasks_of_slots()
+        self._shared = (self._rank, self._task_weights)
         made = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
         made.steps_after_success = config.rollout.steps_after_success
         if not made.has_success and (asked := _needs_success(config)):
@@ -306,6 +307,9 @@ class RolloutWorker:
         """
         if self._starts is not None:
             self._task_weights = self._starts.task_weights
+        if self._shared == (self._rank, self._task_weights):
+            return
+        self._shared = (self._rank, self._task_weights)
         if self._tasks_of_slots() != self._tasks:
             self._drop_episodes()
             self._simulators += 1  # new seeds

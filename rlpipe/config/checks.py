@@ -212,12 +212,7 @@ def _check_curriculum(config: Config) -> None:
             f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
         )
     simulator = simulator_class(train, "env.train")
-    if not simulator.can_tell_success(train):
-        remedies = {
-            "success_key": "name the entry of info that does in success_key, such as is_success",
-            "success_reward": "success_reward says from which reward on a step is one",
-        }
-        remedy = next((text for option, text in remedies.items() if hasattr(train, option)), "leave the curriculum out")
+    if remedy := simulator.why_without_success(train):
         raise ConfigError(
             f"curriculum.name is {name}, which follows the success of episodes, but env.train ({train.name}) does not "
             f"tell it: {remedy}."

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlpipe.config.schema import Config
+from rlpipe.config.tree import tasks_without
 
 _OF_SEVERAL_TASKS = ("tasks", "observe_task", "pad_observations")
 """Options that say nothing where there is one task, and that older runs do not have."""
@@ -50,11 +51,7 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     if tasks := options.get("tasks"):
-        left_out = {*WHERE_IT_RUNS, "share"}
-        simulator["env.eval.tasks"] = [
-            {key: value for key, value in task.items() if key not in left_out} if isinstance(task, Mapping) else task
-            for task in tasks
-        ]
+        simulator["env.eval.tasks"] = tasks_without(tasks, {*WHERE_IT_RUNS, "share"})
     return simulator | {
         "evaluation.episodes": protocol["evaluation_episodes"],
         "evaluation.first_seed": protocol["evaluation_first_seed"],

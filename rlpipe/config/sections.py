@@ -23,7 +23,7 @@ from rlpipe.config.schema import (
     RunnerConfig,
     StageConfig,
 )
-from rlpipe.config.tree import container, reason_of
+from rlpipe.config.tree import container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, nearest, resolve
 from rlpipe.secrets import check_no_secrets
@@ -123,10 +123,7 @@ def evaluation_defaults(train: Mapping[str, Any], usual: Mapping[str, Any]) -> d
     """
     found = {**train, **usual}
     if isinstance(tasks := train.get("tasks"), list) and usual:
-        found["tasks"] = [
-            {key: value for key, value in task.items() if key not in usual} if isinstance(task, Mapping) else task
-            for task in tasks
-        ]
+        found["tasks"] = tasks_without(tasks, usual)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,14 @@ def container(tree: DictConfig, *, resolve: bool = False) -> dict[Any, Any]:
         raise ConfigError(reason_of(error)) from error
     assert isinstance(found, dict)
     return found
+
+
+def tasks_without(tasks: Sequence[Any], keys: Collection[str]) -> list[Any]:
+    """Returns entries of a simulator's ``tasks`` without some of their keys; an id alone has none."""
+    return [
+        {key: value for key, value in task.items() if key not in keys} if isinstance(task, Mapping) else task
+        for task in tasks
+    ]
 
 
 def reason_of(error: Exception) -> str:

@@ -222,9 +222,9 @@ class Simulator(ABC):
         """
 
     @classmethod
-    def can_tell_success(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """False if it is known, before anything is made, that episodes with these options do not tell success."""
-        return True
+    def why_without_success(cls, config: Any) -> str | None:  # noqa: ARG003 - for simulators where it depends on options
+        """Returns how episodes could tell success, where it is known before anything is made that they do not."""
+        return None
 
     @classmethod
     def check_machine(cls, config: Any, key: str) -> None:

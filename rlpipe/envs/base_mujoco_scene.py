@@ -69,7 +69,7 @@ class MuJoCoBodies:
 
 
 CHANGING = ("geom_pos", "geom_quat", "geom_size", "geom_rgba", "site_size", "site_rgba")
-"""What a task may change of a model's looks without compiling it anew."""
+"""Arrays of a model that a task may change without compiling it again, and on which its looks depend."""
 
 
 class MuJoCoGeometry:

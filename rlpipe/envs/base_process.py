@@ -383,8 +383,9 @@ class ProcessSimulator(Simulator):
         cls._answer(config, "check_evaluation", key)
 
     @classmethod
-    def can_tell_success(cls, config: Any) -> bool:
-        return bool(cls._answer(config, "can_tell_success"))
+    def why_without_success(cls, config: Any) -> str | None:
+        remedy: str | None = cls._answer(config, "why_without_success")
+        return remedy
 
     @classmethod
     def check_machine(cls, config: Any, key: str) -> None:

@@ -22,13 +22,13 @@ from rlpipe.plugins import resolve
 QUESTIONS = (
     "check_evaluation",
     "check_machine",
-    "can_tell_success",
     "check_spaces",
     "can_wait_with",
     "can_choose_starts",
     "can_set_state",
     "can_blend",
     "why_without_states",
+    "why_without_success",
     "time_limit",
 )
 """Class methods of a simulator that take its configuration, and are answered in its own process."""

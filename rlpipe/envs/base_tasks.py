@@ -164,8 +164,9 @@ class SeveralTasks(Simulator):
             _plugin(task.config).check_evaluation(task.config, f"{key}.tasks[{index}]")
 
     @classmethod
-    def can_tell_success(cls, config: SimulatorConfig) -> bool:
-        return all(_plugin(task.config).can_tell_success(task.config) for task in tasks_of(config, "env.train"))
+    def why_without_success(cls, config: SimulatorConfig) -> str | None:
+        reasons = (_plugin(task.config).why_without_success(task.config) for task in tasks_of(config, "env.train"))
+        return next(filter(None, reasons), None)
 
     @classmethod
     def labels(cls, config: SimulatorConfig, key: str) -> list[str]:

@@ -207,8 +207,10 @@ class DMControl(OneByOne):
     Config = DMControlConfig
 
     @classmethod
-    def can_tell_success(cls, config: DMControlConfig) -> bool:
-        return config.least_reward is not None
+    def why_without_success(cls, config: DMControlConfig) -> str | None:
+        if config.least_reward is not None:
+            return None
+        return "success_reward says from which reward on a step is one"
 
     @classmethod
     def make(cls, config: DMControlConfig, num_envs: int, next_seed: NextSeed) -> DMControl:

@@ -365,8 +365,10 @@ class EnvPool(OneByOne):
         describe(config)
 
     @classmethod
-    def can_tell_success(cls, config: EnvPoolConfig) -> bool:
-        return describe(config).success_key is not None
+    def why_without_success(cls, config: EnvPoolConfig) -> str | None:
+        if describe(config).success_key is not None:
+            return None
+        return "name the entry of info that does in success_key, such as is_success"
 
     @classmethod
     def check_evaluation(cls, config: EnvPoolConfig, key: str) -> None:

@@ -627,8 +627,10 @@ class Gymnasium(OneByOne):
             )
 
     @classmethod
-    def can_tell_success(cls, config: GymnasiumConfig) -> bool:
-        return config.success_key is not None
+    def why_without_success(cls, config: GymnasiumConfig) -> str | None:
+        if config.success_key is not None:
+            return None
+        return "name the entry of info that does in success_key, such as is_success"
 
     @classmethod
     def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:

@@ -72,8 +72,10 @@ class ReplayFolder:
 
     def sets(self) -> list[Path]:
         """Lists the files of the sets, the one that was written last first; a copy of them has the same order."""
-        found = [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
-        return sorted(found, key=lambda file: (_written(file), file.name), reverse=True)
+        return sorted(self._sets(), key=lambda file: (_written(file), file.name), reverse=True)
+
+    def _sets(self) -> list[Path]:
+        return [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
 
     def write(self, name: str, one: ReplaySet, scenes: Mapping[str, Scene]) -> Path:
         """Writes a set and the geometry that it needs.
@@ -128,7 +130,7 @@ class ReplayFolder:
 
     def _remove_unused_scenes(self) -> None:
         try:
-            used = {entry["scene"] for file in self.sets() for entry in _about(file)["replays"]}
+            used = {entry["scene"] for file in self._sets() for entry in _about(file)["replays"]}
         except (*_DAMAGE, ConfigError):  # a set that cannot be read may need any of them
             return
         for file in self.path.glob("scene-*.npz"):

@@ -87,7 +87,7 @@ class VideoMaker:
         return events
 
     def _remove_partial(self) -> None:
-        for file in (self._run / VIDEOS).glob(f".{set_name(0)[:-6]}*{PARTIAL}"):
+        for file in (self._run / VIDEOS).glob(f".iteration-*{PARTIAL}"):
             file.unlink(missing_ok=True)
 
     def _begin(self, iteration: int) -> _Job:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlpipe.analysis.comparison import Comparison, compare
-from rlpipe.analysis.evaluated_run import EXPERIMENT
+from rlpipe.analysis.evaluated_run import kind_of
 from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.formats import setting
 from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.config.fields import Affects, affected_by
-from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 
 
@@ -50,27 +48,22 @@ def together(contents: Sequence[RunContent]) -> Together:
         places = {run.path: n for n, group in enumerate(comparison.groups) for run in group.runs}
         group_of = [places[content.path] for content in contents]
     else:
-        kinds = [_kind(content, number) for number, content in enumerate(contents)]
-        of_kind = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
-        group_of = [of_kind[kind] for kind in kinds]
-        groups = _named([contents[group_of.index(place)] for place in of_kind.values()])
+        kinds: list[Any] = []
+        group_of = []
+        for content in contents:
+            kind = _kind(content)
+            if kind not in kinds:
+                kinds.append(kind)
+            group_of.append(kinds.index(kind))
+        groups = _named([contents[group_of.index(place)] for place in range(len(kinds))])
     return Together(groups, group_of, comparison, reason, _differing(contents))
 
 
-def _kind(content: RunContent, number: int) -> str:
-    """Says what a run has in common with those that differ from it in nothing but the seed and the like.
-
-    Args:
-        content: of the run
-        number: of the run; one whose configuration is unknown is like no other
-    """
+def _kind(content: RunContent) -> Any:
+    """Says what a run has in common with others of its experiment; a log without a configuration is like no other."""
     if content.settings is None:
-        return f"{number}"
-    values = content.settings.values
-    return json.dumps(
-        {key: value for key, value in values.items() if Affects.COMPARISON in affected_by(Config, key)}
-        | {EXPERIMENT: values.get(EXPERIMENT)}, sort_keys=True, default=str,
-    )  # fmt: skip
+        return content.path
+    return kind_of(content.settings.values, content.record["protocol"])
 
 
 def _named(firsts: Sequence[RunContent]) -> list[str]:

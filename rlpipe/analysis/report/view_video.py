@@ -19,9 +19,8 @@ def video_section(run: Path, budget: int) -> tuple[Section | None, list[str]]:
     found = [*(run / VIDEOS).glob("*.mp4")]
     if not found:
         return None, []
-    sets = [file.stem for file in reversed(ReplayFolder(run / FOLDER).sets())]
-    places = {file: sets.index(file.stem) if file.stem in sets else -1 for file in found}
-    newest = max(found, key=lambda file: (places[file], file.stat().st_mtime_ns, file.name))
+    places = {file.stem: place for place, file in enumerate(reversed(ReplayFolder(run / FOLDER).sets()))}
+    newest = max(found, key=lambda file: (places.get(file.stem, -1), file.stat().st_mtime_ns, file.name))
     if newest.stat().st_size * 4 / 3 > budget:  # as base64
         return None, [f"The video, for which there was no room: {newest}."]
     others = f" The folder {VIDEOS} holds {len(found)} in all." if len(found) > 1 else ""
