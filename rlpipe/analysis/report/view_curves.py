@@ -146,7 +146,8 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
     if pooled:
         found.append({"colour": "series-1", "shape": "", "text": "training, with 95 % band", "opacity": None})
     alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
-    if headline["training"] in content.course.series and not alone:
+    is_training = headline["training"] != headline["evaluation"]  # while cloning there are only evaluations
+    if headline["training"] in content.course.series and is_training and not alone:
         text = "training, single iterations"
         found.append({"colour": "series-1", "shape": "", "text": text, "opacity": 0.4 if pooled else None})
     if headline["evaluation"] in content.course.series:
