@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -70,6 +71,7 @@ class Key:
     option: Option
 
 
+@functools.cache
 def meanings(schema: type[Any]) -> dict[str, str]:
     """Reads the text below each field of a dataclass, in its class or the nearest base that has one."""
     found: dict[str, str] = {}

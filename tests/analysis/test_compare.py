@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,18 @@ def runs(tmp_path_factory) -> dict[str, list[Path]]:
     return {"good": good, "bad": bad}
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    return a_run(tmp_path_factory.mktemp("alone"), 0)
+
+
 @pytest.fixture
-def alone(tmp_path) -> Path:
-    return a_run(tmp_path, 0)
+def alone(trained, tmp_path) -> Path:
+    """A run that a test may change."""
+    run = Path(shutil.copytree(trained, tmp_path / trained.relative_to(trained.parents[1])))
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace(str(trained.parents[1]), str(tmp_path)))
+    return run
 
 
 def set_status(run: Path, status: str) -> None:
