@@ -13,6 +13,7 @@ import importlib.util
 import pkgutil
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def available(kind: str) -> list[str]:
     return sorted(_modules(kind))
 
 
+@cache
 def _modules(kind: str) -> dict[str, str]:
     """Module of each plug-in, by name. Looks only at file names, so that Ray is not loaded."""
     root, way = Path(__file__).parent, kind.split(".")

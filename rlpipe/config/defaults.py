@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING
 from functools import cache
@@ -93,7 +94,12 @@ def _without_default(schema: type[Any]) -> list[str]:
 
 def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a tree with defaults and returns its leaves, with lists in place of tuples, as in the file."""
-    complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(dict(tree)))))
+    return _completed_json(json.dumps(tree, sort_keys=True))
+
+
+@cache  # a comparison asks for the same defaults with every run
+def _completed_json(tree: str) -> dict[str, Any]:
+    complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(json.loads(tree)))))
     return dict(leaves(container(complete)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -187,8 +188,8 @@ def typed(schema: type[Any], tree: Any, key: str) -> Any:
     """Builds a section from its keys and values: an instance of its dataclass."""
     _check_containers(schema, tree, key)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), tree if tree is not None else {})
-        return OmegaConf.to_object(merged)
+        section = _section(schema)  # type: ignore[arg-type] # a type can be hashed
+        return OmegaConf.to_object(OmegaConf.merge(section, tree if tree is not None else {}))
     except ConfigError:
         raise
     except ConfigKeyError as error:
@@ -204,6 +205,13 @@ def typed(schema: type[Any], tree: Any, key: str) -> Any:
         raise ConfigError(f"{key}.{error.full_key} has the wrong type: {reason}") from error
     except (OmegaConfBaseException, OverflowError, RecursionError, TypeError) as error:  # what OmegaConf raises
         raise ConfigError(f"{key}: {reason_of(error)}") from error
+
+
+@cache
+def _section(schema: type[Any]) -> DictConfig:
+    """Returns a section with nothing but defaults. It is shared: merging copies it, and nothing else may change it."""
+    found: DictConfig = OmegaConf.structured(schema)
+    return found
 
 
 def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
@@ -227,7 +235,7 @@ def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
 
 def _fields(schema: type[Any], owner: str) -> list[str]:
     """Returns the names of the fields below a dotted key of a dataclass; an empty key is the dataclass itself."""
-    node: Any = OmegaConf.structured(schema)
+    node: Any = _section(schema)  # type: ignore[arg-type] # a type can be hashed
     for name in filter(None, owner.split(".")):
         node = node[name]
     return sorted(str(name) for name in node)

@@ -290,7 +290,7 @@ class MetricLogger:
         meta = {
             "iteration": iteration,
             "run_id": self._directory.run_id,
-            "config": to_yaml(self._config),
+            "config": self._info.config_yaml,
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
         }
         try:
