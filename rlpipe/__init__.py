@@ -67,8 +67,7 @@ def train(
     config = with_base_policy(config)
     check_demonstrations(config)
     _check_machine(config, local, ray_address)
-    if not local:  # with Ray, the first worker would report it only after it has started
-        check_spaces(config)
+    check_spaces(config)
     with locked_run(config, None if resume is None else Path(resume)) as run:
         if run is not None:
             RunDirectory.existing(run).check()

@@ -30,10 +30,10 @@ _HALLMARKS = {
 """Attribute by which a class of each kind is recognised."""
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the most similar known name, in any case; None if there is none."""
+def closest(name: str, known: Iterable[str], similarity: float = 0.5) -> str | None:
+    """Returns the most similar known name, in any case; None if none is as similar (from 0 to 1) as asked."""
     spelled = {one.lower(): one for one in known}
-    matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=similarity)
     return spelled[matches[0]] if matches else None
 
 

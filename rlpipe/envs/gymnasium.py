@@ -153,6 +153,30 @@ def observed(env: Any) -> Any:
     return env.observation(inner) if isinstance(env, gymnasium.ObservationWrapper) else inner
 
 
+def check_success_key(env: Any, config: GymnasiumConfig) -> None:
+    """Checks that ``success_key`` is not misspelt; no episode would ever be a success.
+
+    A key that the info lacks is no mistake by itself, because some tasks tell success only where there is one.
+
+    Raises:
+        ConfigError: the info of the first step lacks it, and holds one that is spelt almost alike.
+    """
+    key = config.success_key
+    if not key:
+        return
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        *_, info = env.step(env.action_space.sample())
+    except Exception:  # an environment may raise anything; the workers report it with their machine
+        return
+    if key not in info and (meant := closest(key, map(str, info), similarity=0.8)):
+        raise ConfigError(
+            f"success_key is {key!r}, which the info of {config.id} does not hold; did you mean {meant!r}? "
+            f"There are {', '.join(sorted(map(str, info)))}."
+        )
+
+
 class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
@@ -643,8 +667,10 @@ class Gymnasium(OneByOne):
                 raise
             except Exception:  # an environment may raise anything; the workers report it with their machine
                 return None
-            (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)
-            spec = single.spec
-            with contextlib.suppress(Exception):
-                env.close()
-        return spec
+            try:
+                (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)
+                check_success_key(env, config)
+            finally:
+                with contextlib.suppress(Exception):
+                    env.close()
+        return single.spec

@@ -304,6 +304,17 @@ def test_an_environment_without_success_says_nothing_about_it():
     assert simulator.step(np.zeros(2, dtype=np.int64)).success is None
 
 
+def test_a_misspelt_success_key_is_an_error_with_the_right_one():
+    misspelt = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key="is_succes")
+    with pytest.raises(ConfigError, match=r"success_key is 'is_succes', .* did you mean 'is_success'\? There are is_s"):
+        Gymnasium.check_spaces(misspelt)
+
+
+def test_success_may_be_told_only_where_there_is_one():
+    unlike_any = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key="solved")
+    assert Gymnasium.check_spaces(unlike_any) is not None
+
+
 def test_a_discrete_action_reaches_gymnasium_as_an_integer():
     simulator = Gymnasium.make(GymnasiumConfig("gymnasium", id="CartPole-v1"), 1, seeds)
     first, _ = simulator.reset()
