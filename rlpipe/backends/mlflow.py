@@ -154,12 +154,15 @@ def _local_database(run: RunInfo) -> Path:
 
 
 def _find(client: MlflowClient, run: RunInfo) -> Run | None:
-    """MLflow's run for this run; None if there is none, or a user deleted it."""
+    """MLflow's run for this run; None if there is none, or a user deleted it.
+
+    An id says the second and the seed of a run, so two experiments may share one; their milliseconds differ.
+    """
     experiment = client.get_experiment_by_name(run.project)
     if experiment is None:
         return None
-    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'", max_results=1)
-    return found[0] if found else None
+    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'")
+    return next((one for one in found if one.info.start_time == _started(run)), None)
 
 
 def _begin(client: MlflowClient, run: RunInfo) -> Run:
@@ -174,8 +177,12 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
             raise
     experiment = client.get_experiment_by_name(run.project)
     tags = {RUN_ID: run.run_id, "rlpipe.experiment": run.experiment}
-    started = datetime.fromisoformat(run.created)
-    return client.create_run(experiment.experiment_id, int(1000 * started.timestamp()), tags, run_name=run.run_id)
+    return client.create_run(experiment.experiment_id, _started(run), tags, run_name=run.run_id)
+
+
+def _started(run: RunInfo) -> int:
+    """Milliseconds since the epoch at which the run began."""
+    return int(1000 * datetime.fromisoformat(run.created).timestamp())
 
 
 def _param(value: Any) -> str:

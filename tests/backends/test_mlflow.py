@@ -62,6 +62,17 @@ def test_two_runs_that_begin_a_database_at_once_and_write_to_it_both_stand_there
         assert {i: len(metrics) for i, metrics in numbers.items()} == dict.fromkeys(range(1, 21), 80)
 
 
+def test_two_runs_with_one_id_that_began_at_other_moments_are_two(log_path):
+    first = run_info(log_path, "same")
+    second = replace(first, experiment="another", created="2026-01-01T00:00:00.250000+00:00")
+    for run, iterations in ((first, 3), (second, 1)):
+        backend = MLflow(run)
+        for iteration in range(1, iterations + 1):
+            backend.write(row(iteration, m=0.5))
+        backend.close("completed")
+    assert (MLflow.reached(first), MLflow.reached(second)) == (3, 1)
+
+
 def test_an_iteration_that_was_cut_off_is_not_held_yet_and_stands_there_once_after_it_is_written_again(log_path):
     from mlflow.entities import Metric
 
