@@ -188,8 +188,7 @@ def typed(schema: type[Any], tree: Any, key: str) -> Any:
     """Builds a section from its keys and values: an instance of its dataclass."""
     _check_containers(schema, tree, key)
     try:
-        section = _section(schema)  # type: ignore[arg-type] # a type can be hashed
-        return OmegaConf.to_object(OmegaConf.merge(section, tree if tree is not None else {}))
+        return OmegaConf.to_object(OmegaConf.merge(_section(schema), tree if tree is not None else {}))
     except ConfigError:
         raise
     except ConfigKeyError as error:
@@ -207,9 +206,17 @@ def typed(schema: type[Any], tree: Any, key: str) -> Any:
         raise ConfigError(f"{key}: {reason_of(error)}") from error
 
 
-@cache
 def _section(schema: type[Any]) -> DictConfig:
-    """Returns a section with nothing but defaults. It is shared: merging copies it, and nothing else may change it."""
+    """Returns a section with nothing but defaults. It may be shared: merging copies it, nothing else may change it."""
+    factories = (field.default_factory for field in dataclasses.fields(schema))
+    if all(factory is dataclasses.MISSING or isinstance(factory, type) for factory in factories):
+        return _shared_section(schema)  # type: ignore[arg-type] # a type can be hashed
+    found: DictConfig = OmegaConf.structured(schema)  # a function may read the environment: asked each time
+    return found
+
+
+@cache
+def _shared_section(schema: type[Any]) -> DictConfig:
     found: DictConfig = OmegaConf.structured(schema)
     return found
 
@@ -235,7 +242,7 @@ def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
 
 def _fields(schema: type[Any], owner: str) -> list[str]:
     """Returns the names of the fields below a dotted key of a dataclass; an empty key is the dataclass itself."""
-    node: Any = _section(schema)  # type: ignore[arg-type] # a type can be hashed
+    node: Any = _section(schema)
     for name in filter(None, owner.split(".")):
         node = node[name]
     return sorted(str(name) for name in node)

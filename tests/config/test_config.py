@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,6 +11,7 @@ import rlpipe
 from rlpipe.config.fields import Affects, affected_by, check_fields, option, options
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
+from rlpipe.config.sections import options_of
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
@@ -225,3 +227,14 @@ def test_options_of_an_algorithm_without_groups_do_not_mention_groups(tmp_path):
     config = scripted(tmp_path)
     assert config.algorithm.group_size is None
     assert "group_size" not in to_yaml(config)
+
+
+@dataclass(frozen=True)
+class _FromEnvironment:
+    mode: str = field(default_factory=lambda: os.environ["A_MODE"])
+
+
+def test_a_default_of_the_environment_is_what_it_says_now(monkeypatch):
+    for mode in ("online", "offline"):
+        monkeypatch.setenv("A_MODE", mode)
+        assert options_of("made_up", _FromEnvironment, {}).mode == mode
