@@ -142,6 +142,8 @@ class CurriculumProgress:
         own: success of consecutive episodes that began as the task draws them.
         evaluations: (environment steps, success, lower and upper 95 % bound) of each.
         seeds: (environment steps, share of the seeds mastered, share of those without any success).
+        blend_demonstrations: (environment steps, share of the way to other demonstrations' beginnings) of a curriculum
+            that spreads starts among them.
         blend: (environment steps, share of the way to the task's own starts) of a curriculum that spreads starts.
     """
 
@@ -156,6 +158,7 @@ class CurriculumProgress:
     own: tuple[SuccessRate, ...] = field(repr=False)
     evaluations: list[tuple[float, ...]] = field(repr=False)
     seeds: list[tuple[float, ...]] = field(repr=False)
+    blend_demonstrations: list[tuple[float, ...]] = field(repr=False)
     blend: list[tuple[float, ...]] = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -210,6 +213,7 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         own=_curve([one for one in episodes if not one[1].chosen]),
         evaluations=_series(rows, m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH),
         seeds=_series(rows, m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
+        blend_demonstrations=_series(rows, m.CURRICULUM_BLEND_DEMONSTRATIONS),
         blend=_series(rows, m.CURRICULUM_BLEND),
     )
 

@@ -55,7 +55,8 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     """Draws how far starts have moved back, and the success from chosen starts beside that from the task's own."""
     from matplotlib.figure import Figure
 
-    panels = [bool(progress.demonstrations), True, bool(progress.seeds), bool(progress.blend)]
+    spreads = bool(progress.blend or progress.blend_demonstrations)
+    panels = [bool(progress.demonstrations), True, bool(progress.seeds), spreads]
     heights = [height for height, there in zip((3.0, 2.2, 1.6, 1.6), panels, strict=True) if there]
     figure = Figure(figsize=(8.0, 1.0 + sum(heights)), constrained_layout=True)
     axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
@@ -65,7 +66,7 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     _draw_success(next(left), progress)
     if progress.seeds:
         _draw_seeds(next(left), progress)
-    if progress.blend:
+    if spreads:
         _draw_blend(next(left), progress)
     for panel in axes:
         panel.grid(alpha=0.25)
@@ -148,10 +149,18 @@ def _draw_seeds(axes: Axes, progress: CurriculumProgress) -> None:
 
 
 def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
-    """Draws how far starts have spread from the demonstrations' beginnings to the task's own."""
-    axes.step(*zip(*progress.blend, strict=True), where="post", color=COLOURS[3], linewidth=1.8)
+    """Draws how far starts have spread from the demonstrations' beginnings to others' and to the task's own."""
+    kinds = (
+        ("other demonstrations", progress.blend_demonstrations, GREY),
+        ("own starts", progress.blend, COLOURS[3]),
+    )
+    shown = [kind for kind in kinds if kind[1]]
+    for label, points, colour in shown:
+        axes.step(*zip(*points, strict=True), where="post", color=colour, linewidth=1.8, label=f"towards {label}")
+    if len(shown) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="best")
     axes.set(ylim=(-0.03, 1.03))
-    axes.set_yticks([0, 0.5, 1], ["demonstrations", "50 %", "own starts"])
+    axes.set_yticks([0, 0.5, 1], ["beginnings", "50 %", " or ".join(label for label, _, _ in shown)])
     axes.set_title("Where starts have spread to", fontsize=10, loc="left")
 
 

@@ -93,6 +93,9 @@ def _success(progress: CurriculumProgress) -> Table:
     if progress.seeds:
         _, mastered, unsolved = progress.seeds[-1]
         table.add_row(Text("seeds", style="dim"), f"{mastered:.2f}", "mastered", f"{unsolved:.2f} without any success")
+    if progress.blend_demonstrations and not progress.blend:
+        share = f"{progress.blend_demonstrations[-1][1]:.2f}"
+        table.add_row(Text("spread", style="dim"), share, "of the way to other demonstrations' beginnings")
     if progress.blend:
         table.add_row(Text("spread", style="dim"), f"{progress.blend[-1][1]:.2f}", "of the way to own starts")
     return table

@@ -127,5 +127,6 @@ class EpisodeTracker:
             demonstration_step=None if chosen is None or demonstration is None else chosen.step,
             demonstration_length=None if chosen is None else chosen.length,
             blend=None if chosen is None or demonstration is None else chosen.blend,
+            towards=None if chosen is None else chosen.towards,
             task=beginning.task,
         )

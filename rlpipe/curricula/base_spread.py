@@ -5,12 +5,15 @@ the task draws is too far from them: no episode succeeds, and there is nothing t
 share of the way from a demonstration's beginning to a scene of the task's own, and the share grows as success there
 allows, so that what has been learnt spreads. Ranges that widen with success: Akkaya et al. 2019, arXiv:1910.07113,
 section 5.
+
+A scene of the task's own also has other sizes, where a seed fixes them, because a state does not hold them: these are
+new at the first level already. Where they matter, starts first spread among the demonstrations, in their own scenes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,13 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.curricula.base import ChoosingConfig, Curriculum, DemonstratedEpisode
-from rlpipe.functional.curricula import spread_levels
+from rlpipe.functional.curricula import pairs, spread_levels
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import ChosenStart, Episode, Starts
+
+MOST_PAIRS = 200
+"""Pairs of demonstrations between whose beginnings episodes begin; all of up to 14 demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,17 @@ class SpreadConfig(ChoosingConfig):
     """Last episodes at the present level by which it is judged."""
     spread_success: float = option(0.7, above=0, most=1, unit="fraction")
     """Share of them that must succeed before starts move on to the next level."""
+    spread_demonstrations: bool = option(False)
+    """First let starts move from the beginning of each demonstration to those of the others, with the sizes of its own
+    scene: for tasks whose seeds fix sizes, which a state does not hold. One demonstration alone has no others."""
 
 
 class SpreadCurriculum(Curriculum):
     """Keeps one level for all demonstrations.
 
     Attributes:
-        level: present level; 0 is the demonstrations' beginnings, ``levels`` the task's own starts.
+        among: present level among the demonstrations, of which ``levels`` is past the last.
+        level: present level after that; 0 is the demonstrations' beginnings, ``levels`` the task's own starts.
     """
 
     Config = SpreadConfig
@@ -50,38 +60,56 @@ class SpreadCurriculum(Curriculum):
 
     def __init__(self, config: SpreadConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
         super().__init__(config, demonstrations, seed)
-        self._beginnings = [{name: values[0] for name, values in one.states.items()} for one in demonstrations]
+        states = [{name: values[0] for name, values in one.states.items()} for one in demonstrations]
+        self._beginnings = [ChosenStart(state=state, demonstration=number) for number, state in enumerate(states)]
+        self._pairs: list[ChosenStart] = []
+        if config.spread_demonstrations and len(states) > 1:
+            self._pairs = [
+                replace(self._beginnings[one], seed=demonstrations[one].seed, target=states[other], towards=other)
+                for one, other in pairs(len(states), MOST_PAIRS).tolist()
+            ]
+        self.among = 0 if self._pairs else config.levels
         self.level = 0
         self._outcomes: list[bool] = []
+
+    @property
+    def _is_among(self) -> bool:
+        return self.among < self.config.levels
 
     def starts(self) -> Starts | None:
         config = self.config
         if self.level >= config.levels:
             return None
-        levels, shares = spread_levels(self.level)
-        offered = tuple(
-            ChosenStart(state=state, demonstration=number, blend=level / config.levels)
-            for number, state in enumerate(self._beginnings)
-            for level in levels.tolist()
-        )
-        return Starts(offered, np.tile(shares / len(self._beginnings), len(self._beginnings)), 1.0 - config.own_starts)
+        levels, shares = spread_levels(self.among if self._is_among else self.level)
+        spread = self._pairs if self._is_among else self._beginnings
+        offered = tuple(replace(start, blend=level / config.levels) for start in spread for level in levels.tolist())
+        return Starts(offered, np.tile(shares / len(spread), len(spread)), 1.0 - config.own_starts)
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         config = self.config
         for episode in episodes:
-            if episode.blend != self.level / config.levels or episode.demonstration_step != 0:
+            is_among = self._is_among
+            level = self.among if is_among else self.level
+            same_spread = episode.demonstration_step == 0 and (episode.towards is not None) == is_among
+            if not same_spread or episode.blend != level / config.levels:
                 continue  # begun at an easier level, or before the level rose
             self._outcomes = [*self._outcomes, bool(episode.success_once)][-config.spread_window :]
             full = len(self._outcomes) == config.spread_window
             if full and np.mean(self._outcomes) >= config.spread_success and self.level < config.levels:
-                self.level += 1
+                self.among += is_among
+                self.level += not is_among
                 self._outcomes = []
 
     def describe(self, window: MetricWindow) -> None:
-        window.observe(m.CURRICULUM_BLEND, self.level / self.config.levels)
+        if self._pairs:
+            window.observe(m.CURRICULUM_BLEND_DEMONSTRATIONS, self.among / self.config.levels)
+        if not self._is_among:
+            window.observe(m.CURRICULUM_BLEND, self.level / self.config.levels)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {"level": np.array(self.level), "outcomes": np.array(self._outcomes, dtype=bool)}
+        levels = {"among": np.array(self.among), "level": np.array(self.level)}
+        return levels | {"outcomes": np.array(self._outcomes, dtype=bool)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.among = int(state.get("among", self.among))  # an earlier version did not have it
         self.level, self._outcomes = int(state["level"]), state["outcomes"].tolist()

@@ -431,6 +431,8 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
     seed = seed if chosen.seed is None else chosen.seed
     observation, success = env.reset(seed)
     if chosen.state is not None:
+        if chosen.blend and chosen.target is not None:
+            env.set_state(chosen.target)
         state = env.blended(chosen.state, chosen.blend) if chosen.blend else chosen.state
         observation, success = env.set_state(state)
     return observation, Beginning(seed, success, chosen)

@@ -34,6 +34,18 @@ def spread_levels(level: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return np.maximum(np.arange(level, level - REACH, -1, dtype=np.int64), 0), _SHARES
 
 
+def pairs(count: int, most: int) -> NDArray[np.int64]:
+    """Ordered pairs [P, 2] of different numbers below a count; each is first, and second, in equally many of them.
+
+    Args:
+        count: of the numbers, at least 2.
+        most: pairs to keep to, as long as each number has one.
+    """
+    distances = np.linspace(1, count - 1, min(count - 1, max(1, most // count))).astype(np.int64)
+    first = np.repeat(np.arange(count, dtype=np.int64), len(distances))
+    return np.stack([first, (first + np.tile(distances, count)) % count], axis=1)
+
+
 def demonstration_shares(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share [D] of the episodes that each demonstration gets: proportional to what its start has yet to move back.
 

@@ -35,7 +35,8 @@ class Episode:
         demonstration: number of the demonstration in whose course it began; None for no demonstration.
         demonstration_step: steps of that demonstration before the start; None likewise.
         demonstration_length: steps of that demonstration; None likewise.
-        blend: share of the way from that start to the task's own at which the episode began; None likewise.
+        blend: share of the way from that start to another one at which the episode began; None likewise.
+        towards: number of the demonstration whose beginning that other one is; None for the task's own.
         task: label of the task; None where a run has only one.
     """
 
@@ -61,6 +62,7 @@ class Episode:
     demonstration_step: int | None = None
     demonstration_length: int | None = None
     blend: float | None = None
+    towards: int | None = None
     task: str | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:

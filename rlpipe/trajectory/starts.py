@@ -24,7 +24,9 @@ class ChosenStart:
         step: steps of that demonstration before the state.
         length: steps of that demonstration.
         limit: environment steps after which the episode is cut off; None for the task's own time limit.
-        blend: share of the way from the state to that of the reset at which the episode begins; 0 for the state itself.
+        blend: share of the way from the state to another one at which the episode begins; 0 for the state itself.
+        target: that other one; None for that of the reset.
+        towards: number of the demonstration that the target is from; None for that of the reset.
     """
 
     seed: int | None = None
@@ -34,6 +36,8 @@ class ChosenStart:
     length: int | None = None
     limit: int | None = None
     blend: float = 0.0
+    target: State | None = None
+    towards: int | None = None
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,22 @@ def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstra
     assert titles[-1] == "Where starts have spread to"
 
 
+def test_a_curriculum_that_spreads_starts_among_demonstrations_says_which_and_draws_how_far(tmp_path):
+    quick = [
+        "num_demos=2", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840",
+        "curriculum.spread_demonstrations=true", "curriculum.spread_success=0.05",
+    ]  # fmt: skip
+    directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
+    spread_rows = [row for row in lines(directory, "episodes.jsonl") if row["towards"] is not None]
+    assert {(row["demonstration"], row["towards"]) for row in spread_rows} == {(0, 1), (1, 0)}
+    progress = read_progress(RunDirectory(directory))
+    shares = [share for _, share in progress.blend_demonstrations]
+    assert shares[0] < shares[-1]
+    assert shares == sorted(shares)
+    panel = draw_curriculum(progress).axes[-1]
+    assert panel.lines[0].get_label() == "towards other demonstrations"
+
+
 @pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_the_command_writes_the_picture_in_the_format_of_its_ending(run, tmp_path, ending, begins):
     file = tmp_path / f"progress{ending}"

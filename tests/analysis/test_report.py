@@ -399,6 +399,7 @@ def test_episodes_from_chosen_starts_are_told_apart_and_count_in_no_success(run,
         row["success_once"] = n % 2 == 0  # and only those of chosen starts
         if n % 2 == 0:
             row |= {"chosen": True, "demonstration": 3, "demonstration_step": 0, "blend": 0.25}
+    episodes[2]["towards"] = 5
     write_lines(copy / "episodes.jsonl", episodes)
     found, own = report([copy]), len(episodes) // 2
     chosen = len(episodes) - own
@@ -406,6 +407,7 @@ def test_episodes_from_chosen_starts_are_told_apart_and_count_in_no_success(run,
     assert f"0 successful of {own} from the task's own starts" in text_of(found)
     began = data_of(found, "episodes")["listed"]["began"]
     assert began[:2] == ["demonstration 3, step 0, blend 0.25", "as the task begins"]
+    assert began[2] == "demonstration 3, step 0, blend 0.25 towards demonstration 5"
     assert began.count("as the task begins") == own
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rlpipe.curricula.none import NoCurriculum
 from rlpipe.curricula.reverse import ReverseCurriculum
 from rlpipe.curricula.reverse_forward import ReverseForwardCurriculum
 from rlpipe.curricula.reverse_spread import ReverseSpreadCurriculum
+from rlpipe.functional.curricula import pairs
 from rlpipe.trajectory import Episode
 
 
@@ -35,6 +37,7 @@ def tried(start, success, seed=0):
         length=1, success_once=success, success_at_end=success, success_at_reset=False, terminated=success,
         truncated=not success, chosen=True, demonstration=None if start is None else start.demonstration,
         demonstration_step=None if start is None else start.step, blend=None if start is None else start.blend,
+        towards=None if start is None else start.towards,
     )  # fmt: skip
 
 
@@ -208,6 +211,59 @@ class TestSpread:
         assert again.level == 1
         again.observe([tried(at_the_front(again), True)])
         assert again.level == 2
+
+
+TWO_AMONG = {"levels": 2, "spread_window": 2, "spread_success": 0.75, "spread_demonstrations": True}
+
+
+class TestSpreadAmongDemonstrations:
+    """Two levels between each demonstration and every other one, before those towards the task's own starts."""
+
+    def test_begins_between_demonstrations_with_what_the_seed_of_the_first_fixes(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20, 30), **TWO_AMONG)
+        curriculum.among = 1
+        offered = {
+            (start.seed, start.demonstration, start.towards, start.blend) for start in curriculum.starts().offered
+        }
+        pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+        assert offered == {(100 + one, one, other, blend) for one, other in pairs for blend in (0.5, 0.0)}
+        assert curriculum.starts().probabilities.sum() == pytest.approx(1.0)
+
+    def test_goes_on_to_the_tasks_own_scenes(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        for among, level in ((0, 0), (1, 0), (2, 0), (2, 1)):
+            assert (curriculum.among, curriculum.level) == (among, level)
+            assert {start.towards is None for start in curriculum.starts().offered} == {among == 2}
+            curriculum.observe([tried(at_the_front(curriculum), True)] * 2)
+        assert curriculum.starts() is None
+
+    def test_an_episode_in_a_scene_of_the_tasks_own_does_not_count_among_demonstrations(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        curriculum.observe([tried(replace(at_the_front(curriculum), seed=None, towards=None), True)] * 9)
+        assert curriculum.among == 0
+
+    def test_one_demonstration_has_no_others(self):
+        curriculum = made(SpreadCurriculum, shown(40), **TWO_AMONG)
+        assert {start.seed for start in curriculum.starts().offered} == {None}
+
+    def test_continues_where_it_was(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        for successes in (2, 1):
+            curriculum.observe([tried(at_the_front(curriculum), True)] * successes)
+        again = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        again.load_state(curriculum.state())
+        assert again.among == 1
+        again.observe([tried(at_the_front(again), True)])
+        assert again.among == 2
+
+
+@given(st.integers(2, 60), st.integers(1, 300))
+def test_pairs_have_every_number_first_and_second_equally_often(count, most):
+    first, second = pairs(count, most).T
+    assert len(set(zip(first, second, strict=True))) == len(first) <= max(most, count)
+    assert len(set(Counter(first.tolist()).values()) | set(Counter(second.tolist()).values())) == 1
+    assert set(first) == set(range(count))
+    assert not (first == second).any()
 
 
 class TestReverseSpread:

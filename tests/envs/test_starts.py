@@ -77,6 +77,20 @@ def test_an_episode_may_begin_between_a_stored_state_and_that_of_the_reset(shown
         simulator.close()
 
 
+def test_an_episode_may_begin_between_two_stored_states(shown):
+    _, _, observations, _ = shown
+    simulator = ManiSkill.make(pick_cube(), 2, lambda _: 7)
+    first, second = start_at(shown, 0), start_at(shown, 40)
+    simulator.next_start = lambda n: replace(first, blend=(0.5, 1.0)[n], target=second.state, towards=3)
+    try:
+        seen, _ = simulator.reset()
+        cube = slice(29, 32)  # where its position is observed
+        assert seen[1] == pytest.approx(observations[40], abs=1e-5)
+        assert seen[0][cube] == pytest.approx((observations[0][cube] + observations[40][cube]) / 2, abs=1e-5)
+    finally:
+        simulator.close()
+
+
 def test_orientations_take_the_shorter_way():
     turned = np.sqrt(0.5)  # a quarter turn about z
     first, second = np.zeros(13), np.zeros(13)

@@ -87,7 +87,7 @@ class Ledger:
 
 SHOWN = (
     "iteration", "seed", "task", "success_once", "first_success", "length", "return", "chosen", "demonstration",
-    "demonstration_step", "demonstration_length", "blend",
+    "demonstration_step", "demonstration_length", "blend", "towards",
 )  # fmt: skip
 
 

@@ -110,7 +110,8 @@ def _began(row: Mapping[str, Any]) -> str:
     """Says where an episode began."""
     if row["demonstration"] is not None:
         length = f" of {row['demonstration_length']}" if row["demonstration_length"] is not None else ""
-        blend = f", blend {row['blend']:.2f}" if row["blend"] else ""
+        towards = f" towards demonstration {row['towards']}" if row["towards"] is not None else ""
+        blend = f", blend {row['blend']:.2f}{towards}" if row["blend"] else ""
         return f"demonstration {row['demonstration']}, step {row['demonstration_step']}{length}{blend}"
     return "chosen start" if row["chosen"] else "as the task begins"
 

@@ -73,6 +73,11 @@ CURRICULUM_SEEDS_UNSOLVED = observed(
     meaning="Share of the forward curriculum's seeds without any success in their last episodes.",
     formula="mean_k [no success over the last episodes of seed k]",
 )
+CURRICULUM_BLEND_DEMONSTRATIONS = observed(
+    "env/curriculum/blend_demonstrations", Mean, "fraction", needs=NEEDS_CURRICULUM,
+    meaning="How far starts have been spread among the demonstrations' beginnings: 0 at each, 1 at the others.",
+    formula="level / levels",
+)
 CURRICULUM_BLEND = observed(
     "env/curriculum/blend", Mean, "fraction", needs=NEEDS_CURRICULUM,
     meaning="How far starts have been spread: 0 at the demonstrations' beginnings, 1 at the task's own starts.",
