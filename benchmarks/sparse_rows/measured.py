@@ -40,14 +40,19 @@ class Run:
     rows: list[dict[str, Any]]
 
     @classmethod
-    def read(cls, path: Path) -> Run:
+    def read(cls, path: Path, under: Mapping[str, Any] | None = None) -> Run:
         """Reads a run directory.
 
+        Args:
+            path: run directory
+            under: protocol of its evaluation; None for its own
         Raises:
-            ConfigError: the run has not completed, or a file is damaged.
+            ConfigError: the run has not completed, has no such evaluation, or a file is damaged.
         """
         directory = RunDirectory.existing(path)
-        return cls(EvaluatedRun.read(path), directory.read_json(), list(read_jsonl(directory.path / "metrics.jsonl")))
+        record = directory.read_json()
+        evaluated = EvaluatedRun.read(path, under or record["protocol"])
+        return cls(evaluated, record, list(read_jsonl(directory.path / "metrics.jsonl")))
 
     def last(self, metric: str) -> float | None:
         """Returns the value of a metric in the last iteration, if it has one."""
@@ -95,7 +100,7 @@ def learnt(row: Row, paths: Sequence[Path], facts: Mapping[str, Any]) -> dict[st
     Raises:
         ConfigError: a run is not complete, reports no success, or used another number of demonstrations.
     """
-    runs = [Run.read(path) for path in paths]
+    runs = [*(Run.read(path) for path in paths[:-1]), Run.read(paths[-1], row.protocol)]
     used = [count for count in (run.demonstrations for run in runs) if count is not None]
     if used and max(used) != row.demonstrations:
         raise ConfigError(
@@ -119,6 +124,15 @@ def learnt(row: Row, paths: Sequence[Path], facts: Mapping[str, Any]) -> dict[st
         **evaluated(last.evaluated.protocol, last.evaluated.episodes, str(paths[-1])),
         "curve": curve(last.rows, [(run.environment_steps, run.seconds) for run in runs[:-1]]),
     }
+
+
+def is_evaluated(row: Row, path: Path) -> bool:
+    """Says if a run has been evaluated as a row asks."""
+    try:
+        EvaluatedRun.read(path, row.protocol)
+    except ConfigError:
+        return False
+    return True
 
 
 def floor(row: Row, source: Path, facts: Mapping[str, Any]) -> dict[str, Any]:

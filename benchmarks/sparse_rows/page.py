@@ -264,7 +264,8 @@ def _commands(rows: Sequence[Row]) -> str:
 
 def _typed(row: Row) -> list[str]:
     """Commands of a row as one types them."""
-    return [f"rlpipe {command} runner.seed={row.seeds[0]}" for command in row.commands]
+    trained = [f"rlpipe {command} runner.seed={row.seeds[0]}" for command in row.learnt_by.commands]
+    return [*trained, *(f"rlpipe {command}" for command in row.commands if row.trained)]
 
 
 def _machines(results: Sequence[Result]) -> str:

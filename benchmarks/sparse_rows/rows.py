@@ -16,7 +16,9 @@ from typing_extensions import TypedDict
 
 from rlpipe import files
 from rlpipe.config.fields import Affects, affected_by
+from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
+from rlpipe.config.sections import build
 from rlpipe.config.tree import container, from_yaml, leaves, read_tree
 from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
@@ -77,7 +79,9 @@ class Row:
         policies: of floors; a result for each, in place of the seeds
         against: name of the row with which this one is compared, itself included, because they differ in one thing
         published: what others have published of success in the last step, shown beside ours
+        after: name of a row whose policies are evaluated otherwise
         name: of the row
+        trained: that row
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -91,7 +95,9 @@ class Row:
     policies: tuple[str, ...] = ()
     against: str = ""
     published: str = ""
+    after: str = ""
     name: str = ""
+    trained: Row | None = None
 
     @property
     def parts(self) -> list[str]:
@@ -103,6 +109,17 @@ class Row:
         """The commands."""
         return [Command.of(text) for text in self.commands]
 
+    @property
+    def learnt_by(self) -> Row:
+        """The row whose commands train: this one, or the one whose policies it evaluates."""
+        return self.trained or self
+
+    @property
+    def evaluated(self) -> Command:
+        """Configuration, with what differs from it, that says how the policies are evaluated."""
+        last = self.learnt_by.sequence[-1]
+        return replace(last, overrides=last.overrides + (self.sequence[-1].overrides if self.trained else ()))
+
     @cached_property
     def settings(self) -> str:
         """Digest of everything that the row and its configurations set, for results and for the names of folders.
@@ -112,8 +129,19 @@ class Row:
         Raises:
             ConfigError: a configuration cannot be read.
         """
-        given = [[command.verb, command.settings()] for command in self.sequence]
+        given = [[command.verb, command.settings()] for command in self.learnt_by.sequence]
+        if self.trained:
+            given.append(["evaluate", self.evaluated.settings()])
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=4).hexdigest()
+
+    @cached_property
+    def protocol(self) -> dict[str, Any] | None:
+        """Protocol under which the policies of another row are evaluated; None for that of their own training."""
+        if self.trained is None:
+            return None
+        config = build(read_tree(self.evaluated.config, self.evaluated.overrides))
+        found: dict[str, Any] = json.loads(json.dumps(protocol(config)))
+        return found
 
     def check(self, groups: Mapping[str, str]) -> None:
         """Checks what a shape cannot say.
@@ -121,7 +149,7 @@ class Row:
         Raises:
             ConfigError: the row cannot be run as it is declared.
         """
-        verbs = {"evaluate"} if self.policies else {"train", "pretrain"}
+        verbs = {"evaluate"} if self.policies or self.after else {"train", "pretrain"}
         where = f"row {self.name}"
         if not self.name.isidentifier():
             raise ConfigError(f"{where}: its name is also one of files; use letters, digits and underscores.")
@@ -132,9 +160,11 @@ class Row:
                 f"{where}: its commands must be {' or '.join(sorted(verbs))}, each with a configuration; they are "
                 f"{list(self.commands)}."
             )
-        if self.policies and len(self.commands) > 1:
-            raise ConfigError(f"{where}: floors are measured by one command; it has {len(self.commands)}.")
-        if PREVIOUS in self.commands[0]:
+        if (self.policies or self.after) and len(self.commands) > 1:
+            raise ConfigError(f"{where}: it is measured by one command; it has {len(self.commands)}.")
+        if self.after and self.sequence[0].config != PREVIOUS:
+            raise ConfigError(f"{where}: its command must evaluate {PREVIOUS}, a policy of {self.after}.")
+        if not self.after and PREVIOUS in self.commands[0]:
             raise ConfigError(f"{where}: its first command names {PREVIOUS}, but there is no run before it.")
 
 
@@ -171,10 +201,12 @@ class Table:
             name: replace(row, name=name, seeds=() if row.policies else row.seeds or found["seeds"])
             for name, row in found["rows"].items()
         }
-        for row in rows.values():
+        for row in [*rows.values()]:
             row.check(found["groups"])
             if row.against and (row.against not in rows or rows[row.against].group != row.group):
                 raise ConfigError(f"row {row.name}: there is no row {row.against!r} in its group to compare it with.")
+            if row.after:
+                rows[row.name] = replace(row, trained=_trained(row, rows))
         return cls(found["groups"], rows)
 
     def of_group(self, group: str) -> list[Row]:
@@ -195,6 +227,20 @@ class Table:
     def floors(self) -> list[Row]:
         """Rows with nothing learnt."""
         return [row for row in self.rows.values() if row.policies]
+
+
+def _trained(row: Row, rows: Mapping[str, Row]) -> Row:
+    """Returns the row whose policies another one evaluates.
+
+    Raises:
+        ConfigError: there is none that trains, or it says otherwise what is learnt, and from how much.
+    """
+    found = rows.get(row.after)
+    if found is None or found.policies or found.after:
+        raise ConfigError(f"row {row.name}: there is no row {row.after!r} that trains.")
+    if (found.task, found.demonstrations, found.seeds) != (row.task, row.demonstrations, row.seeds):
+        raise ConfigError(f"row {row.name}: its task, demonstrations and seeds must be those of {row.after}.")
+    return found
 
 
 def _plain(value: Any) -> Any:

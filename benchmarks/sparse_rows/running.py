@@ -62,6 +62,7 @@ class Runner:
 
     def unfinished(self, row: Row, part: str) -> str:
         """Says how far a part has come that has no result yet; empty if it has not begun."""
+        row = row.learnt_by
         for index in reversed(range(len(row.commands))) if not row.policies else ():
             if (run := self._newest(self.folder(row, index), part)) is not None:
                 lines = read_jsonl(run / "metrics.jsonl") if (run / "metrics.jsonl").is_file() else ()
@@ -78,7 +79,7 @@ class Runner:
         Raises:
             ConfigError: another one has it.
         """
-        file = self.folder(row) / f".{part}.lock"
+        file = self.folder(row.learnt_by) / f".{part}.lock"
         with TemporaryLock(file, 0.0, "another command is at it."):
             yield
 
@@ -94,10 +95,16 @@ class Runner:
         if row.policies:
             source = self._floor(row, part, journal)
             return measured.floor(row, source, journal.facts(row))
-        runs: list[Path] = []
-        for index, command in enumerate(row.sequence):
-            runs.append(self._run(row, part, index, command, runs, journal))
-        return measured.learnt(row, runs, journal.facts(row))
+        trained, runs = row.learnt_by, list[Path]()
+        training = Journal(self.folder(trained) / f"{part}.jsonl")
+        for index, command in enumerate(trained.sequence):
+            runs.append(self._run(trained, part, index, command, runs, training))
+        facts = training.facts(trained)
+        if row.trained:
+            if not journal.file.is_file() or not measured.is_evaluated(row, runs[-1]):
+                self._call(["evaluate", _shown(runs[-1]), *row.sequence[-1].overrides], journal)
+            facts = combined(facts, journal.facts(row))
+        return measured.learnt(row, runs, facts)
 
     def _run(self, row: Row, seed: str, index: int, command: Command, before: Sequence[Path], journal: Journal) -> Path:
         """Returns the directory of a finished run; begins or continues it if there is none."""
@@ -228,6 +235,16 @@ class Journal:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
+
+
+def combined(training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts of policies that were trained by some commands and evaluated by another one."""
+    spent = [facts["processor_seconds"] for facts in (training, evaluation)]
+    return {
+        **training,
+        "commands": training["commands"] + evaluation["commands"],
+        "processor_seconds": None if None in spent else round(sum(spent), 1),
+    }
 
 
 def _now() -> str:

@@ -70,12 +70,19 @@ class EvaluatedRun:
     while_training: dict[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> EvaluatedRun:
+    def read(cls, path: Path, under: Mapping[str, Any] | None = None) -> EvaluatedRun:
         """Reads a run directory: the newest record of ``rlpipe evaluate``, else the evaluation at the end of the run.
 
+        Args:
+            path: run directory
+            under: protocol of the evaluation to read; None for any
         Raises:
             ConfigError: it is not a run directory, the run is not complete, or its last iteration was not evaluated.
         """
+
+        def wanted(found: Mapping[str, Any]) -> bool:
+            return under is None or comparable(found) == comparable(under)
+
         directory = RunDirectory.existing(path)
         path, run = directory.path, directory.read_json()
         if run["status"] != Status.COMPLETED:
@@ -90,14 +97,18 @@ class EvaluatedRun:
             rows = evaluation["episodes"]
             # records of floors, older checkpoints or other configurations do not describe the result of the run
             learnt = evaluation.get("policy") is None
-            if learnt and evaluation["iteration"] == last and not evaluation.get("changes"):
+            latest = evaluation["iteration"] == last and not evaluation.get("changes")
+            if learnt and latest and wanted(evaluation["protocol"]):
                 break
         else:
             source, evaluation = path / "eval_episodes.jsonl", run
-            rows = [row for row in read_jsonl(source) if row["iteration"] == last] if source.is_file() else []
+            there = source.is_file() and wanted(run["protocol"])
+            rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
         if not rows:
+            such = "" if under is None else " under the protocol that is asked for"
             raise ConfigError(
-                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
+                f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: rlpipe evaluate "
+                f"{path}"
             )
         found = [Episode.from_row(row) for row in rows]
         return cls(

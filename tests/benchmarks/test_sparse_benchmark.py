@@ -90,6 +90,7 @@ def trained(tmp_path_factory):
     bench.declare(
         race={"commands": [f"train {config}", f"train {config} policy.warm_start={PREVIOUS} learner.lr=1.0e-4"]},
         floors={"group": "floors", "policies": ["zero"], "commands": [f"evaluate {config}"]},
+        otherwise={"after": "race", "commands": [f"evaluate {PREVIOUS} evaluation.episodes=4"]},
         later={"commands": [f"train {config} algorithm.discount=0.5"]},
     )
     assert bench.call("race", "floors", "--local") == 0
@@ -124,6 +125,26 @@ def test_each_seed_of_a_sequence_begins_with_the_run_of_its_own(trained):
         assert RunDirectory(first).read_config()["policy"]["warm_start"] == str(second)
         assert trained.results("race")[str(seed)]["commands"][1].startswith("rlpipe train ")
         assert str(second) in trained.results("race")[str(seed)]["commands"][1]
+
+
+def test_policies_of_another_row_are_evaluated_otherwise_and_not_trained_again(trained, tmp_path):
+    copy = Bench(tmp_path / "copy")
+    shutil.copytree(trained.folder, copy.folder)
+    assert copy.call("otherwise", "--local") == 0
+    assert len(copy.runs) == 4  # two of each seed, as before
+    ours, theirs = copy.results("otherwise")["1"], trained.results("race")["1"]
+    assert (ours["n"], ours["success_once"], theirs["n"]) == (4, "1010", 6)
+    assert ours["protocol"] == theirs["protocol"] | {"evaluation.episodes": 4}
+    assert ours["commands"][:2] == theirs["commands"]
+    assert ours["commands"][2].startswith("rlpipe evaluate ")
+    assert ours["processor_seconds"] > theirs["processor_seconds"]
+    same = ("environment_steps", "gradient_steps", "seconds", "curve", "created")
+    assert [ours[key] for key in same] == [theirs[key] for key in same]
+    for row in ("race", "otherwise"):
+        before = copy.results(row)
+        (copy.folder / "results" / f"{row}.json").unlink()
+        assert copy.call(row) == 0  # each finds the evaluation that is its own
+        assert copy.results(row) == before
 
 
 def test_what_has_a_result_is_not_run_again(trained):
@@ -243,6 +264,9 @@ def test_settings_are_those_on_which_results_depend(tmp_path):
         ({"commands": ["train base"], "group": "theirs"}, "its group is 'theirs'; declared are ours, floors"),
         ({"commands": ["train base"], "sedes": [1]}, r"rows\.row\.sedes"),
         ({"commands": ["train base"], "against": "raw"}, "there is no row 'raw' in its group"),
+        ({"commands": ["evaluate PREVIOUS"], "after": "raw"}, "there is no row 'raw' that trains"),
+        ({"commands": ["evaluate PREVIOUS"], "after": "row"}, "there is no row 'row' that trains"),
+        ({"commands": ["evaluate base"], "after": "raw"}, "its command must evaluate PREVIOUS, a policy of raw"),
     ],
 )
 def test_a_row_that_cannot_be_run_is_refused(tmp_path, row, message):
@@ -252,8 +276,20 @@ def test_a_row_that_cannot_be_run_is_refused(tmp_path, row, message):
         _ = bench.table
 
 
+def test_policies_are_evaluated_otherwise_as_what_they_are(tmp_path):
+    bench = Bench(tmp_path)
+    bench.declare(
+        row={"commands": ["train base"]}, other={"after": "row", "task": "Walk", "commands": ["evaluate PREVIOUS"]}
+    )
+    with pytest.raises(ConfigError, match="its task, demonstrations and seeds must be those of row"):
+        _ = bench.table
+
+
 @pytest.mark.parametrize("row", DECLARED.rows.values(), ids=lambda row: row.name)
 def test_a_declared_row_is_one_that_rlpipe_accepts(row):
+    if row.trained:
+        assert row.protocol
+        return
     for number, command in enumerate(row.sequence, start=1):
         if command.verb == "pretrain":
             config = load_pretraining(command.config, command.overrides)
@@ -322,7 +358,7 @@ def test_the_page_and_the_pictures_need_the_results_alone(trained, tmp_path):
     assert cells[:8] == ["`race`", "Race", "none", "`ppo`, then `ppo`", "0.500 [0.250, 0.750]", "0, 1: 0.500, 0.500",
                          "-, 0.500, -", "12"]  # fmt: skip
     assert (cells[8], cells[9], cells[12]) == ("192", "32", "1")
-    assert "Not run yet: `later`." in written
+    assert "Not run yet: `otherwise`, `later`." in written
     assert "sparse_demonstrations.png" not in written  # it learns without
     for name in ("sparse_steps.png", "sparse_wall_clock.png"):
         assert f"(images/{name})" in written
@@ -377,7 +413,7 @@ def test_a_missing_seed_is_said(trained, tmp_path):
     file.write_text(json.dumps({"1": json.loads(file.read_text())["1"]}))
     written = copy.report()
     assert "| 0.500 [0.188, 0.812], 1 of 2 seeds | 0, 1: -, 0.500 |" in written
-    assert "Not run yet: `race` (seed 0), `later`." in written
+    assert "Not run yet: `race` (seed 0), `otherwise`, `later`." in written
 
 
 def test_without_any_result_the_page_says_what_is_missing(tmp_path):
