@@ -160,7 +160,7 @@ def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
     if len(shown) > 1:
         axes.legend(frameon=False, fontsize=8, loc="best")
     axes.set(ylim=(-0.03, 1.03))
-    axes.set_yticks([0, 0.5, 1], ["beginnings", "50 %", " or ".join(label for label, _, _ in shown)])
+    axes.set_yticks([0, 0.5, 1], ["beginnings", "50 %", shown[0][0] if len(shown) == 1 else "all the way"])
     axes.set_title("Where starts have spread to", fontsize=10, loc="left")
 
 
