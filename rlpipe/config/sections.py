@@ -74,7 +74,7 @@ def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) ->
         ConfigError: an option is unknown, has the wrong type, or is a credential.
     """
     check_no_secrets({"runner": {"logger": {"options": {name: given}}}}, os.environ)
-    return typed(schema, given, f"runner.logger.options.{name}")
+    return typed(schema, given, f"runner.logger.options.{name}", shared=False)
 
 
 def _resolved(tree: DictConfig) -> dict[str, Any]:
@@ -184,11 +184,19 @@ def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     return typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 
-def typed(schema: type[Any], tree: Any, key: str) -> Any:
-    """Builds a section from its keys and values: an instance of its dataclass."""
+def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any:
+    """Builds a section from its keys and values: an instance of its dataclass.
+
+    Args:
+        schema: the dataclass.
+        tree: keys and values that are given; None for none.
+        key: of the section, for errors.
+        shared: False to make its defaults anew, because they may be those of the environment.
+    """
     _check_containers(schema, tree, key)
     try:
-        return OmegaConf.to_object(OmegaConf.merge(_section(schema), tree if tree is not None else {}))
+        section = _section(schema) if shared else OmegaConf.structured(schema)  # type: ignore[arg-type] # can be hashed
+        return OmegaConf.to_object(OmegaConf.merge(section, tree if tree is not None else {}))
     except ConfigError:
         raise
     except ConfigKeyError as error:
@@ -206,17 +214,9 @@ def typed(schema: type[Any], tree: Any, key: str) -> Any:
         raise ConfigError(f"{key}: {reason_of(error)}") from error
 
 
-def _section(schema: type[Any]) -> DictConfig:
-    """Returns a section with nothing but defaults. It may be shared: merging copies it, nothing else may change it."""
-    factories = (field.default_factory for field in dataclasses.fields(schema))
-    if all(factory is dataclasses.MISSING or isinstance(factory, type) for factory in factories):
-        return _shared_section(schema)  # type: ignore[arg-type] # a type can be hashed
-    found: DictConfig = OmegaConf.structured(schema)  # a function may read the environment: asked each time
-    return found
-
-
 @cache
-def _shared_section(schema: type[Any]) -> DictConfig:
+def _section(schema: type[Any]) -> DictConfig:
+    """Returns a section with nothing but defaults. It is shared: merging copies it, and nothing else may change it."""
     found: DictConfig = OmegaConf.structured(schema)
     return found
 
@@ -242,7 +242,7 @@ def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
 
 def _fields(schema: type[Any], owner: str) -> list[str]:
     """Returns the names of the fields below a dotted key of a dataclass; an empty key is the dataclass itself."""
-    node: Any = _section(schema)
+    node: Any = _section(schema)  # type: ignore[arg-type] # a type can be hashed
     for name in filter(None, owner.split(".")):
         node = node[name]
     return sorted(str(name) for name in node)

@@ -41,15 +41,15 @@ class SpreadConfig(ChoosingConfig):
     spread_success: float = option(0.7, above=0, most=1, unit="fraction")
     """Share of them that must succeed before starts move on to the next level."""
     spread_demonstrations: bool = option(False)
-    """First let starts move from the beginning of each demonstration to those of the others, with the sizes of its own
-    scene: for tasks whose seeds fix sizes, which a state does not hold. One demonstration alone has no others."""
+    """First spread starts from each demonstration's beginning towards those of the others, keeping the sizes of its own
+    scene: for tasks whose seeds fix sizes that a state does not hold. Without effect for one demonstration."""
 
 
 class SpreadCurriculum(Curriculum):
     """Keeps one level for all demonstrations.
 
     Attributes:
-        among: present level among the demonstrations, of which ``levels`` is past the last.
+        among: present level among the demonstrations; ``levels`` once that is over, or was not asked for.
         level: present level after that; 0 is the demonstrations' beginnings, ``levels`` the task's own starts.
     """
 
@@ -96,8 +96,10 @@ class SpreadCurriculum(Curriculum):
             self._outcomes = [*self._outcomes, bool(episode.success_once)][-config.spread_window :]
             full = len(self._outcomes) == config.spread_window
             if full and np.mean(self._outcomes) >= config.spread_success and self.level < config.levels:
-                self.among += is_among
-                self.level += not is_among
+                if is_among:
+                    self.among += 1
+                else:
+                    self.level += 1
                 self._outcomes = []
 
     def describe(self, window: MetricWindow) -> None:
@@ -111,5 +113,6 @@ class SpreadCurriculum(Curriculum):
         return levels | {"outcomes": np.array(self._outcomes, dtype=bool)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.among = int(state.get("among", self.among))  # an earlier version did not have it
+        if self._pairs:  # else there is nothing to spread among, whatever was asked for before
+            self.among = int(state.get("among", self.among))  # an earlier version did not have it
         self.level, self._outcomes = int(state["level"]), state["outcomes"].tolist()

@@ -395,7 +395,11 @@ class SingleEnv(ABC):
         raise NotImplementedError  # most environments cannot
 
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
-        """Continues from a state, right after ``reset`` with the seed of its episode. Returns what ``reset`` does."""
+        """Continues from a state, before any step. Returns what ``reset`` does.
+
+        What the state does not hold is that of the seed of the last ``reset``: the seed of the state's own episode, or
+        another one where a curriculum mixes scenes.
+        """
         raise NotImplementedError  # most environments cannot
 
     def blended(self, state: State, share: float) -> State:

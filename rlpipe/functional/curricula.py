@@ -39,7 +39,7 @@ def pairs(count: int, most: int) -> NDArray[np.int64]:
 
     Args:
         count: of the numbers, at least 2.
-        most: pairs to keep to, as long as each number has one.
+        most: largest number of pairs; each number gets at least one all the same.
     """
     distances = np.linspace(1, count - 1, min(count - 1, max(1, most // count))).astype(np.int64)
     first = np.repeat(np.arange(count, dtype=np.int64), len(distances))

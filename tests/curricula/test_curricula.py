@@ -242,6 +242,27 @@ class TestSpreadAmongDemonstrations:
         curriculum.observe([tried(replace(at_the_front(curriculum), seed=None, towards=None), True)] * 9)
         assert curriculum.among == 0
 
+    def test_an_episode_that_began_among_demonstrations_does_not_count_once_that_is_over(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        began = at_the_front(curriculum)
+        curriculum.among = 2
+        curriculum.observe([tried(began, True)] * 9)
+        assert curriculum.level == 0
+
+    def test_a_checkpoint_of_an_earlier_version_begins_among_demonstrations(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        curriculum.load_state({"level": np.array(0), "outcomes": np.array([], dtype=bool)})
+        assert (curriculum.among, curriculum.level) == (0, 0)
+
+    @pytest.mark.parametrize(
+        "options", [{"spread_demonstrations": False}, {"spread_demonstrations": False, "levels": 9}]
+    )
+    def test_without_it_a_resumed_run_goes_on_to_the_tasks_own_scenes(self, options):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        again = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | options))
+        again.load_state(curriculum.state())
+        assert {start.seed for start in again.starts().offered} == {None}
+
     def test_one_demonstration_has_no_others(self):
         curriculum = made(SpreadCurriculum, shown(40), **TWO_AMONG)
         assert {start.seed for start in curriculum.starts().offered} == {None}

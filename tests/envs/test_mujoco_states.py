@@ -10,6 +10,7 @@ from gymnasium.wrappers import TransformObservation
 import rlpipe
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import replay_demonstrations
+from rlpipe.envs.base import began_in
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import ChosenStart
@@ -146,6 +147,19 @@ def test_an_episode_may_begin_between_a_stored_state_and_that_of_the_reset():
         assert not np.allclose(seen[0.0][leaf], seen[1.0][leaf], atol=1e-3)
         assert seen[0.25][leaf] == pytest.approx(0.75 * seen[0.0][leaf] + 0.25 * seen[1.0][leaf], abs=1e-5)
     assert own["task/goal"] == pytest.approx(seen[1.0]["desired_goal"])
+
+
+def test_an_episode_may_begin_between_two_stored_states_under_another_seed():
+    *_, states = recorded(FETCH.format("PickAndPlace"))
+    single = GymnasiumEnv(gymnasium.make("FetchPickAndPlace-v4"))
+    single.reset(SEED + 1)
+    ends = [single.set_state(state)[0] for state in (states[0], states[-1])]
+    chosen = ChosenStart(SEED + 1, states[0], 0, blend=0.25, target=states[-1], towards=1)
+    seen, _ = began_in(single, SEED, chosen)
+    single.close()
+    for leaf in ("achieved_goal", "desired_goal"):
+        assert seen[leaf] == pytest.approx(0.75 * ends[0][leaf] + 0.25 * ends[1][leaf], abs=1e-5)
+    assert not np.allclose(ends[0]["achieved_goal"], ends[1]["achieved_goal"], atol=1e-3)
 
 
 def test_a_free_body_turns_the_shorter_way():

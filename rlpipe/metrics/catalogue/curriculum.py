@@ -75,7 +75,7 @@ CURRICULUM_SEEDS_UNSOLVED = observed(
 )
 CURRICULUM_BLEND_DEMONSTRATIONS = observed(
     "env/curriculum/blend_demonstrations", Mean, "fraction", needs=NEEDS_CURRICULUM,
-    meaning="How far starts have been spread among the demonstrations' beginnings: 0 at each, 1 at the others.",
+    meaning="How far starts have been spread among the demonstrations: 0 at each one's beginning, 1 at the others'.",
     formula="level / levels",
 )
 CURRICULUM_BLEND = observed(
