@@ -7,7 +7,6 @@ come from docs/replays, where docs/make_gallery.py puts them; the site links eac
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.sparse_rows.page import interval  # noqa: E402 - of the checkout, which is no package
+from benchmarks.sparse_rows.results import Results  # noqa: E402
+from benchmarks.sparse_rows.rows import Command, Table  # noqa: E402
 
 PAGE = DOCS / "gallery.md"
 
@@ -136,10 +137,10 @@ def readme() -> str:
 def pooled(name: str) -> str:
     """Success over the episodes of all seeds whose results are stored; empty if there are none."""
     outcomes = tuple(
-        stored["success_once"]
-        for file in sorted((ROOT / "benchmarks" / "results" / "sparse").glob("*.json"))
-        for stored in json.loads(file.read_text(encoding="utf-8")).values()
-        if is_plain(stored.get("commands", [""])[-1], name)
+        result["success_once"]
+        for row in Table.read().results
+        if is_plain(row.sequence[-1], name)
+        for result in Results().of(row).values()
     )
     if not outcomes:
         return ""
@@ -152,12 +153,10 @@ def of_seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def is_plain(command: str, name: str) -> bool:
+def is_plain(command: Command, name: str) -> bool:
     """True if a command trains a configuration without changing what is learnt; a warm start is what some ask for."""
-    words = command.replace("'", "").split()
-    own = ("runner.seed", "runner.auto_resume", "runner.logger", "learner.num_threads", "policy.warm_start", "--")
-    changed = [word for word in words[3:] if not word.startswith(own)]
-    return words[1:3] in (["train", name], ["pretrain", name]) and not changed
+    changed = [override for override in command.overrides if not override.startswith("policy.warm_start=")]
+    return command.verb in ("train", "pretrain") and command.config == name and not changed
 
 
 if __name__ == "__main__":
