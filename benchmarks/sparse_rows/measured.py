@@ -45,14 +45,13 @@ class Run:
 
         Args:
             path: run directory
-            under: protocol of its evaluation; None for its own
+            under: protocol of its evaluation; None for any
         Raises:
             ConfigError: the run has not completed, has no such evaluation, or a file is damaged.
         """
         directory = RunDirectory.existing(path)
-        record = directory.read_json()
-        evaluated = EvaluatedRun.read(path, under or record["protocol"])
-        return cls(evaluated, record, list(read_jsonl(directory.path / "metrics.jsonl")))
+        evaluated = EvaluatedRun.read(path, under)
+        return cls(evaluated, directory.read_json(), list(read_jsonl(directory.path / "metrics.jsonl")))
 
     def last(self, metric: str) -> float | None:
         """Returns the value of a metric in the last iteration, if it has one."""
@@ -113,7 +112,7 @@ def learnt(row: Row, paths: Sequence[Path], facts: Mapping[str, Any]) -> dict[st
         "settings": row.settings,
         **facts,
         "created": runs[0].record["created"],
-        "versions": last.record["versions"],
+        "versions": last.evaluated.versions,
         "mode": last.record["cluster"]["mode"],
         "cores": max(run.cores for run in runs),
         "algorithm": ", then ".join(algorithms),

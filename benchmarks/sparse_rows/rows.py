@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from rlpipe import files
 from rlpipe.config.fields import Affects, affected_by
+from rlpipe.config.loading import load_pretraining
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.sections import build
@@ -135,11 +136,13 @@ class Row:
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=4).hexdigest()
 
     @cached_property
-    def protocol(self) -> dict[str, Any] | None:
-        """Protocol under which the policies of another row are evaluated; None for that of their own training."""
-        if self.trained is None:
-            return None
-        config = build(read_tree(self.evaluated.config, self.evaluated.overrides))
+    def protocol(self) -> dict[str, Any]:
+        """Protocol under which the policies are evaluated."""
+        command = self.evaluated
+        if command.verb == "pretrain":
+            config = load_pretraining(command.config, command.overrides)
+        else:  # without asking for its simulator, which need not be installed
+            config = build(read_tree(command.config, command.overrides))
         found: dict[str, Any] = json.loads(json.dumps(protocol(config)))
         return found
 

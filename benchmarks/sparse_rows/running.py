@@ -270,6 +270,6 @@ def check(rows: Sequence[Row]) -> None:
     """
     for row in rows:
         try:
-            _ = row.settings
+            _ = row.settings, row.policies or row.protocol
         except ConfigError as error:
             raise ConfigError(f"row {row.name}: {error}") from error

@@ -105,10 +105,10 @@ class EvaluatedRun:
             there = source.is_file() and wanted(run["protocol"])
             rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
         if not rows:
-            such = "" if under is None else " under the protocol that is asked for"
+            if under is not None:
+                raise ConfigError(f"{path} has no evaluation of its last iteration, {last}, under that protocol.")
             raise ConfigError(
-                f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: rlpipe evaluate "
-                f"{path}"
+                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
             )
         found = [Episode.from_row(row) for row in rows]
         return cls(

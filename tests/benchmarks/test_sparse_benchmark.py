@@ -26,6 +26,7 @@ from benchmarks.sparse_rows.rows import PREVIOUS, Table
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.config.loading import load_pretraining
+from rlpipe.config.protocol import comparable
 from rlpipe.config.sections import build
 from rlpipe.config.tree import read_tree, to_yaml
 from rlpipe.errors import ConfigError
@@ -202,10 +203,13 @@ def test_another_command_leaves_a_claimed_seed_alone(trained, capsys):
 def test_a_command_that_fails_is_named_with_its_last_words(trained, tmp_path, capsys):
     bench = Bench(tmp_path)
     bench.declare(
-        broken={"commands": [f"train {race(tmp_path)} runner.totl_timesteps=5"]},
+        broken={"commands": [f"train {race(tmp_path)} policy.warm_start={tmp_path / 'nowhere'}"]},
+        misspelt={"commands": [f"train {race(tmp_path)} runner.totl_timesteps=5"]},
         unready={"commands": [f"train {tmp_path / 'nowhere.yaml'}"]},
     )
     assert bench.call("broken", "--seeds", "0", "--local") == 1
+    assert f"{tmp_path / 'nowhere'}" in capsys.readouterr().out.replace("\n", "")
+    assert bench.call("misspelt", "--local") == 2
     assert "did you mean 'total_timesteps'?" in capsys.readouterr().out
     assert bench.call("broken", "unready") == 2  # a row that cannot be read is refused before anything starts
     assert "row unready" in capsys.readouterr().out
@@ -287,10 +291,7 @@ def test_policies_are_evaluated_otherwise_as_what_they_are(tmp_path):
 
 @pytest.mark.parametrize("row", DECLARED.rows.values(), ids=lambda row: row.name)
 def test_a_declared_row_is_one_that_rlpipe_accepts(row):
-    if row.trained:
-        assert row.protocol
-        return
-    for number, command in enumerate(row.sequence, start=1):
+    for number, command in enumerate([*row.learnt_by.sequence[:-1], row.evaluated], start=1):
         if command.verb == "pretrain":
             config = load_pretraining(command.config, command.overrides)
         else:  # without asking for its simulator, which need not be installed
@@ -298,6 +299,13 @@ def test_a_declared_row_is_one_that_rlpipe_accepts(row):
         if number == 1 and config.num_demos is not None and not row.policies:
             assert config.num_demos == row.demonstrations
         assert ("replay" in row.policies) <= (config.demos is not None)
+
+
+@pytest.mark.parametrize("row", [row for row in DECLARED.rows.values() if not row.policies], ids=lambda row: row.name)
+def test_a_shipped_result_has_the_protocol_of_its_row(row):
+    for result in Results().of(row).values():
+        now = comparable(row.protocol)  # which has the keys of later versions as well
+        assert {key: now[key] for key in result["protocol"]} == result["protocol"]
 
 
 # --- the learning curve
