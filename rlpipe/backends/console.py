@@ -145,7 +145,7 @@ class Console(Backend):
             *([] if success is None else [f"success_once {_number(success)}"]),
             f"return {_number(metrics.get(m.ENV.episode_return.name))}",
             f"{metrics.get(m.FPS_INTERVAL.name, 0.0):>6,.0f} steps/s",
-            *(f"{_short(name)} {_number(metrics.get(name))}" for name in self._run.console_metrics),
+            *(f"{_short(name)} {_number(metrics[name])}" for name in self._run.console_metrics if name in metrics),
             f"ETA {self._eta()}",
         ]
         if m.EVAL.num_trajectories.name in metrics:
@@ -209,6 +209,8 @@ class Console(Backend):
             Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
         )
         for name in run.console_metrics:
+            if metrics and name not in metrics:
+                continue  # not yet, or not any more, as of a curriculum's earlier part
             value = metrics.get(name)
             words, style = verdict(name, value)
             body.add_row(Text(name), Text(_number(value), style=style), Text(words, style=style))

@@ -191,7 +191,7 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
         schema: the dataclass.
         tree: keys and values that are given; None for none.
         key: of the section, for errors.
-        shared: False to make its defaults anew, because they may be those of the environment.
+        shared: False to read its defaults again, because they may come from environment variables.
     """
     _check_containers(schema, tree, key)
     try:

@@ -6,8 +6,8 @@ share of the way from a demonstration's beginning to a scene of the task's own, 
 allows, so that what has been learnt spreads. Ranges that widen with success: Akkaya et al. 2019, arXiv:1910.07113,
 section 5.
 
-A scene of the task's own also has other sizes, where a seed fixes them, because a state does not hold them: these are
-new at the first level already. Where they matter, starts first spread among the demonstrations, in their own scenes.
+Where the task's seed also fixes sizes, which a state does not hold, even the first level has sizes that no
+demonstration has. Where they matter, starts first spread among the demonstrations, in their own scenes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SpreadCurriculum(Curriculum):
 
     Config = SpreadConfig
     config: SpreadConfig
-    console_metrics = (m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_BLEND)
+    console_metrics = (m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_BLEND_DEMONSTRATIONS, m.CURRICULUM_BLEND)
     blends = True
 
     def __init__(self, config: SpreadConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
@@ -109,10 +109,15 @@ class SpreadCurriculum(Curriculum):
             window.observe(m.CURRICULUM_BLEND, self.level / self.config.levels)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        levels = {"among": np.array(self.among), "level": np.array(self.level)}
-        return levels | {"outcomes": np.array(self._outcomes, dtype=bool)}
+        reached = {"level": self.level, "levels": self.config.levels} | ({"among": self.among} if self._pairs else {})
+        found = {name: np.array(value) for name, value in reached.items()}
+        return found | {"outcomes": np.array(self._outcomes, dtype=bool)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if self._pairs:  # else there is nothing to spread among, whatever was asked for before
-            self.among = int(state.get("among", self.among))  # an earlier version did not have it
-        self.level, self._outcomes = int(state["level"]), state["outcomes"].tolist()
+        levels = int(state.get("levels", self.config.levels))  # which an earlier version did not say
+        was_among = int(state.get("among", levels)) < levels
+        self.level = int(state["level"]) * self.config.levels // levels
+        if self._pairs:  # from the beginning, if they were not asked for until now
+            self.among = int(state.get("among", 0)) * self.config.levels // levels
+        same_starts = was_among == self._is_among and levels == self.config.levels
+        self._outcomes = state["outcomes"].tolist() if same_starts else []

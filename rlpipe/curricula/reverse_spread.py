@@ -22,5 +22,5 @@ class ReverseSpreadCurriculum(ReverseThen):
 
     Config = ReverseSpreadConfig
     following = SpreadCurriculum
-    console_metrics = (*ReverseCurriculum.console_metrics, m.CURRICULUM_BLEND)
+    console_metrics = (*ReverseCurriculum.console_metrics, m.CURRICULUM_BLEND_DEMONSTRATIONS, m.CURRICULUM_BLEND)
     blends = True

@@ -397,8 +397,8 @@ class SingleEnv(ABC):
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
         """Continues from a state, before any step. Returns what ``reset`` does.
 
-        What the state does not hold is that of the seed of the last ``reset``: the seed of the state's own episode, or
-        another one where a curriculum mixes scenes.
+        Whatever a state does not hold, such as sizes, follows from the seed of the last ``reset``: that of the state's
+        own episode, or another one where a curriculum mixes scenes.
         """
         raise NotImplementedError  # most environments cannot
 

@@ -51,7 +51,7 @@ class StockEnv(Protocol):
         """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
 
     def set_state(self, state: State) -> tuple[Float32, bool | None]:
-        """Continues from a state, before any step; what it does not hold is that of the seed of the last ``reset``."""
+        """Continues from a state, before any step; what it does not hold follows from the seed of the last reset."""
 
     def state(self) -> State:
         """Returns the present state."""

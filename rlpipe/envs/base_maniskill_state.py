@@ -32,7 +32,7 @@ def state_of(task: Any) -> State:
 
 
 def set_state(task: Any, state: State) -> None:
-    """Sets the state of a task with one scene; what it does not hold is that of the seed of the last reset.
+    """Sets the state of a task with one scene; what it does not hold follows from the seed of the last reset.
 
     Controllers take the state as their starting point, so those that add to an earlier target begin anew.
 

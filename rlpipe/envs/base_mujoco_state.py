@@ -111,7 +111,7 @@ class MuJoCoStates:
         return found
 
     def set_state(self, state: State) -> None:
-        """Sets the state of the task; what it does not hold is that of the seed of the last reset.
+        """Sets the state of the task; what it does not hold follows from the seed of the last reset.
 
         Raises:
             ValueError: the state is not one of this task.

@@ -35,10 +35,10 @@ def spread_levels(level: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def pairs(count: int, most: int) -> NDArray[np.int64]:
-    """Ordered pairs [P, 2] of different numbers below a count; each is first, and second, in equally many of them.
+    """Ordered pairs [P, 2] of different numbers below a count; each number comes first, and second, equally often.
 
     Args:
-        count: of the numbers, at least 2.
+        count: how many numbers there are, at least 2.
         most: largest number of pairs; each number gets at least one all the same.
     """
     distances = np.linspace(1, count - 1, min(count - 1, max(1, most // count))).astype(np.int64)

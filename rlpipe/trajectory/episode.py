@@ -36,7 +36,7 @@ class Episode:
         demonstration_step: steps of that demonstration before the start; None likewise.
         demonstration_length: steps of that demonstration; None likewise.
         blend: share of the way from that start to another one at which the episode began; None likewise.
-        towards: number of the demonstration whose beginning that other one is; None for the task's own.
+        towards: number of the demonstration towards whose beginning the start was moved; None for the task's own.
         task: label of the task; None where a run has only one.
     """
 

@@ -24,8 +24,8 @@ class ChosenStart:
         step: steps of that demonstration before the state.
         length: steps of that demonstration.
         limit: environment steps after which the episode is cut off; None for the task's own time limit.
-        blend: share of the way from the state to another one at which the episode begins; 0 for the state itself.
-        target: that other one; None for that of the reset.
+        blend: share of the way from the state to the target at which the episode begins; 0 for the state itself.
+        target: state to move towards; None for that of the reset.
         towards: number of the demonstration that the target is from; None for that of the reset.
     """
 

@@ -101,6 +101,14 @@ def test_a_run_that_collects_nothing_has_lines_too():
     assert "  0 episodes" in printed(None, "table", row(7, {"train/actor/cloning_loss": 0.5}))
 
 
+def test_the_table_leaves_out_what_an_algorithm_or_a_curriculum_did_not_measure(tmp_path):
+    console = Console(replace(run_info(tmp_path), console_metrics=("env/curriculum/start", "env/curriculum/blend")))
+    console.terminal = Terminal(file=io.StringIO(), width=200, highlight=False)
+    console.write(row(7, {"env/curriculum/start": 0.25}))
+    assert "start 0.25" in console.terminal.file.getvalue()
+    assert "blend" not in console.terminal.file.getvalue()
+
+
 def test_the_line_style_shows_what_is_absent_as_a_dash():
     text = printed(None, "line", row(7, {"time/iterations": 7.0, "env/num_trajectories": 0.0}))
     assert text == "Iteration 7/20 | Episodes: 0 | Mean Reward: - | KL: - | clip%: -\n"

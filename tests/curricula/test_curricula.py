@@ -251,17 +251,27 @@ class TestSpreadAmongDemonstrations:
 
     def test_a_checkpoint_of_an_earlier_version_begins_among_demonstrations(self):
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
-        curriculum.load_state({"level": np.array(0), "outcomes": np.array([], dtype=bool)})
+        curriculum.load_state({"level": np.array(0), "outcomes": np.array([True])})
+        curriculum.observe([tried(at_the_front(curriculum), True)])
         assert (curriculum.among, curriculum.level) == (0, 0)
 
-    @pytest.mark.parametrize(
-        "options", [{"spread_demonstrations": False}, {"spread_demonstrations": False, "levels": 9}]
-    )
-    def test_without_it_a_resumed_run_goes_on_to_the_tasks_own_scenes(self, options):
-        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
-        again = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | options))
+    @pytest.mark.parametrize("before", [False, True])
+    def test_a_resumed_run_follows_its_new_options_and_counts_episodes_anew(self, before):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | {"spread_demonstrations": before}))
+        curriculum.observe([tried(at_the_front(curriculum), True)])
+        again = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | {"spread_demonstrations": not before}))
         again.load_state(curriculum.state())
-        assert {start.seed for start in again.starts().offered} == {None}
+        assert {start.towards is None for start in again.starts().offered} == {before}
+        again.observe([tried(at_the_front(again), True)])
+        assert at_the_front(again).blend == 0.0
+
+    def test_a_resumed_run_with_another_number_of_levels_is_as_far_as_it_was(self):
+        curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
+        for among, level in ((1, 0), (2, 1)):
+            curriculum.among, curriculum.level = among, level
+            again = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | {"levels": 10}))
+            again.load_state(curriculum.state())
+            assert (again.among, again.level) == (5 * among, 5 * level)
 
     def test_one_demonstration_has_no_others(self):
         curriculum = made(SpreadCurriculum, shown(40), **TWO_AMONG)
