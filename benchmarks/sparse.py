@@ -75,6 +75,8 @@ def run(rows: Sequence[Row], seeds: Sequence[str] | None, results: Results, runn
                     continue
                 console.print(f"{name}: {runner.unfinished(row, part) or 'begins'}")
                 result = runner.make(row, part)
+                if row.trained:  # whose result is then of the very policies that were evaluated
+                    results.add(row.trained, part, runner.make(row.trained, part))
                 results.add(row, part, result)
         except (CommandError, ConfigError) as error:
             console.print(f"{name}: {error}", style="yellow", markup=False)

@@ -80,9 +80,9 @@ class Row:
         policies: of floors; a result for each, in place of the seeds
         against: name of the row with which this one is compared, itself included, because they differ in one thing
         published: what others have published of success in the last step, shown beside ours
-        after: name of a row whose policies are evaluated otherwise
+        after: name of the row whose policies this one evaluates under another protocol
         name: of the row
-        trained: that row
+        trained: the row that ``after`` names
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -236,7 +236,7 @@ def _trained(row: Row, rows: Mapping[str, Row]) -> Row:
     """Returns the row whose policies another one evaluates.
 
     Raises:
-        ConfigError: there is none that trains, or it says otherwise what is learnt, and from how much.
+        ConfigError: no such row trains, or its task, demonstrations or seeds differ.
     """
     found = rows.get(row.after)
     if found is None or found.policies or found.after:

@@ -105,10 +105,10 @@ class EvaluatedRun:
             there = source.is_file() and wanted(run["protocol"])
             rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
         if not rows:
-            if under is not None:
-                raise ConfigError(f"{path} has no evaluation of its last iteration, {last}, under that protocol.")
+            such, how = ("", "") if under is None else (" under that protocol", ", and the options in which it differs")
             raise ConfigError(
-                f"{path} has no evaluation of its last iteration, {last}. Evaluate it with: rlpipe evaluate {path}"
+                f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: rlpipe evaluate "
+                f"{path}{how}"
             )
         found = [Episode.from_row(row) for row in rows]
         return cls(

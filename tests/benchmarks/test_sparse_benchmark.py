@@ -131,8 +131,10 @@ def test_each_seed_of_a_sequence_begins_with_the_run_of_its_own(trained):
 def test_policies_of_another_row_are_evaluated_otherwise_and_not_trained_again(trained, tmp_path):
     copy = Bench(tmp_path / "copy")
     shutil.copytree(trained.folder, copy.folder)
+    (copy.folder / "results" / "race.json").unlink()
     assert copy.call("otherwise", "--local") == 0
     assert len(copy.runs) == 4  # two of each seed, as before
+    assert copy.results("race") == trained.results("race")
     ours, theirs = copy.results("otherwise")["1"], trained.results("race")["1"]
     assert (ours["n"], ours["success_once"], theirs["n"]) == (4, "1010", 6)
     assert ours["protocol"] == theirs["protocol"] | {"evaluation.episodes": 4}
@@ -280,7 +282,7 @@ def test_a_row_that_cannot_be_run_is_refused(tmp_path, row, message):
         _ = bench.table
 
 
-def test_policies_are_evaluated_otherwise_as_what_they_are(tmp_path):
+def test_a_row_that_evaluates_names_the_task_and_seeds_of_the_one_that_trains(tmp_path):
     bench = Bench(tmp_path)
     bench.declare(
         row={"commands": ["train base"]}, other={"after": "row", "task": "Walk", "commands": ["evaluate PREVIOUS"]}
