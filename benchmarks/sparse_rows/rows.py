@@ -65,6 +65,16 @@ class Command:
             and (self.verb != "evaluate" or key.split(".")[0] in _FLOOR_KEYS)
         }
 
+    def configuration(self) -> Config:
+        """Returns the whole configuration, without asking for its simulator, which need not be installed.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        if self.verb == "pretrain":
+            return load_pretraining(self.config, self.overrides)
+        return build(read_tree(self.config, self.overrides))
+
 
 @dataclass(frozen=True)
 class Row:
@@ -138,12 +148,7 @@ class Row:
     @cached_property
     def protocol(self) -> dict[str, Any]:
         """Protocol under which the policies are evaluated."""
-        command = self.evaluated
-        if command.verb == "pretrain":
-            config = load_pretraining(command.config, command.overrides)
-        else:  # without asking for its simulator, which need not be installed
-            config = build(read_tree(command.config, command.overrides))
-        found: dict[str, Any] = json.loads(json.dumps(protocol(config)))
+        found: dict[str, Any] = json.loads(json.dumps(protocol(self.evaluated.configuration())))
         return found
 
     def check(self, groups: Mapping[str, str]) -> None:

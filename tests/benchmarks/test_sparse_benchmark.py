@@ -25,10 +25,8 @@ from benchmarks.sparse_rows.results import Results
 from benchmarks.sparse_rows.rows import PREVIOUS, Table
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluated_run import EvaluatedRun
-from rlpipe.config.loading import load_pretraining
 from rlpipe.config.protocol import comparable
-from rlpipe.config.sections import build
-from rlpipe.config.tree import read_tree, to_yaml
+from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory
 from tests.helpers.runs import scripted, wait_for_rows
@@ -294,10 +292,7 @@ def test_a_row_that_evaluates_names_the_task_and_seeds_of_the_one_that_trains(tm
 @pytest.mark.parametrize("row", DECLARED.rows.values(), ids=lambda row: row.name)
 def test_a_declared_row_is_one_that_rlpipe_accepts(row):
     for number, command in enumerate([*row.learnt_by.sequence[:-1], row.evaluated], start=1):
-        if command.verb == "pretrain":
-            config = load_pretraining(command.config, command.overrides)
-        else:  # without asking for its simulator, which need not be installed
-            config = build(read_tree(command.config, command.overrides))
+        config = command.configuration()
         if number == 1 and config.num_demos is not None and not row.policies:
             assert config.num_demos == row.demonstrations
         assert ("replay" in row.policies) <= (config.demos is not None)
