@@ -3,10 +3,13 @@
     python benchmarks/gpu.py --json gpu.json
     python benchmarks/gpu.py --small            # a rehearsal on the CPU, in a minute
 
-- update: ``rlpipe.learning.on_policy.Learner`` on random batches, four passes of eight minibatches, for policies of
-  about 0.3, 10 and 100 million parameters, in float32 and bfloat16, compiled or not;
+- update: PPO's learner on random batches, four passes of eight minibatches, in float32 and bfloat16, compiled or not.
+  Policies of state have about 0.3, 10 and 100 million parameters; one sees a camera of 128 x 128 pixels through
+  ``impala_cnn``, and one decodes the 64 tokens of a chunk one after the other;
+- steps: 128 gradient steps of RLPD with the networks, batches and demonstrations of configs/sparse_pick_cube.yaml, on
+  random experience; a sample is a gradient step;
+- act: actions of the same policies, whose observations come from the host, as on an inference server;
 - minibatch: one optimiser step of the small policy, and what a CUDA graph of it gives;
-- camera and tokens: policies that rlpipe does not have yet. Plain torch modules of the same shape stand in for them;
 - run: ``rlpipe train`` with scripted simulators on the CPU and the learner on the GPU, where Ray is installed.
 
 Of each it reports the median seconds, copies from the host to the device, the share of time inside kernels, and the
@@ -17,7 +20,6 @@ with 1 if a row failed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import importlib.util
 import json
@@ -37,8 +39,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
-from benchmarks.device import stand_ins, updates
+from benchmarks.device import updates
 from benchmarks.device.cost import measure
+from benchmarks.device.updates import Subject
 
 PACKAGES = ("rlpipe", "torch", "numpy", "ray")
 COMMAND = ("ray", "typer", "rich")
@@ -57,7 +60,7 @@ class Row:
     """A measurement to make.
 
     Attributes:
-        group: ``update``, ``minibatch``, ``camera``, ``tokens`` or ``run``.
+        group: ``update``, ``steps``, ``act``, ``minibatch`` or ``run``.
         name: of the policy.
         precision: ``float32`` or ``bfloat16``.
         mode: ``eager``, ``compiled`` or ``graph``.
@@ -77,76 +80,104 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Update:
+    """An update to measure: ``samples`` that a policy learns from."""
+
+    name: str
+    subject: Subject
+    samples: int
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Sizes of everything that is measured.
 
     Attributes:
-        policies: hidden layers of the policies, by name; the first is the small one.
-        samples: of an update.
-        few_samples: of an update as small as that of ``benchmarks/throughput.py``.
-        compiled: number of policies whose compiled update is measured.
-        camera: of the camera policy.
-        tokens: of the token policy.
+        updates: first those of the small policy of state, with many samples and with as few as
+            ``benchmarks/throughput.py`` has.
+        compiled: number of updates that are measured compiled too.
+        gradient_steps: of RLPD.
+        rows: observations that are acted on at once.
         repeats: timed steps of a row.
         iterations: of the run.
     """
 
-    policies: dict[str, list[int]]
-    samples: int
-    few_samples: int
+    updates: list[Update]
     compiled: int
-    camera: stand_ins.Camera
-    tokens: stand_ins.Tokens
+    gradient_steps: int
+    rows: int
     repeats: int
     iterations: int
 
 
+SMALL_POLICY = updates.perceptron(256, 256, 256)
 FULL = Sizes(
-    {"0.3 M": [256] * 3, "10 M": [1536] * 3, "100 M": [4992] * 3},
-    samples=65_536,
-    few_samples=3_200,
-    compiled=3,
-    camera=stand_ins.Camera(images=4_096, pixels=128),
-    tokens=stand_ins.Tokens(sequences=256, prefix=64, width=768, layers=12, heads=12),
+    [
+        Update("0.3 M, 65536 samples", SMALL_POLICY, 65_536),
+        Update("0.3 M, 3200 samples", SMALL_POLICY, 3_200),
+        Update("10 M, 65536 samples", updates.perceptron(1536, 1536, 1536), 65_536),
+        Update("100 M, 65536 samples", updates.perceptron(4992, 4992, 4992), 65_536),
+        Update("camera, 4096 samples", updates.of_camera(128, {"name": "impala_cnn"}), 4_096),
+        Update(
+            "tokens, 4096 samples",
+            updates.of_tokens(8, [1024, 1024], decoding="autoregressive", slot_width=256, decoder_layers=4),
+            4_096,
+        ),
+    ],
+    compiled=1,
+    gradient_steps=128,
+    rows=256,
     repeats=5,
     iterations=20,
 )
 SMALL = Sizes(
-    {"0.3 M": [256] * 3, "tiny": [16] * 3},
-    samples=512,
-    few_samples=256,
+    [
+        Update("0.3 M, 512 samples", SMALL_POLICY, 512),
+        Update("0.3 M, 256 samples", SMALL_POLICY, 256),
+        Update("camera, 64 samples", updates.of_camera(24, {"name": "impala_cnn", "channels": [4]}), 64),
+        Update("tokens, 64 samples", updates.of_tokens(2, [16], decoding="autoregressive", bins=8), 64),
+    ],
     compiled=0,
-    camera=stand_ins.Camera(images=16, pixels=64),
-    tokens=stand_ins.Tokens(sequences=4, prefix=8, width=32, layers=2, heads=2),
+    gradient_steps=8,
+    rows=4,
     repeats=2,
     iterations=6,
 )
 
 
-def measure_update(hidden: list[int], samples: int, precision: str, compiled: bool, device: str, repeats: int):
-    """Measures an update of the learner, from batches on the host to new weights on the host."""
-    config = updates.configuration(hidden, samples, device, precision, compiled, num_threads=THREADS)
-    learner, batch = updates.make_learner(config), updates.random_batch(samples // updates.STEPS)
-    counted = {"parameters": updates.count_parameters(config), "samples": samples}
+def measure_update(update: Update, precision: str, compiled: bool, device: str, repeats: int):
+    """Measures an update of PPO's learner, from batches on the host to new weights on the host."""
+    subject, samples = update.subject, update.samples
+    config = updates.configuration(subject, samples, device, precision, compiled, num_threads=THREADS)
+    learner = updates.make_learner(config, subject)
+    batch = updates.random_batch(samples // updates.STEPS, subject)
+    counted = {"parameters": updates.count_parameters(subject.build(config)), "samples": samples}
     return counted | measure(lambda: learner.update(0, 1, batch), device, samples, repeats)
 
 
-def measure_minibatch(hidden: list[int], samples: int, precision: str, mode: str, device: str, repeats: int):
+def measure_steps(count: int, device: str, repeats: int):
+    """Measures gradient steps of RLPD, after a fragment has been stored."""
+    learner, batch = updates.make_rlpd(count, f"learner.device={device}", f"learner.num_threads={THREADS}")
+    return {"samples": count} | measure(lambda: learner.update(0, 1, batch), device, count, repeats)
+
+
+def measure_act(update: Update, rows: int, device: str, repeats: int):
+    """Measures how long a policy takes to act."""
+    act, policy = updates.acting(update.subject, rows, device)
+    counted = {"parameters": updates.count_parameters(policy), "samples": rows}
+    return counted | measure(act, device, rows, repeats)
+
+
+def measure_minibatch(update: Update, precision: str, mode: str, device: str, repeats: int):
     """Measures one optimiser step, whose minibatch is on the device."""
     if mode == "graph" and device == "cpu":
         raise Skipped("CUDA graphs need a GPU")
-    config = updates.configuration(hidden, samples, device, precision, mode == "compiled")
-    step, count = updates.minibatch_step(config, device, capturable=mode == "graph")
+    subject = update.subject
+    config = updates.configuration(subject, update.samples, device, precision, mode == "compiled")
+    step, count = updates.minibatch_step(config, subject, device, capturable=mode == "graph")
     step = updates.as_graph(step) if mode == "graph" else step
-    counted = {"parameters": updates.count_parameters(config), "samples": count}
+    counted = {"parameters": updates.count_parameters(subject.build(config)), "samples": count}
     return counted | measure(step, device, count, 10 * repeats)
-
-
-def measure_stand_in(make: Callable[[], tuple[Callable[[], Any], int, torch.nn.Module]], device: str, repeats: int):
-    """Measures a step of a stand-in."""
-    step, samples, policy = make()
-    counted = {"parameters": sum(each.numel() for each in policy.parameters()), "samples": samples}
-    return counted | measure(step, device, samples, repeats)
 
 
 def measure_run(device: str, iterations: int):
@@ -182,48 +213,33 @@ def measure_run(device: str, iterations: int):
     }
 
 
-def stand_in_rows(sizes: Sizes, device: str) -> Iterator[Row]:
-    """Rows of the camera policy and the token policy."""
-    for precision in ("float32", "bfloat16"):
-        for mode in ("eager", "compiled") if sizes.compiled else ("eager",):
-            compiled = mode == "compiled"
-            camera = partial(stand_ins.camera_update, sizes.camera, device, precision, compiled=compiled)
-            tokens = partial(stand_ins.token_update, sizes.tokens, device, precision, compiled=compiled)
-            yield Row("camera", "stand-in, update", precision, mode, partial(measure_stand_in, camera, device, 3))
-            yield Row("tokens", "stand-in, step", precision, mode, partial(measure_stand_in, tokens, device, 5))
-        act = partial(stand_ins.decode_tokens, sizes.tokens, device, precision)
-        yield Row("tokens", "stand-in, act", precision, "eager", partial(measure_stand_in, act, device, 5))
-
-
 def rows(sizes: Sizes, device: str) -> Iterator[Row]:
     """All rows; compiled ones last, because a compiler takes the most time."""
-    small = next(iter(sizes.policies.values()))
-    updated = [
-        *((f"{name}, {sizes.samples} samples", hidden, sizes.samples) for name, hidden in sizes.policies.items()),
-        (f"{next(iter(sizes.policies))}, {sizes.few_samples} samples", small, sizes.few_samples),
-    ]
     for mode in ("eager", "compiled"):
-        chosen = updated if mode == "eager" else updated[: sizes.compiled]
-        for name, hidden, samples in chosen:
+        for update in sizes.updates if mode == "eager" else sizes.updates[: sizes.compiled]:
             for precision in ("float32", "bfloat16"):
-                given = (hidden, samples, precision, mode == "compiled", device, sizes.repeats)
-                yield Row("update", name, precision, mode, partial(measure_update, *given))
+                step = partial(measure_update, update, precision, mode == "compiled", device, sizes.repeats)
+                yield Row("update", update.name, precision, mode, step)
         if mode == "eager":
+            steps = partial(measure_steps, sizes.gradient_steps, device, sizes.repeats)
+            yield Row("steps", f"RLPD, {sizes.gradient_steps} steps", "float32", "eager", steps)
             yield Row("run", "scripted simulators", "float32", "eager", partial(measure_run, device, sizes.iterations))
-            yield from minibatch_rows(sizes, small, device)
-            yield from stand_in_rows(sizes, device)
+            for name, update in {update.name.partition(",")[0]: update for update in sizes.updates}.items():
+                act = partial(measure_act, update, sizes.rows, device, 4 * sizes.repeats)
+                yield Row("act", f"{name}, {sizes.rows} rows", "float32", "eager", act)
+            yield from minibatch_rows(sizes, device)
 
 
-def minibatch_rows(sizes: Sizes, hidden: list[int], device: str) -> Iterator[Row]:
+def minibatch_rows(sizes: Sizes, device: str) -> Iterator[Row]:
     """Rows of one optimiser step of the small policy."""
-    for samples in (sizes.few_samples, sizes.samples):
+    for update in sizes.updates[:2]:
         for precision in ("float32", "bfloat16"):
             for mode in ("eager", "graph", "compiled"):
                 if mode == "compiled" and not sizes.compiled:
                     continue
-                given = (hidden, samples, precision, mode, device, sizes.repeats)
-                name = f"0.3 M, {samples // updates.MINIBATCHES} samples"
-                yield Row("minibatch", name, precision, mode, partial(measure_minibatch, *given))
+                name = f"0.3 M, {update.samples // updates.MINIBATCHES} samples"
+                step = partial(measure_minibatch, update, precision, mode, device, sizes.repeats)
+                yield Row("minibatch", name, precision, mode, step)
 
 
 def measured(row: Row, until: float) -> dict[str, Any]:
@@ -291,7 +307,8 @@ def main() -> None:
     device, sizes = ("cpu", SMALL) if options.small else ("cuda", FULL)
     torch.set_num_threads(THREADS)
     described = machine.describe(*PACKAGES) | {"gpu": None if options.small else torch.cuda.get_device_name()}
-    result: dict[str, Any] = {"machine": described, "sizes": dataclasses.asdict(sizes), "rows": []}
+    policies = {update.name: dict(update.subject.policy) for update in sizes.updates}
+    result: dict[str, Any] = {"machine": described, "policies": policies, "rows": []}
     print(machine.sentence(described), flush=True)
     until = time.monotonic() + options.budget
     for row in rows(sizes, device):

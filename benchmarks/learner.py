@@ -3,52 +3,73 @@
     python benchmarks/learner.py [--precision bfloat16] [--compile] [--samples N]
     python benchmarks/learner.py --steps [--against PATH]
 
-One PPO learner receives batches of random observations: 64 steps of 1,024 environments (64 environments without a GPU)
-with 42 observed numbers and 8 actions, eight minibatches, four passes. The policy is the quickstart's (three layers of
-256) or one of about ten million parameters (three of 1,536). The devices take turns, one update each, and the ratio is
-that of the medians. A missing device is reported. Shares are of the update's wall clock, measured with the device idle
-before and after each step:
+A learner receives batches of random observations. The devices take turns, one update each, and the ratio is that of
+the medians. A missing device is reported. The updates:
+
+- PPO, four passes of eight minibatches, on 64 steps of 1,024 environments (64 environments without a GPU) with 42
+  observed numbers and 8 actions. The policy is the quickstart's (three layers of 256) or one of about ten million
+  parameters (three of 1,536);
+- the same on 64 steps of a sixteenth of the environments, with the encoder of configs/camera_push_cube.yaml (64 x 64
+  pixels), and with the tokens of configs/grpo_token_pick_cube.yaml (chunks of 16 actions);
+- 128 gradient steps of RLPD with the networks, batches and demonstrations of configs/sparse_pick_cube.yaml; a sample is
+  a gradient step.
+
+Shares are of the update's wall clock, measured with the device idle before and after each step:
 
 - transfers: the batch to the device, the new weights to the host;
-- metrics: an update with all metrics, minus one without.
+- metrics: an update with all metrics, minus one without (PPO).
 
-With --steps it measures the CPU alone: milliseconds of CPU time, on one and on two threads, of a gradient step of RLPD
-(configs/sparse_pick_cube.yaml and its demonstrations, random experience) and of an update of PPO (the quickstart's, 64
-minibatches). With --against, the same of another source tree of rlpipe, in turn, and the ratio of the medians.
+With --steps it measures the CPU alone: milliseconds of CPU time, on one and on two threads, of a gradient step of that
+RLPD and of an update of PPO (the quickstart's, 64 minibatches). With --against, the same of another source tree of
+rlpipe, in turn, and the ratio of the medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 sys.path.append(str(Path(__file__).parent.parent))  # behind the source tree that --against names
-from benchmarks.device.updates import OBSERVED, SPEC, STEPS, configuration, make_learner, random_batch
+from benchmarks.device.updates import (
+    SPEC,
+    STEPS,
+    Subject,
+    configuration,
+    count_parameters,
+    make_learner,
+    make_rlpd,
+    of_camera,
+    of_tokens,
+    perceptron,
+    random_batch,
+)
 from rlpipe.algorithms.base_clipped import ClippedAlgorithm
 from rlpipe.algorithms.ppo import PPO
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
-from rlpipe.learning.off_policy import OffPolicyLearner
+from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import TrajectoryBatch
 
-ARM_ACTIONS = 4  # of PickCube-v1 with pd_ee_delta_pos
-UPDATES = 6
-POLICIES = {"3 x 256": [256, 256, 256], "3 x 1536": [1536, 1536, 1536]}
+UPDATES, GRADIENT_STEPS = 6, 128
+QUICKSTART = perceptron(256, 256, 256)
+Make = Callable[[str], tuple[LearnerBase, TrajectoryBatch, int]]
+"""Gives a learner of a device, the batch of each update, and the number of samples in it."""
 
 
 def without_metrics() -> list[object]:
@@ -62,7 +83,7 @@ def without_metrics() -> list[object]:
     ]
 
 
-def update(learn: Learner, batch: TrajectoryBatch, iteration: int, *, logged: bool) -> tuple[float, float]:
+def update(learn: LearnerBase, batch: TrajectoryBatch, iteration: int, *, logged: bool) -> tuple[float, float]:
     """Seconds that an update and its transfers take."""
     patches = [] if logged else without_metrics()
     for each in patches:
@@ -78,13 +99,10 @@ def update(learn: Learner, batch: TrajectoryBatch, iteration: int, *, logged: bo
 
 def measure_steps(threads: int) -> None:
     """Prints the milliseconds of CPU time of a gradient step of RLPD and of an update of PPO, the best of several."""
-    overrides = [f"learner.num_threads={threads}", "learner.device=cpu", "algorithm.update_to_data=0.5"]
-    arm = np.ones(ARM_ACTIONS, dtype=np.float32)
-    config = load_config("sparse_pick_cube", [*overrides, "algorithm.learning_starts=1"])
-    rlpd = OffPolicyLearner(stages(config), SpaceSpec(OBSERVED, ARM_ACTIONS, None, -arm, arm))
-    config = load_config("ppo_push_cube", [*overrides[:2], "algorithm.target_kl=null"])
+    overrides = [f"learner.num_threads={threads}", "learner.device=cpu"]
+    config = load_config("ppo_push_cube", [*overrides, "algorithm.target_kl=null"])
     ppo = Learner(stages(config), SPEC)
-    for learn, batch in ((rlpd, random_batch(4, ARM_ACTIONS)), (ppo, random_batch(50))):
+    for learn, batch in (make_rlpd(GRADIENT_STEPS, *overrides), (ppo, random_batch(50, QUICKSTART))):
         spent = []
         for iteration in range(1, UPDATES + 2):
             began = time.process_time()
@@ -132,43 +150,64 @@ def main() -> None:
         compare_devices(args)
 
 
+def ppo(subject: Subject, samples: int, args: argparse.Namespace) -> Make:
+    """Makes PPO's learner of a device, and the batch that all of them learn from."""
+    batch = random_batch(samples // STEPS, subject)
+
+    def make(device: str) -> tuple[LearnerBase, TrajectoryBatch, int]:
+        config = configuration(subject, samples, device, args.precision, args.compile)
+        return make_learner(config, subject), batch, samples
+
+    return make
+
+
+def rlpd(device: str) -> tuple[LearnerBase, TrajectoryBatch, int]:
+    """Makes RLPD's learner of a device, and a batch; a sample is a gradient step."""
+    learn, batch = make_rlpd(GRADIENT_STEPS, f"learner.device={device}")
+    return learn, batch, GRADIENT_STEPS
+
+
 def compare_devices(args: argparse.Namespace) -> None:
     """Prints the speed of an update on the CPU and, if there is one, on a GPU."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    batch = random_batch(args.samples // STEPS)
-    table = Table("policy", "parameters", "device", "samples/s", "transfers", "metrics", title="One update of PPO")
-    for name, hidden in POLICIES.items():
-        learners = {
-            device: make_learner(configuration(hidden, args.samples, device, args.precision, args.compile))
-            for device in devices
-        }
-        times: dict[tuple[str, bool], list[float]] = {(device, logged): [] for device in devices for logged in (1, 0)}
+    camera = of_camera(64, {"name": "drq_cnn", "channels": 16, "width": 128})
+    measured: dict[str, Make] = {
+        "PPO, 3 x 256": ppo(QUICKSTART, args.samples, args),
+        "PPO, 3 x 1536": ppo(perceptron(1536, 1536, 1536), args.samples, args),
+        "PPO, camera": ppo(camera, args.samples // 16, args),
+        "PPO, tokens": ppo(of_tokens(16, [512, 512, 512]), args.samples // 16, args),
+        "RLPD": rlpd,
+    }
+    table = Table("", "parameters", "device", "samples", "samples/s", "transfers", "metrics", title="One update")
+    for name, make in measured.items():
+        made = {device: make(device) for device in devices}
+        kinds = (True, False) if make is not rlpd else (True,)
+        times: dict[tuple[str, bool], list[float]] = {(device, logged): [] for device in devices for logged in kinds}
         moved: dict[str, list[float]] = {device: [] for device in devices}
         for iteration in range(1, args.updates + 2):
-            for device, learn in learners.items():
-                for logged in (True, False):
+            for device, (learn, batch, _) in made.items():
+                for logged in kinds:
                     spent, transfers = update(learn, batch, iteration, logged=logged)
                     if iteration > 1:  # the first one warms up the caches
                         times[device, logged].append(spent)
                         moved[device] += [transfers] if logged else []
         rates = {}
-        for device in devices:
-            whole, bare = (statistics.median(times[device, logged]) for logged in (True, False))
-            rates[device] = args.samples / whole
-            count = sum(parameter.numel() for parameter in learners[device]._policy.parameters())
+        for device, (learn, _, samples) in made.items():
+            whole, bare = (statistics.median(times.get((device, logged), [math.nan])) for logged in (True, False))
+            rates[device] = samples / whole
             table.add_row(
-                name, f"{count:,}", device, f"{rates[device]:,.0f}",
-                f"{statistics.median(moved[device]) / whole:.1%}", f"{(whole - bare) / whole:.1%}",
+                name, f"{count_parameters(learn._policy):,}", device, f"{samples:,}", f"{rates[device]:,.0f}",
+                f"{statistics.median(moved[device]) / whole:.1%}",
+                f"{(whole - bare) / whole:.1%}" if bare == bare else "",
             )  # fmt: skip
         if "cuda" in rates:
-            table.add_row(name, "", "cuda / cpu", f"{rates['cuda'] / rates['cpu']:.1f} x", "", "")
+            table.add_row(name, "", "cuda / cpu", "", f"{rates['cuda'] / rates['cpu']:.1f} x", "", "")
     console = Console(width=100)
     console.print(table)
     gpu = torch.cuda.get_device_name() if "cuda" in devices else "no GPU here: run this where there is one"
     console.print(
         f"{os.cpu_count()} CPUs ({platform.processor() or platform.machine()}), {gpu}; torch {torch.__version__}, "
-        f"{args.precision}{', compiled' if args.compile else ''}; {args.samples:,} samples, 4 passes, 8 minibatches, "
-        f"median of {args.updates}"
+        f"{args.precision}{', compiled' if args.compile else ''}; median of {args.updates} updates"
     )
 
 

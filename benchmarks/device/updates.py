@@ -1,8 +1,9 @@
-"""Updates of rlpipe's own learner and algorithm, on random batches."""
+"""Updates of rlpipe's own learners, on random batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,43 +13,95 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.selection import algorithm_class
 from rlpipe.config.stages import stages
+from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.on_policy import Learner, join
-from rlpipe.policies.base import build_policy
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.policies.base import Policy, build_policy
+from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory.tree import Tree, tensors
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8
+ARM_ACTIONS = 4  # of PickCube-v1 with pd_ee_delta_pos
 EPOCHS, MINIBATCHES = 4, 8
 BOUNDS = np.ones(ACTIONS, dtype=np.float32)
 SPEC = SpaceSpec(OBSERVED, ACTIONS, None, -BOUNDS, BOUNDS)
 
 
-def random_batch(envs: int, actions: int = ACTIONS) -> TrajectoryBatch:
-    """Fragment of random numbers in which one step in a hundred ends an episode."""
+@dataclass(frozen=True)
+class Subject:
+    """A policy to measure, and what it observes.
+
+    Attributes:
+        policy: section of a configuration.
+        spec: spaces.
+    """
+
+    policy: Mapping[str, Any]
+    spec: SpaceSpec = SPEC
+
+    @property
+    def chunk_size(self) -> int:
+        """Actions of a decision."""
+        return int(self.policy.get("chunk_size", 1))
+
+    def build(self, config: Config) -> Policy:
+        """Makes the policy, with random weights, on the CPU."""
+        return build_policy(config, self.spec)
+
+
+def perceptron(*hidden: int) -> Subject:
+    """A policy of state, with so many units in each hidden layer of actor and of critic."""
+    return Subject({"name": "mlp", "hidden_sizes": list(hidden)})
+
+
+def of_camera(pixels: int, encoder: Mapping[str, Any]) -> Subject:
+    """A policy that sees one camera, and nothing else."""
+    policy = {"name": "mlp", "hidden_sizes": [256], "encoders": {"camera": dict(encoder)}}
+    image = LeafSpec((pixels, pixels, 3), "uint8")
+    return Subject(policy, SpaceSpec.of_tree({"camera": image}, ACTIONS, None, -BOUNDS, BOUNDS))
+
+
+def of_tokens(chunk_size: int, hidden: Sequence[int], **decoder: Any) -> Subject:
+    """A policy of state whose decisions are tokens, eight for each action of a chunk."""
+    return Subject({"name": "tokens", "chunk_size": chunk_size, "hidden_sizes": list(hidden), **decoder})
+
+
+def random_observations(draw: np.random.Generator, spec: SpaceSpec, *leading: int) -> Any:
+    """[*leading, ...] observations: bytes of pictures, or numbers of a state."""
+    if spec.leaves is None:
+        return draw.standard_normal((*leading, spec.observation_dim), dtype=np.float32)
+    leaves = spec.leaves.items()
+    return Tree({name: draw.integers(256, size=(*leading, *leaf.shape), dtype=np.uint8) for name, leaf in leaves})
+
+
+def random_batch(envs: int, subject: Subject) -> TrajectoryBatch:
+    """Fragment of random numbers in which one decision in a hundred ends an episode."""
     draw = np.random.default_rng(0)
-    terminated = draw.random((STEPS, envs)) < 0.01
+    shape, spec, chunk = (STEPS, envs), subject.spec, subject.chunk_size
+    terminated = draw.random(shape) < 0.01
     ended = np.flatnonzero(terminated)
     return TrajectoryBatch(
-        draw.standard_normal((STEPS + 1, envs, OBSERVED), dtype=np.float32),
-        draw.standard_normal((STEPS, envs, actions), dtype=np.float32),
-        draw.standard_normal((STEPS, envs), dtype=np.float32) - 10.0,
-        draw.standard_normal((STEPS, envs), dtype=np.float32),
+        random_observations(draw, spec, STEPS + 1, envs),
+        draw.standard_normal((*shape, chunk * spec.action_dim), dtype=np.float32),
+        draw.standard_normal(shape, dtype=np.float32) - 10.0,
+        draw.standard_normal(shape, dtype=np.float32),
         terminated,
         np.zeros_like(terminated),
         np.ones_like(terminated),
-        draw.standard_normal((len(ended), OBSERVED), dtype=np.float32),
+        random_observations(draw, spec, len(ended)),
         ended,
         0,
+        num_steps=None if chunk == 1 else np.full(shape, chunk),
     )
 
 
 def configuration(
-    hidden: Sequence[int], samples: int, device: str, precision: str, compiled: bool, num_threads: int | str = "auto"
+    subject: Subject, samples: int, device: str, precision: str, compiled: bool, num_threads: int | str = "auto"
 ) -> Config:
     """Configuration of PPO whose learning rate is 0, so that all updates are alike."""
     return load_config(
         {
             "env": {"train": {"name": "scripted", "total_num_envs": samples // STEPS}},
-            "policy": {"name": "mlp", "hidden_sizes": list(hidden)},
+            "policy": dict(subject.policy),
             "algorithm": {"name": "ppo", "update_epochs": EPOCHS, "num_minibatches": MINIBATCHES},
             "learner": {
                 "device": device,
@@ -62,30 +115,58 @@ def configuration(
     )
 
 
-def make_learner(config: Config) -> Learner:
+def make_learner(config: Config, subject: Subject) -> Learner:
     """The learner of a run with this configuration."""
-    return Learner(stages(config), SPEC)
+    return Learner(stages(config), subject.spec)
 
 
-def count_parameters(config: Config) -> int:
-    """Number of parameters of the policy, actor and critic together."""
-    return sum(parameter.numel() for parameter in build_policy(config, SPEC).parameters())
+def make_rlpd(steps: int, *overrides: str) -> tuple[OffPolicyLearner, TrajectoryBatch]:
+    """The learner of configs/sparse_pick_cube.yaml with its demonstrations, and a fragment of 256 random steps.
+
+    An update takes so many gradient steps.
+    """
+    arm = np.ones(ARM_ACTIONS, dtype=np.float32)
+    batch = random_batch(4, subject := Subject({}, SpaceSpec(OBSERVED, ARM_ACTIONS, None, -arm, arm)))
+    ratio = f"algorithm.update_to_data={steps / batch.rewards.size}"
+    config = load_config("sparse_pick_cube", [ratio, "algorithm.learning_starts=1", *overrides])
+    return OffPolicyLearner(stages(config), subject.spec), batch
 
 
-def minibatch_step(config: Config, device: str, *, capturable: bool) -> tuple[Callable[[], Any], int]:
+def count_parameters(policy: Policy) -> int:
+    """Number of parameters of a policy, actor and critic together."""
+    return sum(parameter.numel() for parameter in policy.parameters())
+
+
+def acting(subject: Subject, rows: int, device: str) -> tuple[Callable[[], Any], Policy]:
+    """Actions for observations that come from the host and return to it, as on an inference server; and the policy."""
+    config = configuration(subject, STEPS, device, "float32", compiled=False)
+    policy = subject.build(config).to(device)
+    draw = np.random.default_rng(0)
+    observations = tensors(random_observations(draw, subject.spec, rows))
+    noise = torch.from_numpy(policy.noise(draw, rows))
+
+    def act() -> Any:
+        with torch.inference_mode():
+            return policy.act(observations.to(device), noise.to(device))[0].cpu()
+
+    return act, policy
+
+
+def minibatch_step(config: Config, subject: Subject, device: str, *, capturable: bool) -> tuple[Callable[[], Any], int]:
     """One optimiser step on one minibatch that stays on the device: loss, gradients, their norm, Adam.
 
     Args:
         config: from ``configuration``
+        subject: what it was made for
         device: of the policy and the minibatch
         capturable: True if a CUDA graph shall record the step
     Returns:
         The step, and the number of samples in its minibatch.
     """
-    policy = build_policy(config, SPEC).to(device)
+    policy = subject.build(config).to(device)
     algorithm: Any = algorithm_class(config)(config.algorithm)
     algorithm.begin(None)
-    batch = random_batch(config.env.train.total_num_envs)
+    batch = random_batch(config.env.train.total_num_envs, subject)
     with torch.no_grad():
         samples, _ = algorithm.prepare(join([batch], torch.device(device), 0), policy)
     minibatch = samples.select(slice(0, len(samples) // MINIBATCHES))
