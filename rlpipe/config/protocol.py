@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any
 
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import tasks_without
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import resolve
 
 _OF_SEVERAL_TASKS = ("tasks", "observe_task", "pad_observations")
 """Options that say nothing where there is one task, and that older runs do not have."""
@@ -45,9 +49,10 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in two protocols for their success rates to be compared, by configuration key.
 
     Training may differ, because it is what one compares. So may the number of slots and of workers, and the process
-    that runs the simulator: no episode of an evaluation depends on them.
+    that runs the simulator: no episode of an evaluation depends on them. An option that an earlier version did not have
+    yet has its default, as it had.
     """
-    options = protocol["eval_env"]
+    options = _option_defaults(protocol["eval_env"]["name"]) | protocol["eval_env"]
     without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     if tasks := options.get("tasks"):
@@ -57,3 +62,15 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
         "evaluation.first_seed": protocol["evaluation_first_seed"],
         "evaluation.deterministic": protocol["deterministic_actions"],
     }
+
+
+def _option_defaults(simulator: str) -> dict[str, Any]:
+    """Returns the defaults of a simulator's options as JSON has them; none of one that is not installed here."""
+    try:
+        fields = dataclasses.fields(resolve("envs", simulator, "env.eval.name").Config)
+    except (ConfigError, ImportError):
+        return {}
+    found = {field.name: field.default for field in fields if field.default is not MISSING}
+    found |= {field.name: field.default_factory() for field in fields if field.default_factory is not MISSING}
+    defaults: dict[str, Any] = json.loads(json.dumps(found))
+    return defaults

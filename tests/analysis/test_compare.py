@@ -419,6 +419,18 @@ def test_the_table_shows_a_floor_on_a_line_of_its_own(alone):
     assert "floor: a policy that has learnt nothing, in the same episodes; in no difference" in table
 
 
+def test_an_option_that_came_after_a_run_has_its_default_there(alone, tmp_path):
+    other = a_run(tmp_path, 1)
+    directory = RunDirectory(alone)
+    facts = directory.read_json()
+    del facts["protocol"]["eval_env"]["discrete"]  # as if a later version had brought it
+    directory.write_json(facts)
+    (group,) = compare([alone, other]).groups
+    assert [run.seed for run in group.runs] == [0, 1]
+    a_floor(other, "zero")
+    assert [label for label, _, _ in floors(alone, other)] == ["floor: zero"]
+
+
 # --- What is refused
 
 
