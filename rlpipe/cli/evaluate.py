@@ -143,17 +143,17 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
         protocol: as in ``run.json``
         policy: name of a floor; None for a policy that was learnt
     """
-    from rlpipe.config.protocol import WHERE_IT_RUNS
+    from rlpipe.config.protocol import WHERE_IT_RUNS, option_defaults
 
     options = dict(protocol["eval_env"])
+    defaults = option_defaults(options["name"])
     task = f"{options.pop('name')} {options.pop('id', '')}".rstrip()
     for key in WHERE_IT_RUNS:
         options.pop(key, None)
     if tasks := options.pop("tasks", []):
-        options.pop("observe_task")
         names = [entry if isinstance(entry, str) else entry.get("label", entry.get("id", "")) for entry in tasks]
         task = f"{task} {', '.join(map(str, names))}"
-    given = ", ".join(f"{key}={value}" for key, value in options.items() if value)  # the rest is as registered
+    given = ", ".join(f"{key}={value}" for key, value in options.items() if value != defaults.get(key))
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
     learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
     demonstrations = relative(Path(protocol.get("demonstrations") or ""))

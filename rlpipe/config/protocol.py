@@ -52,7 +52,7 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     that runs the simulator: no episode of an evaluation depends on them. An option that an earlier version did not have
     yet has its default, as it had.
     """
-    options = _option_defaults(protocol["eval_env"]["name"]) | protocol["eval_env"]
+    options = option_defaults(protocol["eval_env"]["name"]) | protocol["eval_env"]
     without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     if tasks := options.get("tasks"):
@@ -64,7 +64,7 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _option_defaults(simulator: str) -> dict[str, Any]:
+def option_defaults(simulator: str) -> dict[str, Any]:
     """Returns the defaults of a simulator's options as JSON has them; none of one that is not installed here."""
     try:
         fields = dataclasses.fields(resolve("envs", simulator, "env.eval.name").Config)
