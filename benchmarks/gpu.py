@@ -151,7 +151,7 @@ def measure_update(update: Update, precision: str, compiled: bool, device: str, 
     config = updates.configuration(subject, samples, device, precision, compiled, num_threads=THREADS)
     learner = updates.make_learner(config, subject)
     batch = updates.random_batch(samples // updates.STEPS, subject)
-    counted = {"parameters": updates.count_parameters(subject.build(config)), "samples": samples}
+    counted = {"parameters": updates.count_parameters(learner._policy), "samples": samples}
     return counted | measure(lambda: learner.update(0, 1, batch), device, samples, repeats)
 
 

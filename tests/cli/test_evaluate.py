@@ -1,4 +1,4 @@
-"""What `rlpipe evaluate` and `rlpipe compare` say about the protocol of an evaluation."""
+"""Lines that describe the protocol of an evaluation, as `rlpipe evaluate` and `rlpipe compare` print them."""
 
 from __future__ import annotations
 
