@@ -396,8 +396,8 @@ def test_the_time_limit_of_all_is_the_shortest_one():
 
 def test_neither_shares_nor_the_python_of_a_task_make_another_protocol():
     protocols = [
-        {"eval_env": {"tasks": tasks, "total_num_envs": 4}, "evaluation_episodes": 4, "evaluation_first_seed": 0,
-         "deterministic_actions": True}
+        {"eval_env": {"name": "scripted", "tasks": tasks, "total_num_envs": 4}, "evaluation_episodes": 4,
+         "evaluation_first_seed": 0, "deterministic_actions": True}
         for tasks in ([HARD, EASY], [HARD | {"share": 3, "python": "/other"}, EASY], [HARD, HARD])
     ]  # fmt: skip
     first, shared, other = map(comparable, protocols)
