@@ -4,7 +4,7 @@
 monitor that prints logs at the driver. Then the node waits until its two agents, which report metrics and set up
 runtime environments, have loaded and chosen their ports. Together they take longer than the simulators to load. There
 is no public way to leave them out, so methods of Ray's ``Node`` are replaced while it starts. With a Ray that has no
-such methods, everything starts as usual.
+such methods, everything starts as usual. The agents start through ``worker_entry``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-import psutil
 import ray
+from ray._private import services
 from ray._private.node import Node
 
 from rlpipe.distributed import worker_entry
@@ -29,7 +29,6 @@ _PORTS = {
     "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
 }
 """Ports of the agents: name in Ray's parameters, and constant with the name of the file where the node looks."""
-_AGENT_NICENESS = 10
 
 
 def start_ray(options: dict[str, Any], *, with_entry: bool) -> None:
@@ -41,7 +40,6 @@ def start_ray(options: dict[str, Any], *, with_entry: bool) -> None:
     """
     with _lean_node(with_entry=with_entry):
         ray.init(address="local", include_dashboard=False, **options)
-    _lower_priority_of_agents()
 
 
 def worker_program() -> str:
@@ -57,14 +55,15 @@ def _lean_node(*, with_entry: bool) -> Iterator[None]:
             _replace(stack, name, lambda _: lambda *_args, **_options: None)
         _replace(stack, "start_api_server", lambda _: _without_server)
         _replace(stack, "start_raylet", lambda start: _starting_at_once(start, with_entry))
+        _replace(stack, "_build_python_executable_command_memory_profileable", _through_entry, services)
         yield
 
 
-def _replace(stack: ExitStack, name: str, wrap: Callable[[Any], Any]) -> None:
-    original = getattr(Node, name, None)
+def _replace(stack: ExitStack, name: str, wrap: Callable[[Any], Any], owner: Any = Node) -> None:
+    original = getattr(owner, name, None)
     if original is not None:
-        setattr(Node, name, wrap(original))
-        stack.callback(setattr, Node, name, original)
+        setattr(owner, name, wrap(original))
+        stack.callback(setattr, owner, name, original)
 
 
 def _without_server(node: Any, **_: Any) -> None:
@@ -84,6 +83,16 @@ def _starting_at_once(start: Callable[..., None], with_entry: bool) -> Callable[
     return start_raylet
 
 
+def _through_entry(build: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Returns Ray's function for the beginning of an agent's command, with ``worker_entry`` before it."""
+
+    def command(*args: Any, **options: Any) -> list[str]:
+        python, *arguments = build(*args, **options)
+        return [python, worker_entry.__file__, worker_entry.AGENT, *arguments]
+
+    return command
+
+
 def _choose_ports(node: Any) -> None:
     raylet: Any = importlib.import_module("ray._raylet")
     with ExitStack() as stack:
@@ -93,12 +102,3 @@ def _choose_ports(node: Any) -> None:
             port = held.getsockname()[1]
             setattr(node._ray_params, parameter, port)
             raylet.persist_port(node._session_dir, node._node_id, getattr(raylet, constant), port)
-
-
-def _lower_priority_of_agents() -> None:
-    """Lets Ray's agents load behind the simulators; no part of a run's start waits for them."""
-    with suppress(psutil.Error):
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if any(argument.endswith(("dashboard/agent.py", "agent/main.py")) for argument in process.cmdline()):
-                    process.nice(_AGENT_NICENESS)

@@ -1,7 +1,8 @@
 """Process template: loads what rollout workers need while Ray starts; they are forked from it.
 
-It exists only beside a Ray that the run starts for itself. Loading torch and a simulator takes seconds of processor
-time, so doing it once, early, shortens the start of a run and the replacement of workers, and saves memory.
+It exists only beside a Ray that the run starts for itself, and all three end together. Loading torch and a simulator
+takes seconds of processor time, so doing it once, early, shortens the start of a run and the replacement of workers,
+and saves memory.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ProcessTemplate:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Ends it; the processes it has forked live on. The second call does nothing."""
+        """Ends it and the processes it has forked. The second call does nothing."""
         atexit.unregister(self.end)
         assert self._process.stdin is not None
         with suppress(OSError):

@@ -1,7 +1,7 @@
 """Program of the process template: loads libraries once and forks worker processes, which share them.
 
 Requests of ``worker_entry`` come over a Unix socket, names of modules to load over stdin, one a line. The end of stdin,
-which is that of the driver, ends the template; the processes it has forked belong to Ray.
+which is that of the driver, ends the template and all that it has forked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from rlpipe.distributed.worker_entry import end_with
 
 _REQUEST_SECONDS = 10.0
 """Limit for the transfer of a request."""
@@ -74,11 +76,13 @@ class TemplateServer:
                 connection.settimeout(_REQUEST_SECONDS)
                 request, files = _received(connection)
                 forkable = self._loaded and _threads() == 1
+                template = os.getpid()
                 if not forkable or os.fork():
                     connection.sendall(b"1" if forkable else b"0")
                     for file in files:
                         os.close(file)
                     return None
+            end_with(template)
             return lambda: _become_worker(request, files)
         return None
 

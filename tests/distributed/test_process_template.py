@@ -102,11 +102,18 @@ def test_a_run_that_joins_a_cluster_has_no_template(tmp_path):
     assert template_for(scripted(tmp_path), "10.0.0.1:6379") is None
 
 
-def test_the_template_ends_with_its_driver():
-    code = "from rlpipe.distributed.process_template import ProcessTemplate as T; import os, signal\n"
-    code += "print(T({})._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+def test_the_template_and_its_workers_end_with_the_driver(program):
+    """At once: a worker that has not yet found its node would look for it for a minute."""
+    driver = "from rlpipe.distributed.process_template import ProcessTemplate as T; import sys\n"
+    driver += "made = T({'OMP_NUM_THREADS': '1'}); print(made._process.pid, made.socket, flush=True); sys.stdin.read()"
+    program.write_text(REPORT + "\nimport time; time.sleep(1000)")
+    with subprocess.Popen(
+        [sys.executable, "-c", driver], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as process:
+        template, socket = process.stdout.readline().split()
+        worker = report(program, socket)["pid"]
+        process.kill()
     ends = time.monotonic() + 60
-    while psutil.pid_exists(int(killed.stdout)):
+    while psutil.pid_exists(int(template)) or psutil.pid_exists(worker):
         assert time.monotonic() < ends
         time.sleep(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,17 +27,17 @@ from tests.helpers.runs import lines, scripted, wait_for_rows
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 
-def sign(environment: dict[str, str]) -> list[int]:
-    """Processes of the run, which have its sign in their environment."""
+def sign(environment: dict[str, str]) -> list[str]:
+    """Processes of the run, which have its sign in their environment: number and command."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("LEAK_TEST") == environment["LEAK_TEST"]:
-                found.append(process.pid)
+                found.append(f"{process.pid} {shlex.join(process.cmdline())[:200]}")
     return found
 
 
-def left_behind(environment: dict[str, str], before: set[str], patience: float = 60.0) -> tuple[list[int], set[str]]:
+def left_behind(environment: dict[str, str], before: set[str], patience: float = 60.0) -> tuple[list[str], set[str]]:
     """Processes and shared memory of a run that is over, once they are gone or had time enough."""
     ends = time.monotonic() + patience
     while True:
@@ -124,6 +125,23 @@ def test_a_run_that_is_killed_leaves_nothing_behind_and_resumed_loses_and_repeat
     rows = lines(run, "metrics.jsonl")
     assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
     assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+
+
+@pytest.mark.soak
+def test_a_run_that_is_killed_while_it_starts_leaves_nothing_that_looks_for_it(tmp_path):
+    """Ray's agents and workers would otherwise try for up to a minute to reach a node that is gone."""
+    command, before = Command.of(tmp_path), set(os.listdir("/dev/shm"))
+    (tmp_path / "config.yaml").write_text(to_yaml(endless(tmp_path)))
+    process = command.start(str(tmp_path / "config.yaml"))
+    try:
+        ends = time.monotonic() + 100
+        while not any("agent.py" in found for found in sign(command.environment)):
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+    finally:
+        process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    assert left_behind(command.environment, before, patience=8) == ([], set())
 
 
 @pytest.mark.soak
