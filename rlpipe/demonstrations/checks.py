@@ -10,8 +10,8 @@ from rlpipe.errors import ConfigError
 
 
 def check_demonstrations(config: Config) -> None:
-    """Checks that demonstrations are given if and only if the run learns from them, that they fit the task, and that
-    none has a seed of the evaluation. A trained policy is evaluated without them.
+    """Checks that demonstrations are given if and only if the run learns from them, that they fit the task, that
+    there are enough, and that none has a seed of the evaluation. A trained policy is evaluated without them.
 
     Raises:
         ConfigError: one of these checks fails.
@@ -37,7 +37,7 @@ def check_demonstrations(config: Config) -> None:
     dataset.check(config.demos, config.env.train)
     if curriculum.needs_states:
         dataset.check_states(config.demos, config.curriculum.name)
-    _check_held_out(config, config.demos)
+    _check_drawn(config, config.demos)
 
 
 def check_replay(config: Config) -> None:
@@ -49,11 +49,13 @@ def check_replay(config: Config) -> None:
     if config.demos is None:
         raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
     dataset.check_actions(config.demos, config.env.eval, section="env.eval")
-    _check_held_out(config, config.demos)
+    _check_drawn(config, config.demos)
 
 
-def _check_held_out(config: Config, demos: str) -> None:
-    """Checks that no demonstration has a seed of the evaluation."""
+def _check_drawn(config: Config, demos: str) -> None:
+    """Checks that there are enough demonstrations, and that none has a seed of the evaluation."""
+    if config.num_demos is not None:
+        dataset.check_count(demos, config.num_demos)
     seeds = config.evaluation.seeds
     if demonstrated := sorted(seed for seed in dataset.seeds(demos) if seed in seeds):
         raise ConfigError(

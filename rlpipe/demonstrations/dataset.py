@@ -8,6 +8,7 @@ The format is that of ``mani_skill.trajectory``: one group per trajectory with `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypeVar
@@ -186,6 +187,24 @@ def check_states(path: str, curriculum: str) -> None:
             f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
             f"beside {path} does not say with which seeds they began (episode_seed): make them with rlpipe demos."
         )
+
+
+def check_count(path: str, count: int) -> None:
+    """Checks that a file that has passed ``check_actions`` holds enough trajectories, whether or not they succeed.
+
+    Args:
+        path: of the HDF5 file.
+        count: number of trajectories to draw.
+    Raises:
+        ConfigError: it does not.
+    """
+    import h5py
+
+    found = count
+    with suppress(OSError), h5py.File(path) as file:  # ``load`` says what is damaged
+        found = len(file)
+    if count > found:
+        raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations.")
 
 
 def seeds(path: str) -> set[int]:

@@ -150,6 +150,11 @@ def test_evaluation_may_not_ask_what_was_shown(tmp_path):
         check_demonstrations(config)
 
 
+def test_more_demonstrations_than_the_file_holds_are_refused_before_the_simulator_is_made():
+    with pytest.raises(ConfigError, match=r"num_demos is 201, but .*PickCube-v1\.h5 has only 200 demonstrations\."):
+        check_demonstrations(load_config("sparse_pick_cube_few", ["num_demos=201"]))
+
+
 # --- cloning, and going on from there; the demonstrator of the scripted task answers the sign of the bias
 
 
