@@ -47,7 +47,7 @@ _STYLE = {
     "savefig.facecolor": "white",
 }
 _SMOOTHED_OVER = 60
-"""Fewest episodes that a point of a drawn curve pools, as far as there are so many."""
+"""Fewest episodes of a seed that a point of a drawn curve pools, once there have been so many."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class Curve:
 
 
 def smoothed(curves: Sequence[Mapping[str, Any]], axis: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns a success rate over steps or seconds. Each point pools its neighbours until it has enough episodes.
+    """Returns a success rate over steps or seconds. Each point pools the latest episodes up to there: until it has
+    enough, or all of them. So no point shows a success that came later; before the first episode, it is nan.
 
     Args:
         curves: curves of seeds, of which the shortest decides how many points there are
@@ -93,11 +94,12 @@ def smoothed(curves: Sequence[Mapping[str, Any]], axis: str) -> tuple[NDArray[np
     )
     values = np.full(length, np.nan)
     for point in range(length):
-        for reach in range(length):
-            near = slice(max(0, point - reach), point + reach + 1)
-            if (total := episodes[near].sum()) >= min(_SMOOTHED_OVER * len(curves), episodes.sum()):
-                values[point] = successes[near].sum() / total if total else np.nan
+        for first in range(point, -1, -1):
+            total = episodes[first : point + 1].sum()
+            if total >= _SMOOTHED_OVER * len(curves):
                 break
+        if total:
+            values[point] = successes[first : point + 1].sum() / total
     return positions, values
 
 
@@ -164,8 +166,8 @@ def draw_curves(curves: Sequence[Curve], axis: str) -> Figure:
     what = {"steps": "environment steps", "seconds": "wall clock"}[axis]
     _title(
         figure, f"Success against {what}",
-        "line: training episodes that begin as the task draws them, or evaluations, all seeds together; thin: each "
-        "seed; dot: held-out episodes at the end, 95 %",
+        f"line: the latest {_SMOOTHED_OVER} or more training episodes of each seed that began as the task draws them, "
+        "or evaluations, all seeds together; thin: each seed; dot: held-out episodes, 95 %",
     )  # fmt: skip
     return figure
 

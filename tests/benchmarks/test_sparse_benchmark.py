@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.image
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -453,17 +454,19 @@ def test_every_row_with_demonstrations_is_in_the_picture_of_demonstrations(train
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "5"]
 
 
-def test_a_drawn_curve_pools_seeds_and_neighbours():
+def test_a_drawn_curve_pools_seeds_and_the_latest_episodes_and_shows_no_success_that_came_later():
     few = {"steps": [10, 20, 30], "seconds": [1.0, 2.0, 3.0], "success": [0.0, None, 1.0], "episodes": [30, 0, 30]}
     many = {"steps": [10, 20, 30], "seconds": [3.0, 4.0, 5.0], "success": [0.5, 0.5, 0.5], "episodes": [60, 60, 60]}
     x, values = pictures.smoothed([few], "steps")
     assert x.tolist() == [10, 20, 30]
-    assert values.tolist() == [0.5, 0.5, 0.5]  # 60 episodes are all there are
+    assert values.tolist() == [0.0, 0.0, 0.5]  # in the end, 60 episodes
     x, values = pictures.smoothed([many, many], "seconds")
     assert x.tolist() == [3, 4, 5]
     assert values.tolist() == [0.5, 0.5, 0.5]
     _, values = pictures.smoothed([{**many, "success": [0.0, 0.5, 1.0]}], "steps")
     assert values.tolist() == [0.0, 0.5, 1.0]  # each has enough by itself
+    _, values = pictures.smoothed([{**few, "success": [None, 0.0, 1.0], "episodes": [0, 30, 30]}], "steps")
+    np.testing.assert_equal(values, [np.nan, 0.0, 0.5])  # nothing is drawn before the first episode
 
 
 # --- files
