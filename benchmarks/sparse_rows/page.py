@@ -39,8 +39,8 @@ _NOTHING = "-"
 
 @functools.cache
 def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
-    """Returns the success rate over the episodes of all seeds with its 95 % interval, as ``rlpipe compare`` does: the
-    wider of Wilson's over episodes and, with several seeds, a bootstrap over seeds and their episodes.
+    """Returns the success rate over the episodes of all seeds with its 95 % interval, as ``rlpipe compare`` does: it
+    encloses Wilson's over episodes and, with several seeds, that of a bootstrap over seeds and their episodes.
 
     Args:
         outcomes: a digit for each episode, of each seed
@@ -149,7 +149,7 @@ def _result_table(rows: Found, floors: Found) -> str:
             _list(each, "environment_steps", "{:,}".format),
             _list(each, "gradient_steps", "{:,}".format),
             _durations([one["seconds"] for one in each]),
-            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
+            _durations([one["processor_seconds"] for one in each]),
             _list(each, "cores", str),
         ]
         lines.append(_line(cells))
@@ -170,7 +170,7 @@ def _published_table(rows: Found, _: Found) -> str:
             f"{sum(one['n'] for one in each):,}",
             _list(each, "environment_steps", "{:,}".format),
             _list(each, "gradient_steps", "{:,}".format),
-            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
+            _durations([one["processor_seconds"] for one in each]),
             row.published,
         ]
         lines.append(_line(cells))
@@ -193,7 +193,7 @@ def _choice_table(rows: Found, _: Found) -> str:
             f"{sum(one['n'] for one in each):,}",
             _list(each, "environment_steps", "{:,}".format),
             _list(each, "gradient_steps", "{:,}".format),
-            _durations([one["processor_seconds"] for one in each if one["processor_seconds"] is not None]),
+            _durations([one["processor_seconds"] for one in each]),
         ]
         lines.append(_line(cells))
     return "\n".join(lines)
@@ -201,7 +201,8 @@ def _choice_table(rows: Found, _: Found) -> str:
 
 def _floor_table(rows: Found, _: Found) -> str:
     policies = list(dict.fromkeys(policy for row, _ in rows for policy in row.parts))
-    lines = [_line(["task", "", *(f"`{policy}`" for policy in policies), "n"]), _line(["---"] * (3 + len(policies)))]
+    columns = ["task", "episodes", *(f"`{policy}`" for policy in policies), "n"]
+    lines = [_line(columns), _line(["---"] * len(columns))]
     for row, found in rows:
         shown = [_estimate([found[policy]["success_once"]]) if policy in found else _NOTHING for policy in policies]
         lines.append(_line([row.task, row.about, *shown, _list(list(found.values()), "n", "{:,} each".format)]))
@@ -244,12 +245,12 @@ def _list(results: Sequence[Result], key: str, shown: Callable[[Any], str]) -> s
     return ", ".join(values if len({*values}) > 1 else values[:1])
 
 
-def _durations(seconds: Sequence[float]) -> str:
-    longest = max(seconds, default=0.0)
+def _durations(seconds: Sequence[float | None]) -> str:
+    longest = max((one for one in seconds if one is not None), default=0.0)
     if not longest:
         return _NOTHING
     scale, unit = (3600, "h") if longest >= 7200 else (60, "min") if longest >= 120 else (1, "s")
-    return f"{', '.join(f'{one / scale:.1f}' for one in seconds)} {unit}"
+    return f"{', '.join(_NOTHING if one is None else f'{one / scale:.1f}' for one in seconds)} {unit}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -259,7 +260,8 @@ def _line(cells: Sequence[str]) -> str:
 def _commands(rows: Sequence[Row]) -> str:
     """Commands of each row with something learnt, for its first seed."""
     lines = [line for row in rows for line in (f"# {row.name}: {row.about}", *_typed(row))]
-    return "The commands, for the first seed of each row:\n\n```\n" + "\n".join(lines) + "\n```"
+    lead = "The commands, for the first seed of each row; PREVIOUS is the directory of the run before:"
+    return f"{lead}\n\n```\n" + "\n".join(lines) + "\n```"
 
 
 def _typed(row: Row) -> list[str]:
