@@ -151,7 +151,7 @@ def _notes(progress: CurriculumProgress) -> str:
             f"steps left: success of the last {LAST_LEFT} episodes begun so many steps before a demonstration's end",
             "start: earliest step of the demonstration in which an episode has begun; 0 is its beginning",
             f"last {LAST}: success of the last episodes in it, begun there or up to {REACH - 1} steps later",
-            "there: successes of those begun in it; since step: environment step at which it came there or was solved",
+            "there: successes of those begun in it; since step: environment step of coming there, or solved",
         ]
     if any(one.stuck for one in progress.demonstrations):
         notes.append(f"yellow: {STUCK} or more episodes began there and it has not moved; see docs/curricula.md")
