@@ -41,7 +41,7 @@ def protocol(config: Config) -> dict[str, Any]:
     }
 
 
-WHERE_IT_RUNS = ("total_num_envs", "python", "answer_timeout")
+WHERE_IT_RUNS = ("total_num_envs", "python", "start_timeout", "answer_timeout")
 """Options of a simulator on which no episode depends."""
 
 

@@ -58,9 +58,12 @@ class SimulatorConfig:
     python: str | None = option(None, checks=(check_path, check_not_empty), unit="file")
     """Python interpreter in which the simulator runs, in a process of its own, such as that of another virtual
     environment ([simulators.md](simulators.md#a-python-of-its-own)). None: in the worker."""
+    start_timeout: float = option(300.0, above=0, below=1e9, unit="s")
+    """With ``python``: longest time that its process may be silent while it starts, imports the simulator and makes
+    it."""
     answer_timeout: float = option(300.0, above=0, below=1e9, unit="s")
-    """With ``python``: longest time that the simulator may be silent, while it is made, reset or stepped, before its
-    process is ended and it counts as failed."""
+    """With ``python``: longest time that the simulator may be silent, while it is reset or stepped, before its process
+    is ended and it counts as failed."""
 
     @property
     def has_cameras(self) -> bool:

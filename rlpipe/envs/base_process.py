@@ -39,8 +39,10 @@ LAST_LINES = 12
 """Lines of output that an error holds."""
 LINE_WIDTH = 160
 """Characters of each of them."""
-START_TIMEOUT = 60.0
-"""Seconds within which a Python must say that it runs."""
+START_TIMEOUT = 300.0
+"""Seconds that a Python has to start and list its tasks, where no configuration says how many."""
+_STARTING = ("questions", "make", "tasks")
+"""Calls that load the simulator's modules, so that they belong to the start of the process."""
 _GRACE = 5.0  # seconds for an orderly end
 _DUMP = 0.5  # seconds for the stack of a process that hangs
 
@@ -74,16 +76,17 @@ class _Process:
         reset_seconds: time that the simulator has spent in resets, as of its last answer.
     """
 
-    def __init__(self, python: str, timeout: float) -> None:
+    def __init__(self, python: str, start_timeout: float, answer_timeout: float) -> None:
         """Starts the process.
 
         Args:
             python: interpreter.
-            timeout: longest silence, in seconds.
+            start_timeout: longest silence until the simulator is made, in seconds.
+            answer_timeout: longest silence after that, in seconds.
         Raises:
             ConfigError: it is no Python that can run a simulator.
         """
-        self._python, self._timeout = python, timeout
+        self._python, self._start_timeout, self._answer_timeout = python, start_timeout, answer_timeout
         self.reset_seconds: float | None = None
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         ours, theirs = socket.socketpair()
@@ -122,11 +125,12 @@ class _Process:
     def _check_start(self) -> None:
         """Waits until the process serves."""
         try:
-            text = self._channel.line(START_TIMEOUT)
+            text = self._channel.line(self._start_timeout)
         except TimeoutError as error:
             self.end()
             raise ConfigError(
-                f"it is {self._python!r}, which did not start within {START_TIMEOUT:g} s{self._output}."
+                f"it is {self._python!r}, which did not start within {self._start_timeout:g} s "
+                f"(start_timeout){self._output}."
             ) from error
         if not text:
             self._reader.join(_GRACE)
@@ -159,15 +163,17 @@ class _Process:
         """
         if not self._finalizer.alive:
             raise SimulatorProcessError("'s process has ended before")
+        starting = name in _STARTING
+        seconds = self._start_timeout if starting else self._answer_timeout
         try:
             self._channel.send((name, arguments))
             while True:
-                kind, *values = self._channel.receive(self._timeout)
+                kind, *values = self._channel.receive(seconds)
                 if asked is None or kind not in asked:
                     break
                 self._channel.send(asked[kind](*values))
         except TimeoutError as error:
-            self._fail(self._end_a_silent_one(), error)
+            self._fail(self._end_a_silent_one(f"{seconds:g} s ({'start' if starting else 'answer'}_timeout)"), error)
         except ClosedError as error:
             self._fail("", error)
         except BaseException:  # Ctrl-C, or an error in what was asked: the next answer would be for this call
@@ -178,13 +184,13 @@ class _Process:
             return value
         raise failure(kind, values)
 
-    def _end_a_silent_one(self) -> str:
+    def _end_a_silent_one(self, deadline: str) -> str:
         """Has the process print its stack, and ends it. Returns the rest of the sentence "the simulator"."""
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR1)
         self._reader.join(_DUMP)
         self._process.kill()
-        return f"'s process ({self._process.pid}) did not answer for {self._timeout:g} s (answer_timeout) and was ended"
+        return f"'s process ({self._process.pid}) did not answer for {deadline} and was ended"
 
     def _fail(self, what: str, error: Exception) -> NoReturn:
         with suppress(subprocess.TimeoutExpired):
@@ -244,18 +250,23 @@ def failure(kind: str, values: list[Any]) -> Exception:
     return error
 
 
-def _started(python: str, timeout: float, key: str) -> _Process:
+def _started(python: str, start_timeout: float, answer_timeout: float, key: str) -> _Process:
     """Starts a process; ``key`` names the interpreter."""
     try:
-        return _Process(python, timeout)
+        return _Process(python, start_timeout, answer_timeout)
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
+
+
+def _start_configured(config: Any) -> _Process:
+    """Starts the process of a configured simulator."""
+    return _started(config.python, config.start_timeout, config.answer_timeout, f"{KEY}.python")
 
 
 @functools.lru_cache(maxsize=64)
 def _answers(config: _Hashed) -> dict[str, Any]:
     """Asks a simulator, in a process of its own that ends then, everything that is asked before it is made."""
-    process = _started(config.value.python, config.value.answer_timeout, f"{KEY}.python")
+    process = _start_configured(config.value)
     try:
         found: dict[str, Any] = process.call("questions", config.value)
     except SimulatorProcessError as error:
@@ -284,7 +295,7 @@ def tasks(name: str, python: str) -> list[TaskEntry]:
     Raises:
         ConfigError: it cannot.
     """
-    process = _started(python, START_TIMEOUT, "--python")
+    process = _started(python, START_TIMEOUT, START_TIMEOUT, "--python")
     try:
         found: list[TaskEntry] = process.call("tasks", name)
     except SimulatorProcessError as error:
@@ -308,7 +319,7 @@ class ProcessSimulator(Simulator):
             ConfigError: the simulator cannot be made as configured.
             SimulatorProcessError: the simulator raised, or its process failed.
         """
-        self._process = _started(config.python, config.answer_timeout, f"{KEY}.python")
+        self._process = _start_configured(config)
         self._next_seed = next_seed
         self.metrics = resolve("envs", config.name, f"{KEY}.name").metrics  # type: ignore[misc] # the simulator's
         try:

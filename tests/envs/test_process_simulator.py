@@ -19,7 +19,6 @@ import rlpipe
 from rlpipe.collection.evaluator import Evaluator
 from rlpipe.config.loading import load_config
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs import base_process
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_process import PACKAGE
@@ -238,14 +237,13 @@ def fragile(fault: str, **options):
         ("abort", ["signal 6 (SIGABRT)", "a last word", "Fatal Python error: Aborted"]),
         ("crash", ["signal 11 (SIGSEGV)", "Fatal Python error: Segmentation fault"]),
         ("kill", ["signal 9 (SIGKILL)", "a last word"]),
-        ("hang", ["did not answer for 5 s", "answer_timeout", "in fail"]),
-        ("stop", ["did not answer for 5 s"]),
+        ("hang", ["did not answer for 2 s", "answer_timeout", "in fail"]),
+        ("stop", ["did not answer for 2 s"]),
         ("raise", ["raised ArithmeticError: the solver diverged"]),
     ],
 )
 def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault, words):
-    # silence is noticed after 5 s: a busy machine needs more than one for the imports of a process that is well
-    with simulator(fragile(fault, answer_timeout=5.0 if fault in ("hang", "stop") else 60.0)) as made:
+    with simulator(fragile(fault, answer_timeout=2.0 if fault in ("hang", "stop") else 60.0)) as made:
         made.reset()
         (child,) = serving()
         shared = descriptors_of(child.pid)
@@ -259,6 +257,23 @@ def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault
     assert serving() == []
     assert len(shared) >= 4  # two memories, the lifeline, and what it prints
     assert shared & descriptors_of(os.getpid()) == set()
+
+
+def test_the_start_of_a_process_imports_included_has_a_deadline_of_its_own(monkeypatch):
+    deadlines: list[float] = []
+    receive = Channel.receive
+
+    def noted(channel, seconds=None):
+        deadlines.append(seconds)
+        return receive(channel, seconds)
+
+    monkeypatch.setattr(Channel, "receive", noted)
+    with simulator(ScriptedConfig("scripted", python=HERE, start_timeout=70.0, answer_timeout=60.0)) as made:
+        assert {*deadlines} == {70.0}
+        deadlines.clear()
+        made.reset()
+        made.step(zeros(made))
+        assert {*deadlines} == {60.0}
 
 
 def test_what_a_simulator_prints_disturbs_nothing_and_reaches_the_errors_of_the_worker(capfd):
@@ -305,7 +320,8 @@ def faulty_run(tmp_path, fault, *overrides):
 
 @pytest.mark.parametrize("fault", ["kill", "hang"])
 def test_a_run_replaces_a_simulator_whose_process_fails(tmp_path, fault):
-    run = rlpipe.train(faulty_run(tmp_path, fault, "env.train.answer_timeout=2.0"), local=True).directory
+    patience = "env.train.answer_timeout=2.0" if fault == "hang" else "env.train.answer_timeout=60.0"
+    run = rlpipe.train(faulty_run(tmp_path, fault, patience), local=True).directory
     (event,) = events(run, "simulator")
     assert lines(run, "metrics.jsonl")[0]["metrics"]["rollout/discarded_trajectories"] == 2
     assert "(1 of 3)" in str(event)
@@ -329,13 +345,13 @@ def test_a_python_that_is_none_is_an_error_before_anything_starts(python, words)
     assert [word for word in words if word not in str(error.value)] == []
 
 
-def test_a_python_that_is_slow_to_start_is_told_from_one_that_is_none(tmp_path, monkeypatch):
+def test_a_python_that_is_slow_to_start_is_told_from_one_that_is_none(tmp_path):
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(base_process, "START_TIMEOUT", 0.2)
-    with pytest.raises(ConfigError, match=r"env.train.python: it is '.*python', which did not start within 0.2 s"):
-        load_config({"env": {"train": {"name": "scripted", "total_num_envs": 2, "python": str(slow)}}})
+    train = {"name": "scripted", "total_num_envs": 2, "python": str(slow), "start_timeout": 0.2}
+    with pytest.raises(ConfigError, match=r"it is '.*python', which did not start within 0.2 s \(start_timeout\)"):
+        load_config({"env": {"train": train}})
 
 
 def test_names_are_hashed_alike_in_every_process_so_that_sets_of_them_have_one_order(tmp_path):
