@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup setup-dev quickstart test test-all slowest lint docs docs-serve clean
+.PHONY: setup setup-dev quickstart test test-rest test-extras test-all slowest lint docs docs-serve clean
 
 setup: $(VENV)/.installed
 setup-dev: $(VENV)/.installed-dev
@@ -13,27 +14,32 @@ setup-dev: $(VENV)/.installed-dev
 # the default build works too.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[maniskill]'
+	$(INSTALL) --editable '.[maniskill]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[maniskill,dev]'
+	$(INSTALL) --editable '.[maniskill,dev]'
 	touch $@
 
 quickstart: setup
 	$(BIN)/rlpipe train configs/ppo_push_cube.yaml
 
-# One witness for every promise of the README.
+# The three tiers of tests: docs/testing.md.
 test: setup-dev
-	$(PYTEST) -m "not soak"
+	$(PYTEST) -m "not soak and not extras"
 
-# Every proof there is: also each kind of fault, simulated clusters and hosts, and job submission.
+test-rest: setup-dev
+	$(PYTEST) -m "soak or extras"
+
+test-extras: setup-dev
+	$(PYTEST) -m extras
+
+# Writes down what every file took; the next run starts the longest first.
 test-all: setup-dev
-	$(PYTEST)
+	$(PYTEST) --write-seconds
 
-# The same, and writes down which tests take longest; the next run starts with their files.
 slowest: setup-dev
-	$(PYTEST) --slowest tests/slowest.txt
+	$(BIN)/python -m tests.helpers.seconds
 
 lint: setup-dev
 	$(BIN)/ruff check .

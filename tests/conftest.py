@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
+import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.helpers import seconds
 from tests.helpers.cluster import TOKEN
-
-SLOWEST = Path(__file__).with_name("slowest.txt")
-"""Written by ``make slowest``."""
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example's time depends on the machine more than on the code
@@ -54,39 +51,44 @@ def outside_ray():
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slowest", type=Path, metavar="FILE", help="write the slowest 30 tests with their seconds there")
+    parser.addoption("--write-seconds", action="store_true", help="write the seconds of every file of tests")
+    parser.addoption("--shuffle-files", type=int, metavar="SEED", help="run the files of tests in a random order")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Writes the slowest tests to the file of ``--slowest``."""
-    if (file := config.getoption("--slowest")) is None:
-        return
-    seconds: Counter[str] = Counter()
-    for report in itertools.chain(*terminalreporter.stats.values()):
-        if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid] += report.duration
-    lines = [f"{taken:6.1f} s  {name}" for name, taken in seconds.most_common(30)]
-    file.write_text(
-        "\n".join(["Seconds of the slowest tests, with set-up and clean-up. Made by `make slowest`.", *lines, ""])
+    """Counts the reasons of skipped tests on one line, and writes what the tests took if that was asked for."""
+    reports = [
+        report
+        for report in itertools.chain(*terminalreporter.stats.values())
+        if isinstance(report, pytest.TestReport | pytest.CollectReport)
+    ]
+    reasons = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ")
+        for report in reports
+        if report.skipped and isinstance(report.longrepr, tuple)
     )
+    if reasons:
+        told = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"Skipped: {told}")
+    if config.getoption("--write-seconds"):
+        taken: Counter[str] = Counter()
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                taken[report.nodeid] += report.duration
+        seconds.write(taken)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests on the shared Ray, and puts the slowest files first, so that both processes end together.
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Marks the tests on the shared Ray, and puts the longest files first, so that all processes end together.
 
     A file stays together (``--dist loadfile``), because its tests share runs and clusters.
     """
-    seconds = seconds_of_files()
-    items.sort(key=lambda item: -seconds[item.nodeid.partition("::")[0]])  # stable: a file's tests keep their order
+    files = sorted({seconds.file_of(item.nodeid) for item in items})
+    files = seconds.longest_first(files, seconds.read()["files"])
+    if (seed := config.getoption("--shuffle-files")) is not None:
+        random.Random(seed).shuffle(files)
+    places = {file: place for place, file in enumerate(files)}
+    items.sort(key=lambda item: places[seconds.file_of(item.nodeid)])  # stable: a file's tests keep their order
     for item in items:
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
-
-
-def seconds_of_files() -> Counter[str]:
-    """Returns the seconds that the tests in ``slowest.txt`` took, by file."""
-    found: Counter[str] = Counter()
-    if SLOWEST.is_file():
-        for seconds, file in re.findall(r"^ *([\d.]+) s  ([^:\s]+)::", SLOWEST.read_text(), re.MULTILINE):
-            found[file] += float(seconds)
-    return found
