@@ -39,8 +39,9 @@ from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
+from tests.helpers.commands import command
 from tests.helpers.drawn import needs_drawing
-from tests.helpers.runs import rlpipe_command, scripted
+from tests.helpers.runs import scripted
 
 GB = 10**9
 HEALTHY = Facts(
@@ -302,9 +303,8 @@ def silent_port():
 
 
 def test_an_address_where_nothing_answers_is_told_at_once(silent_port):
-    began = time.monotonic()
     found = check_address(f"127.0.0.1:{silent_port}")
-    assert (found.status, time.monotonic() - began < 5) == ("fail", True)
+    assert (found.status, "refused" in found.found) == ("fail", True)  # no deadline has passed
 
 
 def test_the_address_auto_is_never_tried():
@@ -548,7 +548,7 @@ def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 10, True)])
+@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 1, True)])
 def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience, silent):
     from rlpipe.distributed.node_checks import examine
 
@@ -603,11 +603,12 @@ def test_nodes_that_share_a_host_have_names_of_their_own():
     ]
 
 
-def test_the_command_exits_with_1_and_says_why_as_json(tmp_path, silent_port):
-    process = rlpipe_command("doctor", "--json", "--ray-address", f"127.0.0.1:{silent_port}", cwd=tmp_path)
-    stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 1, stderr
-    report = json.loads(stdout)
+def test_the_command_exits_with_1_and_says_why_as_json(tmp_path, monkeypatch, silent_port):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # whatever other tests have begun in this process
+    answer = command("doctor", "--json", "--ray-address", f"127.0.0.1:{silent_port}")
+    assert answer.code == 1, answer.err
+    report = json.loads(answer.out)
     assert (report["status"], report["findings"][0]["name"]) == ("fail", "Ray")
     assert list(tmp_path.iterdir()) == []
 
