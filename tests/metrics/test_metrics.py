@@ -1189,5 +1189,5 @@ def test_what_rlinf_shows_is_shown_here_under_the_same_name(name):
 
 def test_whoever_only_reads_metrics_does_not_load_torch_or_ray():
     script = "import sys, rlpipe.metrics; print({'torch', 'ray'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.strip() == "set()"
