@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 
 import rlpipe
 from rlpipe.config.loading import load_config
+from rlpipe.envs import base_garbage
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
 from rlpipe.errors import ConfigError
@@ -207,19 +209,14 @@ def test_a_second_simulator_of_a_task_is_not_checked_again(monkeypatch):
 
 
 def test_closed_simulators_leave_nothing_behind():
-    def tasks() -> int:
-        gc.unfreeze()
-        gc.collect()
-        return sum(type(one).__name__ in ("PushCubeEnv", "PushCubeEnvGroup") for one in gc.get_objects())
-
-    make(config(), 2, batched=True).close()
-    before = tasks()
-    for _ in range(3):
-        simulator = make(config(), 2, batched=True)
-        assert tasks() == before + 3  # two stock environments and the group
-        simulator.close()
-        del simulator
-    assert tasks() == before
+    both = [make(config(), 2, batched=True) for _ in range(2)]
+    left = [weakref.ref(task) for one in both for task in (one._group, *(env.task for env in one._envs))]
+    assert all(task() is not None for task in left)
+    while both:
+        both.pop().close()
+    gc.unfreeze()  # making the second exempted the first
+    gc.collect()
+    assert not any(task() is not None for task in left)
 
 
 def test_the_short_way_to_multiply_quaternions_changes_no_bit():
@@ -257,8 +254,9 @@ def test_a_run_writes_the_same_metrics_as_in_turn(tmp_path):
     for batched in ("true", "false"):
         overrides = [
             f"env.train.batched={batched}", "env.train.total_num_envs=3", "env.eval.total_num_envs=2",
-            "rollout.horizon=60", "evaluation.episodes=4", "learner.num_threads=1", "policy.hidden_sizes=[16]",
-            "algorithm.num_minibatches=2", "stages.0.timesteps=360", "runner.total_timesteps=720",
+            "env.train.max_episode_steps=10", "rollout.horizon=12", "evaluation.episodes=4", "learner.num_threads=1",
+            "policy.hidden_sizes=[16]", "algorithm.num_minibatches=2", "stages.0.timesteps=72",
+            "runner.total_timesteps=144",
             "runner.val_check_interval=2", f"runner.logger.log_path={tmp_path / batched}",
             "runner.logger.logger_backends=[]",
         ]  # fmt: skip
@@ -302,10 +300,9 @@ def test_the_table_of_tasks_is_what_is_observed():
     load_maniskill()
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    from rlpipe.envs.base_garbage import exempt_from_collection
     from rlpipe.envs.maniskill import _missing_assets
 
-    exempt_from_collection()
+    base_garbage.exempt_from_collection()
     tasks = [task for task in sorted(REGISTERED_ENVS) if not task.startswith("Rlpipe") and not _missing_assets(task)]
     found = {task: row for task in tasks if (row := observed(task)) is not None}
     assert found == documented()
