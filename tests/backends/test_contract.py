@@ -10,60 +10,65 @@ import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.run.directory import RunDirectory, read_jsonl
-from rlpipe.run.follower import Follower, mark_file
-from tests.helpers.backends import STORES, assert_shows_everything, sync, trained
+from rlpipe.run.follower import mark_file, read_mark
+from tests.helpers.backends import ALL, STORES, assert_shows_everything, assert_shows_the_end, catch_up
 from tests.helpers.runs import rlpipe_command, scripted, wait_for_rows
 
 
-@pytest.fixture(scope="module", params=STORES)
-def name(request):
-    """Name of the backend."""
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def shown(name, tmp_path_factory) -> RunDirectory:
-    """A finished run that fed the backend while it ran, one for each backend."""
-    return trained(tmp_path_factory.mktemp(name), name, "runner.logger.per_worker=true")
+def run(tmp_path_factory) -> RunDirectory:
+    """A finished run that no backend has seen yet."""
+    config = scripted(tmp_path_factory.mktemp("runs"), "runner.logger.per_worker=true")
+    return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
-def test_it_holds_every_number_of_a_run_and_how_the_run_ended(shown, name):
-    assert_shows_everything(shown, name)
-    store = STORES[name]
-    if hasattr(store, "status"):
-        assert store.status(shown) == store.STATUS_COMPLETED
+@pytest.mark.parametrize("name", STORES)
+def test_it_holds_every_number_of_a_run_and_how_the_run_ended(run, name):
+    assert catch_up(run, name)
+    assert_shows_everything(run, name)
+    assert_shows_the_end(run, name)
 
 
 @pytest.mark.soak
-def test_a_sync_with_or_without_its_mark_and_a_longer_run_repeat_nothing(shown, name):
-    assert Follower(shown, name).catch_up()  # by its mark it has everything
-    assert_shows_everything(shown, name)
-    mark_file(shown.path, name).unlink()
+def test_a_sync_with_or_without_its_mark_and_a_longer_run_repeat_nothing(run):
+    for name in STORES:
+        assert catch_up(run, name)
+        assert catch_up(run, name)  # by its mark it has everything
+        assert_shows_everything(run, name)
     time.sleep(1.1)  # TensorBoard reads event files in the order of their seconds
-    answer = sync(shown, name)
-    assert answer.returncode == 0, answer.stderr
-    assert_shows_everything(shown, name)
+    for name in STORES:
+        mark_file(run.path, name).unlink()
+        assert catch_up(run, name)
+        assert_shows_everything(run, name)
     time.sleep(1.1)
-    longer = load_config(shown.path / "config.yaml", ["runner.total_timesteps=384"])
-    rlpipe.train(longer, local=True, resume=shown.path)
-    assert len(list(read_jsonl(shown.path / "metrics.jsonl"))) == 6
-    assert_shows_everything(shown, name)
+    longer = load_config(run.path / "config.yaml", ["runner.total_timesteps=384"])
+    rlpipe.train(longer, local=True, resume=run.path)
+    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 6
+    for name in STORES:
+        assert catch_up(run, name)
+        assert_shows_everything(run, name)
+        assert_shows_the_end(run, name)
 
 
 @pytest.mark.soak
-def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path, name):
-    """The run and all its processes die at some moment; the backend may only hold what the resumed run says too."""
-    overrides = (
-        f"runner.logger.logger_backends=[{name}]", "runner.total_timesteps=1280", "runner.save_interval=3",
-        "env.train.step_seconds=0.01", "runner.logger.finish_timeout=200", *STORES[name].OPTIONS,
-    )  # fmt: skip
+def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path):
+    """The run and all its processes die at some moment; a backend may only hold what the resumed run says too."""
+    overrides = (*ALL, "runner.total_timesteps=1000000", "runner.save_interval=3", "env.train.step_seconds=0.03")
     (tmp_path / "c.yaml").write_text(to_yaml(scripted(tmp_path, *overrides)), encoding="utf-8")
     process = rlpipe_command("train", str(tmp_path / "c.yaml"), "--local")
     try:
         run = RunDirectory(wait_for_rows(tmp_path, 8))
+        ends = time.monotonic() + 240
+        while not all(read_mark(mark_file(run.path, name)).iteration for name in STORES):
+            assert time.monotonic() < ends
+            time.sleep(0.05)
     finally:
         process.kill()
         process.communicate()
-    rlpipe.train(load_config(run.path / "config.yaml"), local=True, resume=run.path)
-    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == 20
-    assert_shows_everything(run, name)
+    iterations = len(list(read_jsonl(run.path / "metrics.jsonl"))) + 8
+    shorter = load_config(run.path / "config.yaml", [f"runner.total_timesteps={64 * iterations}"])
+    rlpipe.train(shorter, local=True, resume=run.path)
+    assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == iterations
+    for name in STORES:
+        assert_shows_everything(run, name)
+        assert_shows_the_end(run, name)

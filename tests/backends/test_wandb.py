@@ -114,7 +114,8 @@ def test_nobody_else_writes_until_the_process_of_wandb_is_gone_too(run):
 def test_a_server_that_does_not_answer_is_an_error_soon(run, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     mark_file(run.path, "wandb").unlink()
-    answer = sync(run, "wandb", "mode=online")  # which waits two minutes
+    sooner = "from rlpipe.backends import wandb; wandb.CONNECT_SECONDS = 1.0"  # W&B itself waits two minutes
+    answer = sync(run, "wandb", "mode=online", after=sooner)
     assert answer.returncode == 1
     assert "127.0.0.1:9" in answer.stderr
 

@@ -12,6 +12,7 @@ import pytest
 
 import rlpipe
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import Follower
 from tests.helpers import stores
 from tests.helpers.runs import scripted
 
@@ -19,19 +20,36 @@ STORES = {
     found.name: importlib.import_module(f"tests.helpers.stores.{found.name}")
     for found in pkgutil.iter_modules(stores.__path__)
 }
+PATIENT = "runner.logger.finish_timeout=200"
+"""The run waits for its backends at the end, however busy the machine is."""
+ALL = (
+    f"runner.logger.logger_backends=[{','.join(STORES)}]", PATIENT,
+    *(option for store in STORES.values() for option in store.OPTIONS),
+)  # fmt: skip
+"""Overrides of a run that feeds every backend."""
 
 
 def trained(folder: Path, name: str, *overrides: str) -> RunDirectory:
-    """A finished run that fed a backend while it ran, and waited for it at the end however busy the machine was."""
-    patient = "runner.logger.finish_timeout=200"
-    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", patient, *STORES[name].OPTIONS, *overrides)
+    """A finished run that fed a backend while it ran."""
+    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", PATIENT, *STORES[name].OPTIONS, *overrides)
     return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
-def sync(run: RunDirectory, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """``rlpipe sync`` as a user types it."""
-    command = [sys.executable, "-m", "rlpipe", "sync", str(run.path), "--to", name, *options]
+def sync(run: RunDirectory, name: str, *options: str, after: str = "pass") -> subprocess.CompletedProcess[str]:
+    """``rlpipe sync`` as a user types it, after a statement that may shorten what a library waits for."""
+    program = f"{after}\nimport runpy\nrunpy.run_module('rlpipe', run_name='__main__')"
+    command = [sys.executable, "-c", program, "sync", str(run.path), "--to", name, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def catch_up(run: RunDirectory, name: str) -> bool:
+    """``rlpipe sync`` in this process, which loads the library of a backend only once."""
+    options = (option.removeprefix(f"runner.logger.options.{name}.") for option in STORES[name].OPTIONS)
+    follower = Follower(run, name, dict(option.split("=") for option in options))
+    try:
+        return follower.catch_up()
+    finally:
+        follower.close()
 
 
 def assert_shows_everything(run: RunDirectory, name: str) -> None:
@@ -43,3 +61,10 @@ def assert_shows_everything(run: RunDirectory, name: str) -> None:
     for iteration, row in rows.items():
         apart = {f"workers/{r}/{key}": v for r, found in row.get("workers", {}).items() for key, v in found.items()}
         assert held[iteration] == pytest.approx({**row["metrics"], **apart}, rel=store.TOLERANCE, abs=0)
+
+
+def assert_shows_the_end(run: RunDirectory, name: str) -> None:
+    """The store says that the run completed, if it says how runs end."""
+    store = STORES[name]
+    if hasattr(store, "status"):
+        assert store.status(run) == store.STATUS_COMPLETED
