@@ -171,6 +171,7 @@ def my_lab(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+@pytest.mark.extras
 @pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
 def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     config = rlpipe.load_config(
@@ -193,6 +194,7 @@ def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     assert "3,eval/num_trajectories,5.0\n" in (result.directory / "metrics.csv").read_text()
 
 
+@pytest.mark.extras
 @pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
 def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
     result = rlpipe.train(scripted(tmp_path, algorithm={"name": "my_lab.sign_ppo:SignPPO"}), local=True)
@@ -200,6 +202,7 @@ def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
     assert result.metrics["train/actor/advantages_norm_min"] == -1.0
 
 
+@pytest.mark.extras
 def test_the_camera_of_the_guide_is_learnt_from(my_lab, tmp_path):
     env = {"train": {"name": "gymnasium", "id": "my_lab.camera:Light-v0", "success_key": "is_success"}}
     policy = {"name": "mlp", "hidden_sizes": [16], "encoders": {"rgb": {"name": "my_lab.camera:Columns"}}}
@@ -208,12 +211,14 @@ def test_the_camera_of_the_guide_is_learnt_from(my_lab, tmp_path):
     assert result.metrics["env/return"] > 9  # of 10; chance is 5
 
 
+@pytest.mark.extras
 def test_the_registered_environment_of_the_guide_is_found(my_lab, tmp_path):
     env = {"train": {"name": "gymnasium", "id": "my_lab.tasks:ShortCart-v0", "total_num_envs": 4}}
     result = rlpipe.train(scripted(tmp_path, env=env), local=True)
     assert result.metrics["env/episode_len_max"] == 10
 
 
+@pytest.mark.extras
 def test_the_test_of_the_guide_passes(tmp_path):
     names: dict[str, Any] = {}
     exec(examples("extending.md")["tests/test_my_lab.py"], names)

@@ -129,22 +129,25 @@ def editable(source, tmp_path_factory):
     return install(tmp_path_factory.mktemp("editable"), "--editable", str(source))
 
 
+@pytest.mark.extras
 def test_the_wheel_holds_every_file_of_the_package_and_every_shipped_file_and_no_other(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == files_in("rlpipe") | {f"rlpipe/{name}" for name in files_in("configs")}
 
 
+@pytest.mark.extras
 def test_the_wheel_holds_the_licence(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.extras
 def test_the_sdist_holds_the_whole_project(sdist):
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {*SINGLE_FILES}.union(*map(files_in, FOLDERS)) <= held
 
 
-@pytest.mark.soak
+@pytest.mark.extras
 @pytest.mark.parametrize("kind", ["installed", "editable"])
 class TestAnInstallation:
     """First steps of a user outside any checkout."""
@@ -162,9 +165,6 @@ class TestAnInstallation:
         assert answer.returncode == 0, answer.stderr
         assert [line.split()[0] for line in answer.stdout.splitlines()] == ["name", *NAMES]
 
-    def test_it_prints_a_shipped_configuration_as_it_is(self, user):
-        assert user.rlpipe("configs", "ppo_cartpole").stdout == (ROOT / "configs/ppo_cartpole.yaml").read_text()
-
     def test_a_copy_of_a_configuration_with_demonstrations_finds_the_shipped_ones(self, user):
         (user.folder / "mine.yaml").write_text(user.rlpipe("configs", "sparse_pick_cube").stdout)
         code = "from rlpipe.config.sections import build; from rlpipe.config.tree import read_tree; "
@@ -173,19 +173,28 @@ class TestAnInstallation:
         assert found.read_bytes() == (ROOT / DEMONSTRATIONS).read_bytes()
         assert found.with_suffix(".json").is_file()
 
-    def test_a_mistake_in_a_change_is_what_the_error_is_about(self, user):
-        answer = user.rlpipe("train", "sparse_pick_cube", "runner.nonsense=1")
-        assert answer.returncode == 2
-        assert "unknown key runner.nonsense" in answer.stderr
 
-    def test_a_name_that_is_not_shipped_is_refused_with_the_nearest_one_and_the_command_that_lists_them(self, user):
-        answer = user.rlpipe("train", "ppo_psh_cube")
-        assert answer.returncode == 2
-        for words in ("ppo_psh_cube", "did you mean 'ppo_push_cube'?", "rlpipe configs"):
-            assert words in answer.stderr
+@pytest.mark.extras
+def test_it_prints_a_shipped_configuration_as_it_is(installed):
+    assert installed.rlpipe("configs", "ppo_cartpole").stdout == (ROOT / "configs/ppo_cartpole.yaml").read_text()
 
 
-@pytest.mark.soak
+@pytest.mark.extras
+def test_a_mistake_in_a_change_is_what_the_error_is_about(installed):
+    answer = installed.rlpipe("train", "sparse_pick_cube", "runner.nonsense=1")
+    assert answer.returncode == 2
+    assert "unknown key runner.nonsense" in answer.stderr
+
+
+@pytest.mark.extras
+def test_a_name_that_is_not_shipped_is_refused_with_the_nearest_one_and_the_command_that_lists_them(installed):
+    answer = installed.rlpipe("train", "ppo_psh_cube")
+    assert answer.returncode == 2
+    for words in ("ppo_psh_cube", "did you mean 'ppo_push_cube'?", "rlpipe configs"):
+        assert words in answer.stderr
+
+
+@pytest.mark.extras
 def test_an_installation_trains_a_shipped_configuration_by_its_name(installed):
     answer = installed.rlpipe("train", "ppo_cartpole", "--local", *QUICK)
     assert answer.returncode == 0, answer.stderr

@@ -35,6 +35,8 @@ from tests.helpers.simulators import RACE
 
 DECLARED = Table.read()
 
+pytestmark = pytest.mark.extras
+
 
 @dataclass(frozen=True)
 class Bench:

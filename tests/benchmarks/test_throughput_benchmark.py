@@ -15,6 +15,8 @@ from benchmarks.speed import ours, peers, report
 from benchmarks.throughput import Contender, learn, success_target
 from rlpipe.config.loading import load_config
 
+pytestmark = pytest.mark.extras
+
 
 def test_rounds_become_medians_with_their_range():
     rounds = [{"rate": rate, "ratio": rate / 1000, "first_step": 9.0} for rate in (500.0, 800.0, 600.0)]

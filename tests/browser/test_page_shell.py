@@ -8,6 +8,8 @@ from markupsafe import Markup
 from rlpipe.analysis.web.page import Section, page
 from tests.helpers.browser import PHONE, browser, opened  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.extras
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):

@@ -14,6 +14,8 @@ from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from tests.helpers.browser import PHONE, browser, opened  # noqa: F401 - a fixture
 from tests.helpers.replays import RandomActions, maniskill_episode, pushing
 
+pytestmark = pytest.mark.extras
+
 CONTROL = {"control_mode": "pd_ee_delta_pos"}
 PERFORMANCE = "GPU stall due to ReadPixels"
 """Remark of software WebGL on the picture that the browser copies; it is no error of the page."""
@@ -21,7 +23,7 @@ PERFORMANCE = "GPU stall due to ReadPixels"
 
 def until(is_so):
     """Waits for a condition; the page's policy forbids what Playwright's own waiting evaluates in it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)

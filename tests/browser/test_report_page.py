@@ -11,6 +11,8 @@ from tests.helpers.runs import lines, scripted
 
 # ruff: noqa: F811
 
+pytestmark = pytest.mark.extras
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
