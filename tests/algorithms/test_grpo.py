@@ -29,7 +29,6 @@ FOUR = [[{"length": 5, "reward": 1.0}], [{"length": 3}], [{"length": 2}], [{"len
 """Episodes of four slots: two score 1, two 0."""
 ALIKE = [[{"length": length, "end": "terminated"}] for length in (5, 3, 2, 4)]
 """Four that all score 0."""
-CARTPOLE = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 8, "max_episode_steps": 16}}
 
 
 def grpo(tmp_path, *overrides, script=FOUR, match_actions=False, **algorithm):
@@ -175,16 +174,6 @@ def test_the_number_of_workers_changes_nothing(tmp_path):
         for rows in runs
     ]
     assert same[0] == same[1]
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_cluster")
-def test_the_loop_on_ray_gives_the_same_metrics_as_the_loop_in_one_process(tmp_path):
-    options = {"name": "grpo", "group_size": 4, "kl_beta": 0.1, "update_epochs": 2, "num_minibatches": 2}
-    config = scripted(tmp_path, "rollout.num_workers=2", env=CARTPOLE, algorithm=options)
-    local, distributed = (rlpipe.train(config, local=local).directory for local in (True, False))
-    assert without_timings(local) == without_timings(distributed)
-    assert lines(local, "episodes.jsonl") == lines(distributed, "episodes.jsonl")
 
 
 # --- learning

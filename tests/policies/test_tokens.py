@@ -74,7 +74,7 @@ def test_tokens_need_bounds():
         TokenPolicy(TokenConfig("tokens"), SpaceSpec(3, 1, 2))
 
 
-@pytest.mark.parametrize("level", ["token", "action", "chunk"])
+@pytest.mark.parametrize("level", ["token", "chunk"])  # an action of one number is one token: the same level
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
     algorithm = {"name": name, "update_epochs": 4, "num_minibatches": 4, "logprob_level": level, "entropy_level": level}
@@ -83,7 +83,7 @@ def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
     policy = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": 2}
     kind = "tests.helpers.simulators:Unnumbered"  # whose slots begin alike
     env = {"train": {"name": kind, "total_num_envs": 16, "match_actions": True}}
-    options = ("learner.lr=0.005", "rollout.horizon=16", "runner.total_timesteps=16384")
+    options = ("learner.lr=0.015", "rollout.horizon=16", "runner.total_timesteps=6144", "evaluation.episodes=1")
     run = rlpipe.train(scripted(tmp_path, *options, algorithm=algorithm, policy=policy, env=env), local=True).directory
     rows = without_timings(run)
     returns = [statistics.mean(row["env/return"] for row in rows[n : n + 4]) for n in range(0, len(rows), 4)]
