@@ -258,7 +258,7 @@ def test_a_run_writes_the_same_metrics_as_in_turn(tmp_path):
             "policy.hidden_sizes=[16]", "algorithm.num_minibatches=2", "stages.0.timesteps=72",
             "runner.total_timesteps=144",
             "runner.val_check_interval=2", f"runner.logger.log_path={tmp_path / batched}",
-            "runner.logger.logger_backends=[]",
+            "runner.logger.logger_backends=[]", "runner.report=false",
         ]  # fmt: skip
         result = rlpipe.train(load_config(shipped, overrides), local=True)
         rows.append(without_timings(result.directory))

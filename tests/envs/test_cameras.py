@@ -86,6 +86,7 @@ def test_a_machine_without_vulkan_is_refused_before_anything_starts(monkeypatch)
         ManiSkill.check_machine(config(obs_mode="rgbd"), "env.eval")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("where", [["--local"], []], ids=["in one process", "on a Ray of its own"])
 def test_a_run_with_a_camera_ends_with_code_2_where_there_is_no_vulkan(tmp_path, where):
     command = [sys.executable, "-m", "rlpipe", "train", "ppo_push_cube", "env.train.obs_mode=rgb", *where]

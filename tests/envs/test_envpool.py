@@ -13,6 +13,7 @@ from tests.helpers import contract
 from tests.helpers.runs import lines, scripted
 
 envpool = pytest.importorskip("envpool", reason="needs rlpipe[envpool]: EnvPool is not installed")
+pytestmark = pytest.mark.extras
 REACH = "MetaWorld/Reach-v3"
 SHOWN = {"partially_observable": False}  # Meta-World's goal, in the last three numbers
 

@@ -21,6 +21,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.libero import record, write
 
+pytestmark = pytest.mark.extras
 PYTHON = os.environ.get("RLPIPE_LIBERO_PYTHON")
 SOUP = "libero_object/0"
 ITEM, BASKET = 0, 1

@@ -19,6 +19,7 @@ from tests.helpers.demonstrations import write
 from tests.helpers.runs import lines, scripted
 
 pytest.importorskip("mujoco", reason="needs rlpipe[robotics]: MuJoCo is not installed")
+pytestmark = pytest.mark.extras
 SEED = 5
 FETCH = "gymnasium_robotics:Fetch{}-v4"
 TASKS = [

@@ -241,7 +241,7 @@ def test_a_task_whose_success_changes_gets_more_than_one_that_is_solved_or_hopel
 @pytest.mark.parametrize("workers", [1, 2])
 def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path, workers):
     """The second task succeeds from its slots' fifth episode on; the first never does."""
-    rising = [{"length": 3}] * 4 + [{"length": 3, "success_at": [3]}] * 100
+    rising = [{"length": 3}] * 4 + [{"length": 3, "success_at": [3]}] * 20
     tasks = [HARD, {"label": "rising", "script": [rising]}]
     curriculum = {"name": "task_progress", "interval": 1, "progress_window": 4, "uniform_share": 0.5}
     run = run_of(tmp_path, f"rollout.num_workers={workers}", tasks=tasks, curriculum=curriculum)
@@ -285,7 +285,8 @@ def test_each_task_is_evaluated_on_the_seeds_that_it_would_have_by_itself(tasks,
 
 def test_some_of_the_tasks_can_be_evaluated(tmp_path):
     run = run_of(tmp_path)
-    report = rlpipe.evaluate(run, episodes=4, overrides=["env.eval.tasks=[{label: hard, script: [[{length: 3}]]}]"])
+    hard = ["env.eval.tasks=[{label: hard, script: [[{length: 3}]]}]"]
+    report = rlpipe.evaluate(run, episodes=4, overrides=hard, local=True)
     assert {episode.task for episode in report.episodes} == {"hard"}
     assert [episode.seed for episode in report.episodes] == [1000000, 1000001, 1000002, 1000003]
 
@@ -302,7 +303,7 @@ def test_a_run_can_evaluate_some_of_its_tasks_where_spaces_are_known_before_it_s
 def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path):
     runs = [run_of(tmp_path, f"runner.seed={seed}") for seed in (0, 1)]
     runs.append(run_of(tmp_path, tasks=(EASY, HARD | {"script": EASY["script"]}), experiment="other"))
-    report = rlpipe.evaluate(runs[0], episodes=6)
+    report = rlpipe.evaluate(runs[0], episodes=6, local=True)
     assert {task: estimates[0].value for task, estimates in report.tasks.items()} == {"easy": 1, "hard": 0}
     shown = CliRunner().invoke(app, ["evaluate", str(runs[0]), "--episodes", "6", "--local"]).output
     assert [line.split()[:2] for line in shown.splitlines() if line[:4] in ("easy", "hard")] == [

@@ -34,6 +34,14 @@ def shown():
         return seed, file["traj_0/actions"][:], file["traj_0/obs"][:], states
 
 
+@pytest.fixture(scope="module")
+def spec():
+    """The spaces of the task."""
+    simulator = ManiSkill.make(pick_cube(), 1, lambda _: None)
+    simulator.close()
+    return simulator.spec
+
+
 def start_at(shown, step, **options):
     seed, _, _, states = shown
     return ChosenStart(seed, {name: values[step] for name, values in states.items()}, 0, step, **options)
@@ -133,27 +141,20 @@ def test_states_are_added_to_a_file_and_nothing_else_changes(tmp_path):
         assert after["traj_0/env_states/actors/cube"].shape == (len(observations), 13)
 
 
-def test_demonstrations_without_states_have_none():
-    loaded = dataset.load(str(SHIPPED), pick_cube(), spec_of(pick_cube()), count=2, seed=1)
+def test_demonstrations_without_states_have_none(spec):
+    loaded = dataset.load(str(SHIPPED), pick_cube(), spec, count=2, seed=1)
     assert loaded.states == (None, None)
 
 
-def spec_of(config):
-    simulator = ManiSkill.make(config, 1, lambda _: None)
-    simulator.close()
-    return simulator.spec
-
-
-def test_the_seed_decides_which_demonstrations_are_drawn():
-    spec = spec_of(pick_cube())
+def test_the_seed_decides_which_demonstrations_are_drawn(spec):
     drawn = [dataset.load(str(SHIPPED), pick_cube(), spec, count=3, seed=seed).names for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 3
 
 
-def test_more_demonstrations_than_there_are_is_an_error():
+def test_more_demonstrations_than_there_are_is_an_error(spec):
     with pytest.raises(dataset.ConfigError, match=r"num_demos is 201, but .* has only 200 demonstrations that succeed"):
-        dataset.load(str(SHIPPED), pick_cube(), spec_of(pick_cube()), count=201)
+        dataset.load(str(SHIPPED), pick_cube(), spec, count=201)
 
 
 def reach(next_start):
@@ -185,8 +186,7 @@ def test_the_next_episode_has_the_tasks_own_limit_again():
     assert not any(simulator.step(still).truncated[0] for _ in range(11))
 
 
-def test_a_replay_repeats_the_same_drawn_demonstrations():
-    spec = spec_of(pick_cube())
+def test_a_replay_repeats_the_same_drawn_demonstrations(spec):
     drawn = dataset.load(str(SHIPPED), pick_cube(), spec, count=3, seed=1)
     actions = dataset.load_actions(str(SHIPPED), spec, count=3, seed=1)
     firsts = [drawn.actions[drawn.trajectory == number][0].tolist() for number in range(3)]

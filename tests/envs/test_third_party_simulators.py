@@ -16,6 +16,7 @@ from rlpipe.envs.gymnasium import Gymnasium
 from rlpipe.errors import ConfigError
 from tests.helpers import contract
 
+pytestmark = pytest.mark.extras
 choose_opengl_if_found()  # MuJoCo settles how to draw when it is imported, which may be by another test
 
 

@@ -68,7 +68,7 @@ def numbers(window):
     }
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.soak), *DEVICES[1:]])
 def test_the_device_changes_what_is_learnt_by_rounding_alone(make, device):
     configs = [make(f"learner.device={name}") for name in ("cpu", device)]
     spec, iterations = collected(configs[0])

@@ -242,7 +242,7 @@ def test_a_run_on_ray_with_two_learners_is_the_run_with_one_in_one_process(tmp_p
     for count in (1, 2):
         config = load_config(
             to_mapping(run_config(tmp_path / str(count), PPO)),
-            [f"learner.num_learners={count}", "rollout.num_workers=2", "runner.total_timesteps=576"],
+            [f"learner.num_learners={count}", "rollout.num_workers=2", "runner.total_timesteps=384"],
         )
         rows = lines(rlpipe.train(config, local=count == 1).directory, "metrics.jsonl")
         last[count] = [row["metrics"] for row in rows]
@@ -259,16 +259,18 @@ class TestStarting:
     """An error of any learner is reported before anything is written."""
 
     def test_a_second_learner_that_breaks_ends_the_run(self, tmp_path, ray_cluster):
-        config = scripted(tmp_path, "learner.num_learners=2", algorithm={"name": "tests.learning.test_learners:Breaks"})
+        breaks = {"name": "tests.learning.test_learners:Breaks"}
+        config = scripted(tmp_path, "learner.num_learners=2", "rollout.num_workers=1", algorithm=breaks)
         with pytest.raises(ConfigError, match="the second learner has no room"):
             rlpipe.train(config)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_checkpoint_of_another_policy_ends_the_run(self, tmp_path, ray_cluster):
-        run = rlpipe.train(scripted(tmp_path), local=True).directory
+        run = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=64"), local=True).directory
         before = lines(run, "metrics.jsonl")
+        other = scripted(tmp_path, "rollout.num_workers=1", policy={"name": "mlp", "hidden_sizes": [4]})
         with pytest.raises(ConfigError, match="do not fit the policy"):
-            rlpipe.train(scripted(tmp_path, policy={"name": "mlp", "hidden_sizes": [4]}), resume=run)
+            rlpipe.train(other, resume=run)
         assert lines(run, "metrics.jsonl") == before
 
 

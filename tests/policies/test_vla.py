@@ -253,6 +253,7 @@ def test_a_run_resumes_and_is_evaluated(models, tmp_path):
     assert report.metrics["eval/num_trajectories"] == 4
 
 
+@pytest.mark.extras
 def test_the_example_of_the_documentation_runs(models, tmp_path):
     written = re.search(r"```yaml\n(.+?)```", (DOCS / "vla.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     overrides = (
@@ -276,12 +277,14 @@ def test_an_inference_server_acts_as_a_copy_in_the_worker(models, tmp_path):
     assert {tensor.device.type for tensor in asking._policy._policy.state_dict().values()} == {"meta"}
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(
     "GenuineIntel" in Path("/proc/cpuinfo").read_text() and "MKL_CBWR" not in os.environ,
     reason="on Intel processors MKL rounds by the alignment of arrays, unless MKL_CBWR is set: MKL_CBWR=COMPATIBLE",
 )
 def test_a_run_on_ray_has_the_numbers_of_one_in_this_process(ray_cluster, models, tmp_path):
-    config = configured(tmp_path, models["smolvlm", "bfloat16"], "runner.total_timesteps=64", adapters=ADAPTERS)
+    few = ("runner.total_timesteps=64", "rollout.num_workers=1", "evaluation.episodes=1")
+    config = configured(tmp_path, models["smolvlm", "bfloat16"], *few, adapters=ADAPTERS)
     here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
     assert without_timings(here) == without_timings(on_ray)
 
