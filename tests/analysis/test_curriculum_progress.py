@@ -178,7 +178,7 @@ def test_a_curriculum_over_seeds_has_a_panel_of_them_and_none_of_demonstrations(
 
 
 def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstrations(tmp_path):
-    quick = ["num_demos=1", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840"]
+    quick = ["num_demos=1", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=1920"]
     directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
     progress = read_progress(RunDirectory(directory))
     (one,) = progress.demonstrations
@@ -190,6 +190,7 @@ def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstra
     assert titles[-1] == "Where starts have spread to"
 
 
+@pytest.mark.soak
 def test_a_curriculum_that_spreads_starts_among_demonstrations_says_which_and_draws_how_far(tmp_path):
     quick = [
         "num_demos=2", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840",

@@ -23,9 +23,9 @@ CARTPOLE = REPOSITORY / "configs" / "ppo_cartpole.yaml"
 
 
 def cartpole(tmp_path: Path, *overrides: str) -> Path:
-    """Directory of a CartPole run of 60 iterations, which takes some seconds."""
+    """Directory of a CartPole run of 20 iterations."""
     quick = (
-        "runner.total_timesteps=15360", "evaluation.episodes=8", "learner.num_threads=1",
+        "runner.total_timesteps=5120", "evaluation.episodes=8", "learner.num_threads=1",
         "learner.lr_schedule=constant", f"runner.logger.log_path={tmp_path}", "runner.logger.logger_backends=[]",
     )  # fmt: skip
     return rlpipe.train(load_config(CARTPOLE, [*quick, *overrides]), local=True).directory
@@ -50,8 +50,10 @@ def test_a_learning_rate_that_is_far_too_large_is_named(tmp_path):
     assert "overshoot" in found["train/actor/lr"]
 
 
+@pytest.mark.soak
 def test_a_forced_collapse_of_the_entropy_is_named(tmp_path):
-    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5")).standing, "warn")
+    sixty_iterations = "runner.total_timesteps=15360"
+    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5", sixty_iterations)).standing, "warn")
     assert "entropy bonus too small" in found["train/entropy_loss"]
 
 
@@ -81,7 +83,7 @@ def sb3_runs(tmp_path_factory):
             "MlpPolicy", "CartPole-v1", learning_rate, n_steps=256, n_epochs=4, batch_size=64, seed=0, device="cpu"
         )
         model.set_logger(configure(str(folder / name), ["csv", "tensorboard"]))
-        model.learn(7_680)
+        model.learn(2_560)
     return folder
 
 

@@ -76,6 +76,7 @@ def test_the_bar_turns_green_with_the_first_success_and_red_with_a_failure(shown
     assert [int(np.argmax(colour)) == 0 for colour in right] == [False, False, False, False, True]
 
 
+@pytest.mark.soak
 def test_what_falls_far_does_not_make_all_else_small(tmp_path):
     needs_drawing()
     fallen = slide(1, None)
