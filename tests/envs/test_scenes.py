@@ -47,6 +47,7 @@ def turned(quaternion, point):
     return point + 2 * np.cross(vector, np.cross(vector, point) + w * point)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("task", ["HalfCheetah-v5", "gymnasium_robotics:FetchPush-v4"])
 def test_the_geometry_of_a_mujoco_task_is_where_mujoco_has_it(task):
     needs("mujoco", "gymnasium_robotics")
@@ -67,6 +68,7 @@ def test_the_geometry_of_a_mujoco_task_is_where_mujoco_has_it(task):
     made.close()
 
 
+@pytest.mark.extras
 def test_the_goal_of_a_fetch_task_is_drawn_where_the_task_has_it():
     needs("mujoco", "gymnasium_robotics")
     made = stepped(simulator("gymnasium", "gymnasium_robotics:FetchPush-v4"))
@@ -77,6 +79,7 @@ def test_the_goal_of_a_fetch_task_is_drawn_where_the_task_has_it():
     made.close()
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize(("name", "task"), [("metaworld", "reach-v3"), ("dm_control", "cheetah/run")])
 def test_other_libraries_of_mujoco_tasks_have_bodies_too(name, task):
     needs(name, "mujoco")
@@ -88,6 +91,7 @@ def test_other_libraries_of_mujoco_tasks_have_bodies_too(name, task):
     made.close()
 
 
+@pytest.mark.extras
 def test_a_goal_that_a_task_moves_within_its_model_is_drawn_where_it_is_now():
     needs("dm_control", "mujoco")
     seeds = itertools.count()
