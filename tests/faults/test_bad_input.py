@@ -782,7 +782,7 @@ def survives(place: Path, typed: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damaged", [damaged_bytes, damaged_record])
+@pytest.mark.parametrize("damaged", [pytest.param(damaged_bytes, marks=pytest.mark.soak), damaged_record])
 def test_any_damage_to_a_file_of_a_run_is_survived_or_refused(finished, name, damaged):
     if name == "backends/csv.json":
         with copy_of(finished, "run") as place:
