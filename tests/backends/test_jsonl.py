@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 import rlpipe
@@ -13,6 +16,18 @@ from tests.helpers.runs import scripted
 
 def trained(tmp_path, *overrides: str) -> RunDirectory:
     return RunDirectory(rlpipe.train(scripted(tmp_path / "runs", *overrides), local=True).directory)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunDirectory:
+    """A finished run, of which nothing was copied."""
+    return trained(tmp_path_factory.mktemp("jsonl"))
+
+
+@pytest.fixture
+def run(finished, tmp_path) -> RunDirectory:
+    """A copy of it."""
+    return RunDirectory(Path(shutil.copytree(finished.path, tmp_path / "runs" / "scripted" / finished.path.name)))
 
 
 def copied(run: RunDirectory, path) -> None:
@@ -30,16 +45,14 @@ def test_without_a_path_there_is_nothing_to_do(tmp_path):
     }  # fmt: skip
 
 
-def test_a_path_names_the_experiment_and_the_run(tmp_path):
-    run = trained(tmp_path)
+def test_a_path_names_the_experiment_and_the_run(run, tmp_path):
     copied(run, tmp_path / "shared" / "{experiment}" / "{run}.jsonl")
     copy = tmp_path / "shared" / "scripted" / f"{run.run_id}.jsonl"
     assert copy.read_bytes() == (run.path / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("damage", ["torn", "foreign", "gone", "longer"])
-def test_whatever_happened_to_the_copy_it_becomes_the_lines_of_the_run(tmp_path, damage):
-    run = trained(tmp_path)
+def test_whatever_happened_to_the_copy_it_becomes_the_lines_of_the_run(run, tmp_path, damage):
     truth = (run.path / "metrics.jsonl").read_bytes()
     lines = truth.splitlines(keepends=True)
     copied(run, tmp_path / "{run}")
@@ -65,8 +78,7 @@ def test_a_path_that_runs_would_share_is_refused_before_anything_starts(tmp_path
         scripted(tmp_path, backend, "runner.logger.options.jsonl.path='{run}.jsonl'")
 
 
-def test_the_truth_itself_is_never_written(tmp_path):
-    run = trained(tmp_path)
+def test_the_truth_itself_is_never_written(run):
     truth = (run.path / "metrics.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="which lies in the run directory"):
         copied(run, run.path.parent / "{run}" / "metrics.jsonl")

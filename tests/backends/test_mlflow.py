@@ -50,6 +50,7 @@ def write_twenty(log_path, run_id):
     backend.close("completed")
 
 
+@pytest.mark.soak
 def test_two_runs_that_begin_a_database_at_once_and_write_to_it_both_stand_there(log_path):
     processes = [multiprocessing.get_context("spawn").Process(target=write_twenty, args=(log_path, n)) for n in "ab"]
     for process in processes:

@@ -83,7 +83,7 @@ def test_a_torn_end_is_cut_off_so_that_wandb_reads_on(run):
 @pytest.mark.soak
 def test_killing_it_again_and_again_doubles_nothing(run):
     lengthen(run, 1000)
-    for _ in range(3):
+    for _ in range(2):
         process = syncing(run)
         process.kill()
         process.wait()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 
 from rlpipe.backends.base import unescaped
 
@@ -21,10 +22,16 @@ def records(run, kind):
     """Returns the records of all files of the run in the order in which `wandb sync` uploads them: by their start."""
     files = []
     for file in (run.path / "wandb").glob("offline-run-*/*.wandb"):
-        found = [json.loads(line) for line in inspect(file).stdout.splitlines()]
+        found = _records(file, file.stat().st_size, file.stat().st_mtime_ns)
         started = next(record["run"]["start_time"] for record in found if record["type"] == "run")
         files.append((started, [record[kind] for record in found if record["type"] == kind]))
     return [record for _, found in sorted(files, key=lambda file: file[0]) for record in found]
+
+
+@cache
+def _records(file, size, moment):
+    """What the file holds; it is read again when its size or its time has changed."""
+    return [json.loads(line) for line in inspect(file).stdout.splitlines()]
 
 
 def metrics(item):
