@@ -292,27 +292,22 @@ class TestOnRay:
     """Servers in processes of their own."""
 
     @pytest.mark.parametrize(
-        "configured",
+        ("configured", "servers"),
         [
-            pytest.param(scripted, id="ppo"),
-            pytest.param(sac, id="sac", marks=pytest.mark.soak),
-            pytest.param(gru, id="gru", marks=pytest.mark.soak),
+            pytest.param(gru, 1, id="gru, one server"),
+            pytest.param(sac, 2, id="sac, two servers that share the workers", marks=pytest.mark.soak),
         ],
     )
-    def test_a_run_with_a_server_gives_the_same_metrics_as_one_process(self, tmp_path, configured):
+    def test_a_run_with_a_server_gives_the_same_metrics_as_one_process(self, tmp_path, configured, servers):
         options = ("rollout.num_workers=2", "runner.val_check_interval=2", *SMALL, WAIT_FOR_ALL)
         local = rlpipe.train(configured(tmp_path, *options), local=True).directory
-        served = rlpipe.train(configured(tmp_path, *options, SERVED)).directory
+        options += (SERVED, f"rollout.num_inference_servers={servers}")
+        served = rlpipe.train(configured(tmp_path, *options)).directory
+        batch = 4 // servers  # of two workers with two environments each
         for here, there in zip(without_timings(local), without_timings(served), strict=True):
-            assert there.pop("rollout/inference_batch_size") == there.pop("rollout/inference_batch_size_max") == 4
+            assert there.pop("rollout/inference_batch_size") == there.pop("rollout/inference_batch_size_max") == batch
             assert there == pytest.approx(here, rel=1e-6, abs=1e-6)
         assert lines(served, "metrics.jsonl")[-1]["metrics"].keys() >= METRICS
-
-    @pytest.mark.soak
-    def test_two_servers_share_the_workers(self, tmp_path):
-        config = scripted(tmp_path, SERVED, "rollout.num_inference_servers=2", "rollout.num_workers=2", *SMALL)
-        result = rlpipe.train(config)
-        assert result.metrics["rollout/inference_batch_size_max"] == 2  # two environments: one worker each
 
     def test_more_servers_than_workers_are_refused(self, tmp_path):
         config = scripted(tmp_path, SERVED, "rollout.num_inference_servers=2", "rollout.num_workers=1", *SMALL)
