@@ -9,7 +9,6 @@ permission to mount a small file system, which holds the whole run. Exits with 1
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import statistics
@@ -49,11 +48,10 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     broken = 0
     for backend in track(backends, "Backends", console=Console(stderr=True)):
-        store = importlib.import_module(f"tests.helpers.stores.{backend}")
         found: list[tuple[str, Outcome]] = []
         for fault in ("", *FAULTS, ""):  # undisturbed before and after, because machines drift
             with disk(fault == "disk full") as folder:
-                found.append((fault, run(folder, backend, store, fault)))
+                found.append((fault, run(folder, {backend: fault})[backend]))
         undisturbed = statistics.mean(outcome.step for fault, outcome in found if not fault)
         for fault, outcome in found:
             ratio = outcome.step / undisturbed

@@ -1,11 +1,13 @@
 """Runs whose backends fail in every way there is, for the tests and for ``benchmarks/outages.py``.
 
-``tests.helpers.outages:wandb`` is the real ``wandb`` backend with the fault that ``OUTAGE`` names in the environment.
+``tests.helpers.outages:wandb`` is the real ``wandb`` backend with the fault that the variable ``OUTAGE`` gives it.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
+import json
 import os
 import signal
 import statistics
@@ -13,17 +15,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend
+from rlpipe.envs.base import Step
+from rlpipe.envs.scripted import Scripted
 from rlpipe.plugins import resolve
 from rlpipe.run.directory import RunDirectory, read_jsonl
 
 FAULTS = ("raises at start", "raises later", "sleeps 60 s", "killed", "disk full", "back after 20")
+STEPS = 16
+"""Steps of an iteration."""
 BEGINS, BACK = 10, 30
 """Iterations after which the fault begins, and after which it ends, where it does."""
 ITERATIONS = 45
@@ -44,7 +52,7 @@ def __getattr__(name: str) -> type[Backend]:
 
     class Faulty(real):  # type: ignore[misc, valid-type]
         def __init__(self, run: Any) -> None:
-            self.fault, self.folder = os.environ.get("OUTAGE", ""), run.directory
+            self.fault, self.folder = json.loads(os.environ.get("OUTAGE", "{}")).get(name, ""), run.directory
             if self.fault == "raises at start":
                 raise UnreachableError
             super().__init__(run)
@@ -76,7 +84,7 @@ class Outcome:
         step: median seconds of an iteration.  code: exit code of the command.
         missing: rows that the backend's store lacks, or holds with other numbers, when the run has ended.
         after_sync: the same after ``rlpipe sync``.
-        told: kinds of the events about it, but for those that say that it is over.
+        told: kinds of the events about it, until one says that it is over.
     """
 
     step: float
@@ -86,47 +94,94 @@ class Outcome:
     told: list[str]
 
 
-def run(folder: Path, backend: str, store: Any, fault: str, *, iterations: int = ITERATIONS) -> Outcome:
-    """Trains with a backend that fails, on the scripted simulator, and reads its store.
+class Patient(Scripted):
+    """The scripted simulator, which is slow in the middle of the run until every fault has been told.
+
+    Starting a process may take longer than the whole run, and who is not there yet cannot fail.
+    """
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        self.taken = getattr(self, "taken", 0) + 1
+        if self.taken > STEPS * (BEGINS + 1) and not self._told():
+            time.sleep(0.1)
+        return super().step(actions)
+
+    def _told(self) -> bool:
+        files = Path(os.environ["OUTAGE_FOLDER"]).glob("scripted/*/events.jsonl")
+        found = [e["data"]["backend"] for file in files for e in read_jsonl(file) if e["kind"] == "backend"]
+        return {name.partition(":")[2] for name in found} >= json.loads(os.environ["OUTAGE"]).keys()
+
+
+def run(
+    folder: Path, faults: Mapping[str, str], *, iterations: int = ITERATIONS, patient: bool = False
+) -> dict[str, Outcome]:
+    """Trains with backends that fail, on the scripted simulator, and reads their stores.
 
     Args:
-        folder: for the run.  backend: name of the real one.  store: its module in ``tests.helpers.stores``.
-        fault: one of ``FAULTS``, or nothing.  iterations: length of the run, of 16 steps of 16 ms each.
+        folder: for the run.  faults: of each backend, by its name: one of ``FAULTS``, or nothing.
+        iterations: length of the run, of 16 steps of 4 ms each.  patient: True to wait until every fault was told.
     """
     from rlpipe.config.tree import from_yaml, to_yaml
     from tests.helpers.runs import scripted
 
-    name = f"{__name__}:{backend}"
-    overrides = (f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.004", "runner.save_interval=5")
-    tree = from_yaml(
-        to_yaml(scripted(folder, f"runner.logger.logger_backends=[{backend}]", *store.OPTIONS, *overrides))
+    stores = {backend: importlib.import_module(f"tests.helpers.stores.{backend}") for backend in faults}
+    names = {backend: f"{__name__}:{backend}" for backend in faults}
+    overrides = (
+        f"runner.logger.logger_backends=[{','.join(faults)}]",
+        *(option for store in stores.values() for option in store.OPTIONS),
+        *(f"runner.total_timesteps={64 * iterations}", "env.train.step_seconds=0.004", "runner.save_interval=5"),
     )
+    tree = from_yaml(to_yaml(scripted(folder, *overrides)))
     logger = tree["runner"]["logger"]
-    logger |= {"logger_backends": [name], "options": {name: logger["options"].get(backend, {})}}
-    recovers = fault not in ("raises at start", "raises later", "sleeps 60 s")
-    logger |= {"deadline": 2.0, "finish_timeout": 30.0 if recovers else 3.0}
+    options = {names[backend]: logger["options"].get(backend, {}) for backend in faults}
+    logger |= {"logger_backends": list(names.values()), "options": options}
+    recover = not {"raises at start", "raises later", "sleeps 60 s"}.intersection(faults.values())
+    logger |= {
+        "deadline": 2.0 if "sleeps 60 s" in faults.values() else 200.0,
+        "finish_timeout": 200.0 if recover else 3.0,
+    }
+    environment = {**os.environ, "OUTAGE": json.dumps({**faults}), "OUTAGE_FOLDER": str(folder)}
+    if patient:
+        tree["env"]["train"]["name"] = f"{__name__}:Patient"
     file = folder / "config.yaml"
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(tree)), encoding="utf-8")
     command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
-    environment = {**os.environ, "OUTAGE": fault}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    if fault == "disk full":
+    if "disk full" in faults.values():
         threading.Thread(target=_fill_for_a_while, args=(folder, process), daemon=True).start()
     output, _ = process.communicate(timeout=600)
     try:
         directory = RunDirectory(next(folder.glob("scripted/*/metrics.jsonl")).parent)
     except StopIteration:
         raise RuntimeError(f"the run wrote nothing: {output}") from None
-    missing = wrong_rows(directory, store)
-    sync = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", name]
-    answer = subprocess.run(sync, capture_output=True, text=True, timeout=300, check=False)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr)
-    rows = list(read_jsonl(directory.path / "metrics.jsonl"))
-    events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] in ("backend", "disk")]
-    told = [e["kind"] for e in events if e["data"]["level"] != "cleared"]
-    step = statistics.median(row["metrics"]["time/step"] for row in rows[1:])
-    return Outcome(step, process.returncode, missing, wrong_rows(directory, store), told)
+    step = statistics.median(
+        row["metrics"]["time/step"] for row in list(read_jsonl(directory.path / "metrics.jsonl"))[1:]
+    )
+    outcomes = {}
+    for backend, name in names.items():
+        missing = wrong_rows(directory, stores[backend])
+        sync = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", name]
+        answer = subprocess.run(sync, capture_output=True, text=True, timeout=300, check=False)
+        if answer.returncode:
+            raise RuntimeError(answer.stderr)
+        after_sync = wrong_rows(directory, stores[backend])
+        outcomes[backend] = Outcome(step, process.returncode, missing, after_sync, told(directory, name))
+    return outcomes
+
+
+def told(directory: RunDirectory, name: str) -> list[str]:
+    """Kinds of the events about a backend or the disk. Once a fault is over, another one is told anew, and not here."""
+    events = [
+        event
+        for event in read_jsonl(directory.path / "events.jsonl")
+        if event["kind"] == "disk" or (event["kind"] == "backend" and event["data"]["backend"] == name)
+    ]
+    levels = [event["data"]["level"] for event in events]
+    return [
+        event["kind"]
+        for event, level, before in zip(events, levels, ["", *levels], strict=False)
+        if level != "cleared" and before != "cleared"
+    ]
 
 
 def wrong_rows(directory: RunDirectory, store: Any) -> int:
