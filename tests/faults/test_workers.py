@@ -70,6 +70,7 @@ class TestWorkersThatDie(WorkersThatFail):
             assert abs(metrics["train/actor/rollout_train_kl"]) < 1e-6
 
 
+@pytest.mark.soak
 class TestWorkersThatDieInAStream(WorkersThatFail):
     faults = ("kill", "raise")
     overrides = ("runner.pipeline=stream", "runner.max_lag=2")
