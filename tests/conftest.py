@@ -12,8 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.helpers import seconds
-from tests.helpers.cluster import TOKEN
+from tests.helpers import cluster, seconds
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example's time depends on the machine more than on the code
@@ -25,29 +24,13 @@ os.environ.setdefault("RAY_metrics_report_interval_ms", "3000")
 @pytest.fixture(scope="module")
 def ray_cluster():
     """Starts a Ray with two CPUs, which all tests of a process share: a run joins the Ray that its process is in."""
-    import ray
-
-    if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
-    # Ray starts its workers at niceness 15, so they would starve beside the other test process.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=150_000_000,
-        log_to_driver=False,
-        namespace="rlpipe",
-    )  # it ends with the process, or when a file of tests must be outside of any Ray
+    cluster.start_shared_ray()  # it ends with the process, or when a file of tests must be outside of any Ray
 
 
 @pytest.fixture(scope="module")
 def outside_ray():
     """Ends the Ray of this process, which a command that is called in it would join."""
-    import ray
-
-    ray.shutdown()
+    cluster.end_shared_ray()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

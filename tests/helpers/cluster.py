@@ -14,8 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
+from rlpipe.distributed import worker_entry
+from rlpipe.distributed.own_ray import start_ray, worker_program
+from rlpipe.distributed.process_template import WORKER_ENVIRONMENT, ProcessTemplate
 from rlpipe.run.directory import read_jsonl
 from tests.helpers import REPOSITORY
 
@@ -32,6 +37,41 @@ PATIENT = {  # a busy machine is no reason for a node to give up
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_niceness": "0",
 }
+
+
+_templates: list[ProcessTemplate] = []
+"""Template of the Ray that tests of this process share."""
+
+
+def start_shared_ray() -> None:
+    """Starts a Ray with two CPUs in this process, unless there is one.
+
+    Its actors are forked from a process that has loaded torch, as those of a run that starts Ray for itself are: every
+    run starts in a fraction of the time.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    end_shared_ray()
+    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
+    # Ray starts its workers at niceness 15, so they would starve beside the other test process.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    _templates.append(template := ProcessTemplate(WORKER_ENVIRONMENT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(worker_entry.SOCKET, template.socket)
+        patch.setenv(worker_entry.PROGRAM, worker_program())
+        options = {"num_cpus": 2, "object_store_memory": 150_000_000, "log_to_driver": False, "namespace": "rlpipe"}
+        start_ray(options, with_entry=True)
+
+
+def end_shared_ray() -> None:
+    """Ends the Ray of this process and the process its actors were forked from."""
+    import ray
+
+    ray.shutdown()
+    while _templates:
+        _templates.pop().end()
 
 
 class SimulatedCluster:
