@@ -85,7 +85,7 @@ def test_lengths_and_steps_count_environment_steps_and_decisions_have_metrics_of
     assert (row["total_timesteps"], row["metrics"]["env/episode_len"]) == (24, 3.0)
 
 
-@pytest.mark.parametrize("make", [scripted, sac])
+@pytest.mark.parametrize("make", [scripted, pytest.param(sac, marks=pytest.mark.soak)])
 def test_a_task_is_learnt_in_chunks(make, tmp_path):
     options = ["policy.chunk_size=2", "runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.discount=0.5"]
     options += ["algorithm.replay_capacity=8192"] if make is sac else ["algorithm.update_epochs=8"]

@@ -105,7 +105,14 @@ def test_collecting_ahead_gives_the_same_numbers_on_ray_as_in_one_process(tmp_pa
     assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
 
 
-@pytest.mark.parametrize("kind", ["tree, several parts, chunks, ppo", "tree, tokens, grpo", "tree, chunks, sac"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tree, several parts, chunks, ppo",
+        pytest.param("tree, tokens, grpo", marks=pytest.mark.soak),
+        pytest.param("tree, chunks, sac", marks=pytest.mark.soak),
+    ],
+)
 def test_every_kind_gives_the_same_numbers_on_ray_as_in_one_process(kind, tmp_path):
     options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "evaluation.episodes=2")
     config = KINDS[kind].config(tmp_path, *options)

@@ -22,6 +22,7 @@ cluster.close()
 """
 
 
+@pytest.mark.soak
 def test_it_has_the_processes_that_a_run_needs_and_can_run_tasks_with_an_environment_of_their_own():
     done = program_outside_ray(LOOK)
     assert done.returncode == 0, done.stderr

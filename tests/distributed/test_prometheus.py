@@ -103,6 +103,7 @@ def seen(ray_cluster, tmp_path_factory):
     assert list((folder / "prometheus").iterdir()) == []
 
 
+@pytest.mark.soak
 def test_a_run_on_ray_shows_every_number_of_its_rows(ray_cluster, tmp_path):
     logger = {
         "log_path": str(tmp_path),

@@ -233,12 +233,14 @@ def fragile(fault: str, **options):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("exit", ["ended with exit code 7", "a last word"]),
-        ("abort", ["signal 6 (SIGABRT)", "a last word", "Fatal Python error: Aborted"]),
+        pytest.param("exit", ["ended with exit code 7", "a last word"], marks=pytest.mark.soak),
+        pytest.param(
+            "abort", ["signal 6 (SIGABRT)", "a last word", "Fatal Python error: Aborted"], marks=pytest.mark.soak
+        ),
         ("crash", ["signal 11 (SIGSEGV)", "Fatal Python error: Segmentation fault"]),
         ("kill", ["signal 9 (SIGKILL)", "a last word"]),
         ("hang", ["did not answer for 2 s", "answer_timeout", "in fail"]),
-        ("stop", ["did not answer for 2 s"]),
+        pytest.param("stop", ["did not answer for 2 s"], marks=pytest.mark.soak),
         ("raise", ["raised ArithmeticError: the solver diverged"]),
     ],
 )

@@ -34,6 +34,7 @@ def test_goals_that_end_the_task_are_learnt_too(tmp_path):
     assert ending.metrics["eval/success_at_end"] > 0.8
 
 
+@pytest.mark.soak
 def test_without_hindsight_they_are_not_learnt(tmp_path):
     assert trained(tmp_path, *LEARNING).metrics["eval/success_once"] < 0.2
 
