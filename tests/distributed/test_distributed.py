@@ -110,7 +110,7 @@ def test_collecting_ahead_gives_the_same_numbers_on_ray_as_in_one_process(tmp_pa
     [
         "tree, several parts, chunks, ppo",
         pytest.param("tree, tokens, grpo", marks=pytest.mark.soak),
-        pytest.param("tree, chunks, sac", marks=pytest.mark.soak),
+        "tree, chunks, sac",
     ],
 )
 def test_every_kind_gives_the_same_numbers_on_ray_as_in_one_process(kind, tmp_path):
