@@ -1,4 +1,4 @@
-"""What all tests of simulators share."""
+"""Cheaper closing of ManiSkill simulators, for all tests of simulators."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def records(run, kind):
 
 @cache
 def _records(file, size, moment):
-    """What the file holds; it is read again when its size or its time has changed."""
+    """Returns the contents of a file, and reads it again when its size or its time has changed."""
     return [json.loads(line) for line in inspect(file).stdout.splitlines()]
 
 
