@@ -18,8 +18,9 @@ import rlpipe
 from rlpipe.backends.base import Backend
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
+from rlpipe.run.backend_processes import BackendProcesses
 from rlpipe.run.directory import RunDirectory, read_jsonl
-from rlpipe.run.follower import Follower, Tail
+from rlpipe.run.follower import Follower, Tail, read_mark
 from rlpipe.training.interruption import Interruption
 from tests.helpers.runs import beside, scripted
 
@@ -181,18 +182,24 @@ class Dies(FailsLater):
 
 class Sleeps(FailsLater):
     def write(self, row):
-        time.sleep(60)
+        time.sleep(600)
 
 
 FAULTS = ("FailsAtStart", "FailsLater", "Dies", "Sleeps")
 
 
 @pytest.mark.soak
-def test_backends_that_fail_are_reported_once_each_and_cost_neither_the_run_nor_each_other_anything(tmp_path):
-    # Long enough for the backend that does not fail, even if it waits for a processor while it starts.
-    options = ("runner.logger.deadline=10", "runner.logger.finish_timeout=15", "env.train.step_seconds=0.02")
+def test_backends_that_fail_are_reported_once_each_and_cost_neither_the_run_nor_each_other_anything(
+    tmp_path, monkeypatch
+):
+    """The deadline counts rows that the backend which does not fail has shown, a hundredth of a second each."""
     names = [f"{HERE}:{fault}" for fault in FAULTS]
     interruption = Interruption()
+
+    def clock() -> float:
+        found = [read_mark(file) for file in tmp_path.glob("*/*/backends/csv.json")]
+        # Once that backend has shown everything, nobody waits for the others.
+        return 1e6 if found and found[0].status else 0.01 * sum(mark.iteration for mark in found)
 
     def interrupt_once_all_are_reported() -> bool:
         files = tmp_path.glob("*/*/events.jsonl")
@@ -201,6 +208,8 @@ def test_backends_that_fail_are_reported_once_each_and_cost_neither_the_run_nor_
             interruption.request("the test")
         return reported
 
+    monkeypatch.setitem(BackendProcesses.__init__.__kwdefaults__, "clock", clock)
+    options = ("runner.logger.deadline=0.05", "runner.logger.finish_timeout=600", "env.train.step_seconds=0.01")
     with beside(interrupt_once_all_are_reported):
         backends = f"runner.logger.logger_backends=[csv,{','.join(map(repr, names))}]"
         config = scripted(tmp_path, backends, *options, "runner.total_timesteps=1_000_000")
