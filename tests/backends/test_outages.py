@@ -8,15 +8,9 @@ from tests.helpers.outages import run
 
 pytestmark = pytest.mark.soak
 
+FAULTS = {"tensorboard": "raises later", "jsonl": "raises at start", "csv": "killed", "swanlab": "back after 20"}
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        {"tensorboard": "raises later", "wandb": "raises at start"},
-        {"csv": "killed", "swanlab": "back after 20"},
-    ],
-    ids=["for good", "for a while"],
-)
-def test_nothing_is_missing_after_an_outage(tmp_path, faults):
-    for backend, outcome in run(tmp_path, faults, iterations=35, patient=True).items():
+
+def test_nothing_is_missing_after_outages_for_good_and_for_a_while(tmp_path):
+    for backend, outcome in run(tmp_path, FAULTS, iterations=35, patient=True).items():
         assert (backend, outcome.code, outcome.after_sync, outcome.told) == (backend, 0, 0, ["backend"])

@@ -28,6 +28,7 @@ from rlpipe.envs.base import Step
 from rlpipe.envs.scripted import Scripted
 from rlpipe.plugins import resolve
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import Follower
 
 FAULTS = ("raises at start", "raises later", "sleeps 60 s", "killed", "disk full", "back after 20")
 STEPS = 16
@@ -160,10 +161,9 @@ def run(
     outcomes = {}
     for backend, name in names.items():
         missing = wrong_rows(directory, stores[backend])
-        sync = [sys.executable, "-m", "rlpipe", "sync", str(directory.path), "--to", name]
-        answer = subprocess.run(sync, capture_output=True, text=True, timeout=300, check=False)
-        if answer.returncode:
-            raise RuntimeError(answer.stderr)
+        follower = Follower(directory, name, patience=600.0)  # its process may have to notice that the run has ended
+        follower.catch_up()  # as ``rlpipe sync`` does
+        follower.close()
         after_sync = wrong_rows(directory, stores[backend])
         outcomes[backend] = Outcome(step, process.returncode, missing, after_sync, told(directory, name))
     return outcomes
