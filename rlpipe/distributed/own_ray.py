@@ -38,7 +38,7 @@ def start_ray(options: dict[str, Any], *, with_entry: bool) -> None:
         options: of ``ray.init``.
         with_entry: True to start worker processes with ``worker_entry``; its variables are in the environment.
     """
-    with _lean_node(with_entry=with_entry):
+    with lean_node(with_entry=with_entry):
         ray.init(address="local", include_dashboard=False, **options)
 
 
@@ -48,8 +48,12 @@ def worker_program() -> str:
 
 
 @contextmanager
-def _lean_node(*, with_entry: bool) -> Iterator[None]:
-    """Replaces methods of Ray's ``Node`` for as long as it lasts."""
+def lean_node(*, with_entry: bool) -> Iterator[None]:
+    """Replaces methods of Ray's ``Node`` for as long as it lasts.
+
+    Args:
+        with_entry: as for ``start_ray``.
+    """
     with ExitStack() as stack:
         for name in _UNUSED:
             _replace(stack, name, lambda _: lambda *_args, **_options: None)

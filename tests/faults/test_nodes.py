@@ -21,28 +21,25 @@ SETTINGS = (
 def story(tmp_path_factory):
     """A run whose worker's node is killed, then its learner's, and whose other worker's is about to go."""
     folder = tmp_path_factory.mktemp("nodes")
-    with simulated(nodes=4, cpus=1) as cluster:
+    with simulated(nodes=4, cpus=1, lean=True) as cluster:
         run = Run(scripted(folder / "runs", *SETTINGS), folder, cluster.address)
         try:
-            run.until(lambda: len(run.rows()) >= 4)
+            run.until(lambda: run.rows())
             told = {}
             for part, kind in [("rollout-0", "restarted"), ("learner", "recovered")]:
-                before, began = len(run.events(kind)), time.time()
+                before = len(run.events(kind))
                 cluster.kill(run.parts()[part])
                 run.until(lambda kind=kind, before=before: len(run.events(kind)) > before)
-                told[part] = run.events(kind)[before], run.until(
-                    lambda began=began, kind=kind: [
-                        row for row in run.rows() if row["time"] > run.events(kind)[-1]["time"]
-                    ]
-                )[0]["time"] - began  # fmt: skip
+                told[part] = event = run.events(kind)[before]
+                run.until(lambda event=event: [row for row in run.rows() if row["time"] > event["time"]])
                 cluster.add()
-            cluster.drain(run.parts()["rollout-1"], seconds=120)
+            cluster.drain(run.parts()["rollout-1"], seconds=600)
             run.until(lambda: run.events("leaving"))
             run.until(lambda: [event for event in run.events("restarted") if event["data"].get("planned")])
             told["events"] = run.events("leaving", "restarted", "recovered")
             run.process.send_signal(signal.SIGTERM)
-            told["code"] = run.process.wait(120)
-            ends = time.monotonic() + 60
+            told["code"] = run.process.wait(600)
+            ends = time.monotonic() + 600
             while (left := processes()) and time.monotonic() < ends:
                 time.sleep(0.2)
             return run, told, left
@@ -52,15 +49,15 @@ def story(tmp_path_factory):
 
 @pytest.mark.ray
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 class TestNodes:
     def test_a_worker_whose_node_is_lost_goes_on_elsewhere(self, story):
-        event, _ = story[1]["rollout-0"]
+        event = story[1]["rollout-0"]
         assert event["data"]["part"] == "rollout-0"
         assert event["data"]["what"] == "was lost with its node"
 
     def test_a_learner_whose_node_is_lost_is_made_anew_elsewhere_from_the_checkpoint(self, story):
-        event, _ = story[1]["learner"]
+        event = story[1]["learner"]
         assert event["data"]["what"] == "was lost with its node"
 
     def test_before_a_node_goes_the_run_is_saved_and_its_worker_moves(self, story):

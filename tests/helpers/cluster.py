@@ -19,7 +19,7 @@ import pytest
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
 from rlpipe.distributed import worker_entry
-from rlpipe.distributed.own_ray import start_ray, worker_program
+from rlpipe.distributed.own_ray import lean_node, start_ray, worker_program
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT, ProcessTemplate
 from rlpipe.run.directory import read_jsonl
 from tests.helpers import REPOSITORY
@@ -33,10 +33,12 @@ RECOMMENDED = {  # docs/cluster.md
     "RAY_health_check_failure_threshold": "3",
 }
 PATIENT = {  # a busy machine is no reason for a node to give up
-    "RAY_raylet_start_wait_time_s": "240",
-    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_agent_register_timeout_ms": "600000",
     "RAY_worker_niceness": "0",
 }
+LEAN = {"RAY_prestart_worker_first_driver": "false", "RAY_enable_worker_prestart": "false"}
+"""Without an idle worker process on every node."""
 
 
 _templates: list[ProcessTemplate] = []
@@ -74,6 +76,22 @@ def end_shared_ray() -> None:
         _templates.pop().end()
 
 
+@contextlib.contextmanager
+def lean_nodes() -> Iterator[None]:
+    """Nodes that start meanwhile have what a run needs, and fork their actors from a process that has loaded torch.
+
+    It is the way of the Ray that a run starts for itself. On the nodes of a real cluster every actor loads torch anew.
+    """
+    template = ProcessTemplate(WORKER_ENVIRONMENT)
+    try:
+        with pytest.MonkeyPatch.context() as patch, lean_node(with_entry=True):
+            for name, value in {worker_entry.SOCKET: template.socket, worker_entry.PROGRAM: worker_program()}.items():
+                patch.setenv(name, value)
+            yield
+    finally:
+        template.end()
+
+
 class SimulatedCluster:
     """A head without CPUs, and nodes that come and go."""
 
@@ -82,14 +100,19 @@ class SimulatedCluster:
         from ray.cluster_utils import Cluster
 
         self._cpus = cpus
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100_000_000}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = Cluster()
+        self._add(num_cpus=0, include_dashboard=False)  # the first is the head
         self.address = self._cluster.address
         for _ in range(nodes):
             self.add()
+        self._cluster.wait_for_nodes(600)
 
     def add(self) -> None:
-        self._cluster.add_node(num_cpus=self._cpus, object_store_memory=100_000_000)
+        """Adds a node, without waiting until it has joined."""
+        self._add(num_cpus=self._cpus)
+
+    def _add(self, **options: Any) -> None:
+        self._cluster.add_node(wait=False, object_store_memory=100_000_000, **options)
 
     def has(self, node: str) -> bool:
         return any(one.node_id == node for one in self._cluster.worker_nodes)
@@ -101,34 +124,30 @@ class SimulatedCluster:
 
     def drain(self, node: str, seconds: int) -> None:
         """Announces that a node will be taken away after so many seconds, as a cloud does."""
-        subprocess.run(
-            [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address, "--node-id", node,
-             "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken back",
-             "--deadline-remaining-seconds", str(seconds)],
-            check=True, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        from ray._raylet import GcsClient
+        from ray.core.generated import autoscaler_pb2
+
+        taken = autoscaler_pb2.DRAIN_NODE_REASON_PREEMPTION
+        deadline = int(1000 * (time.time() + seconds))
+        accepted, why = GcsClient(address=self.address).drain_node(node, taken, "taken back", deadline)
+        assert accepted, why
 
     def close(self) -> None:
         self._cluster.shutdown()
 
 
 @contextlib.contextmanager
-def simulated(nodes: int, cpus: float, **variables: str) -> Iterator[SimulatedCluster]:
-    """A cluster with the health settings that the docs recommend, and its environment."""
-    wanted = {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **variables}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        cluster = SimulatedCluster(nodes, cpus)
-        try:
-            yield cluster
-        finally:
-            cluster.close()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+def simulated(nodes: int, cpus: float, *, lean: bool = False, **variables: str) -> Iterator[SimulatedCluster]:
+    """A cluster with the health settings that the docs recommend, and its environment; or one of ``lean_nodes``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **LEAN, **variables}.items():
+            patch.setenv(name, value)
+        with lean_nodes() if lean else contextlib.nullcontext():
+            cluster = SimulatedCluster(nodes, cpus)
+            try:
+                yield cluster
+            finally:
+                cluster.close()
 
 
 class Run:
@@ -167,7 +186,7 @@ class Run:
         found = json.loads((self.directory / "run.json").read_text())["cluster"]["parts"]
         return {name: part["node"] for name, part in found.items()}
 
-    def until(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
+    def until(self, what: Callable[[], Any], seconds: float = 600.0) -> Any:
         """Waits until the function returns something true, and returns it; the run must continue until then."""
         ends = time.monotonic() + seconds
         while not (found := what()):
@@ -182,6 +201,6 @@ def program_outside_ray(source: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory(prefix="rp-") as short:
         return subprocess.run(
-            [sys.executable, "-c", source], capture_output=True, text=True, timeout=250, check=False,
+            [sys.executable, "-c", source], capture_output=True, text=True, timeout=600, check=False,
             env={**own, "RAY_TMPDIR": short, "PYTHONPATH": str(REPOSITORY)},
         )  # fmt: skip
