@@ -34,7 +34,6 @@ def test_a_sync_with_or_without_its_mark_and_a_longer_run_repeat_nothing(run):
     for name in STORES:
         assert catch_up(run, name)
         assert catch_up(run, name)  # by its mark it has everything
-        assert_shows_everything(run, name)
     time.sleep(1.1)  # TensorBoard reads event files in the order of their seconds
     for name in STORES:
         mark_file(run.path, name).unlink()
@@ -58,7 +57,7 @@ def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path):
     process = rlpipe_command("train", str(tmp_path / "c.yaml"), "--local")
     try:
         run = RunDirectory(wait_for_rows(tmp_path, 8))
-        ends = time.monotonic() + 240
+        ends = time.monotonic() + 600
         while not all(read_mark(mark_file(run.path, name)).iteration for name in STORES):
             assert time.monotonic() < ends
             time.sleep(0.05)
@@ -66,9 +65,12 @@ def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path):
         process.kill()
         process.communicate()
     iterations = len(list(read_jsonl(run.path / "metrics.jsonl"))) + 8
-    shorter = load_config(run.path / "config.yaml", [f"runner.total_timesteps={64 * iterations}"])
+    # Without backend processes: what they would pass on, `catch_up` does, and loads each library only once.
+    alone = ["runner.logger.logger_backends=[]", "runner.logger.options={}"]
+    shorter = load_config(run.path / "config.yaml", [f"runner.total_timesteps={64 * iterations}", *alone])
     rlpipe.train(shorter, local=True, resume=run.path)
     assert len(list(read_jsonl(run.path / "metrics.jsonl"))) == iterations
     for name in STORES:
+        assert catch_up(run, name)
         assert_shows_everything(run, name)
         assert_shows_the_end(run, name)

@@ -20,7 +20,7 @@ STORES = {
     found.name: importlib.import_module(f"tests.helpers.stores.{found.name}")
     for found in pkgutil.iter_modules(stores.__path__)
 }
-PATIENT = "runner.logger.finish_timeout=200"
+PATIENT = "runner.logger.finish_timeout=600"
 """The run waits for its backends at the end, however busy the machine is."""
 ALL = (
     f"runner.logger.logger_backends=[{','.join(STORES)}]", PATIENT,
@@ -39,13 +39,14 @@ def sync(run: RunDirectory, name: str, *options: str, after: str = "pass") -> su
     """``rlpipe sync`` as a user types it, after a statement that may shorten what a library waits for."""
     program = f"{after}\nimport runpy\nrunpy.run_module('rlpipe', run_name='__main__')"
     command = [sys.executable, "-c", program, "sync", str(run.path), "--to", name, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def catch_up(run: RunDirectory, name: str) -> bool:
     """``rlpipe sync`` in this process, which loads the library of a backend only once."""
     options = (option.removeprefix(f"runner.logger.options.{name}.") for option in STORES[name].OPTIONS)
-    follower = Follower(run, name, dict(option.split("=") for option in options))
+    given = dict(option.split("=") for option in options)
+    follower = Follower(run, name, given, patience=600.0)  # the process of a run that was killed notices it soon
     try:
         return follower.catch_up()
     finally:
