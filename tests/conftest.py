@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example's time depends on the machine more than on the code
 settings.load_profile("unhurried")
 # Ray passes gauges on every 10 s by default, and forgets a gauge that was not set for twice as long.
-os.environ.setdefault("RAY_metrics_report_interval_ms", "3000")
+os.environ.setdefault("RAY_metrics_report_interval_ms", "2000")
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,15 @@ import time
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from ray.util.metrics import Gauge
 
 import rlpipe
 from rlpipe.backends.base import RunInfo
+from rlpipe.distributed.backends import prometheus
 from rlpipe.distributed.backends.prometheus import OWN, Prometheus, gauge_name
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
@@ -45,7 +48,7 @@ def alert(metric, level, iteration, *, cleared=False):
 
 def scraped(target):
     """Gauges of each run: {run: {(name, other labels): value}}, of this process and its actors alike."""
-    with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{target}/metrics", timeout=600) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for sample in (sample for family in families for sample in family.samples if "run" in sample.labels):
@@ -60,14 +63,27 @@ def target_of(folder, run_id):
     return target
 
 
-def wait_for(condition, seconds=40.0):
-    """Waits until the condition is true, and returns its answer; Ray passes gauges on every 3 s."""
-    ends = time.monotonic() + seconds
+def wait_for(condition):
+    """Waits until the condition is true, and returns its answer; Ray passes gauges on every 2 s."""
+    ends = time.monotonic() + 600
     while time.monotonic() < ends:
         if found := condition():
             return found
-        time.sleep(0.5)
-    raise AssertionError(f"not within {seconds} s")
+        time.sleep(0.2)
+    raise AssertionError("not within 600 s")
+
+
+class UntilSeen(Prometheus):
+    """Lingers until its run directory says that its last numbers were seen."""
+
+    def close(self, status):
+        def sleep(seconds):
+            assert seconds == Prometheus.Config().linger
+            wait_for((self._run.directory / "seen").exists)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prometheus, "time", SimpleNamespace(sleep=sleep))
+            super().close(status)
 
 
 # --- what is exported
@@ -75,7 +91,7 @@ def wait_for(condition, seconds=40.0):
 
 @pytest.fixture(scope="module")
 def seen(ray_cluster, tmp_path_factory):
-    """Gauges of some runs as Prometheus would see them, 8 s after their last row."""
+    """Gauges of some runs as Prometheus would see them once Ray has forgotten what was set no later than they."""
     folder = tmp_path_factory.mktemp("runs")
     views = {name: Prometheus(run_info(folder, name)) for name in ("twins", "kept", "alerts")}
     views["twins"].write(row(1, a__b=1.0, a_b=2.0))
@@ -96,8 +112,15 @@ def seen(ray_cluster, tmp_path_factory):
     (before / "events.jsonl").write_text("".join(json.dumps(event.as_json()) + "\n" for event in events))
     views["resumed"] = Prometheus(run_info(folder, "resumed", first_iteration=3))
     target = target_of(folder, "twins")
-    time.sleep(8)  # Ray forgets what was not set for twice its report interval, here 6 s
-    yield scraped(target)
+    witness = Gauge("witness", "Forgotten after twice Ray's report interval.", tag_keys=("run",))
+    wait_for(lambda: witness.set(1.0, {"run": "witness"}) or "witness" in scraped(target))
+
+    def only_the_witness_is_forgotten():
+        found = scraped(target)
+        complete = all(len(found.get(name, ())) == len(view._numbers) for name, view in views.items())
+        return found if complete and "witness" not in found else None
+
+    yield wait_for(only_the_witness_is_forgotten)
     for view in views.values():
         view.close("completed")
     assert list((folder / "prometheus").iterdir()) == []
@@ -108,19 +131,19 @@ def test_a_run_on_ray_shows_every_number_of_its_rows(ray_cluster, tmp_path):
     logger = {
         "log_path": str(tmp_path),
         "experiment_name": "e",
-        "logger_backends": ["prometheus"],
-        "options": {"prometheus": {"linger": 10.0}},
+        "logger_backends": [f"{__name__}:UntilSeen"],
     }
     config = scripted(tmp_path, "runner.val_check_interval=3", runner={"total_timesteps": 256, "logger": logger})
     ended = []
     run = threading.Thread(target=lambda: ended.append(rlpipe.train(config)))
     run.start()
-    (file,) = wait_for(lambda: list((tmp_path / "prometheus").glob("*.json")), seconds=60)
+    (file,) = wait_for(lambda: list((tmp_path / "prometheus").glob("*.json")))
     run_id = file.name.removeprefix("e.").removesuffix(".json")
     target = target_of(tmp_path, run_id)
     seen = wait_for(
         lambda: (found := scraped(target).get(run_id, {})).get(("ray_rlpipe_status", "completed")) and found
     )
+    (tmp_path / "e" / run_id / "seen").touch()
     run.join()
     rows = list(read_jsonl(ended[0].directory / "metrics.jsonl"))
     newest = {name: value for line in rows for name, value in line["metrics"].items()}
