@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray.cluster_utils import Cluster
@@ -24,10 +25,11 @@ import rlpipe
 from rlpipe.config.stages import stages
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.errors import ConfigError
+from tests.helpers.cluster import lean_nodes
 from tests.helpers.runs import scripted
 
 FOR_SIMULATORS = ("rollout.num_workers=2", "cluster.worker_nodes={role: sim}", "learner.device=cpu")
-SOON = "cluster.placement_timeout=2"
+SOON = "cluster.placement_timeout=0.1"
 
 
 def node_and_gpus(_: object) -> tuple[str, str]:
@@ -35,15 +37,26 @@ def node_and_gpus(_: object) -> tuple[str, str]:
     return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def placed(folder: Path, *wishes: str) -> dict[str, Any]:
+def wait_until_free() -> None:
+    """Waits until the nodes have back what an earlier run had: where a run goes depends on what is free."""
+    ends = time.monotonic() + 600
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        assert time.monotonic() < ends, ray.available_resources()
+        time.sleep(0.1)
+
+
+def placed(folder: Path, *wishes: str, with_logger: bool = False) -> dict[str, Any]:
     """Starts the actors of a run, and returns the node of each, the GPUs it sees, and how many workers a node got."""
+    wait_until_free()
     engine = RayEngine(scripted(folder, *wishes))
     try:
         plan = stages(engine._config)
         engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
         found = ray.get([actor.handle.__ray_call__.remote(node_and_gpus) for actor in engine.actors])
-        engine.start_logger(None, None, engine._config, None)  # its process is enough
-        _, logger = ray.get(engine._logger.handle.__ray_call__.remote(node_and_gpus))
+        logger = None
+        if with_logger:
+            engine.start_logger(None, None, engine._config, None)  # its process is enough
+            _, logger = ray.get(engine._logger.handle.__ray_call__.remote(node_and_gpus))
         names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
         landed = {names[node]: count for node, count in engine._placement.bundles_by_node("rollout worker").items()}
         return {"actors": [(names[node], gpus) for node, gpus in found], "logger": logger, "landed": landed}
@@ -52,12 +65,12 @@ def placed(folder: Path, *wishes: str) -> dict[str, Any]:
 
 
 def refused(folder: Path, *wishes: str) -> dict[str, Any]:
-    """Starts a run that finds no place, and returns its error, after how long, and whether it has written anything."""
-    began, runs = time.monotonic(), folder / "refused"
+    """Starts a run that finds no place, and returns its error, and whether it has written anything."""
+    runs = folder / "refused"
     try:
         rlpipe.train(scripted(runs, *wishes))
     except ConfigError as error:
-        return {"error": str(error), "seconds": time.monotonic() - began, "written": runs.exists()}
+        return {"error": str(error), "written": runs.exists()}
     raise AssertionError(f"there is a place for {wishes}")
 
 
@@ -82,8 +95,9 @@ def refusals(folder: Path) -> dict[str, Any]:
         "no CUDA": refused(folder, "learner.device=cuda", "rollout.num_workers=1"),
     }
     others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
-    found["reserved"] = others.wait(60)
-    found["busy"] = refused(folder, SOON, *FOR_SIMULATORS)
+    found["reserved"] = others.wait(600)
+    with patch("rlpipe.distributed.placement_group._RESERVING_SECONDS", 0.1):
+        found["busy"] = refused(folder, SOON, *FOR_SIMULATORS)
     remove_placement_group(others)
     return found
 
@@ -91,29 +105,32 @@ def refusals(folder: Path) -> dict[str, Any]:
 def awaited(folder: Path, cluster: Cluster) -> dict[str, Any]:
     """Starts a run for a node that comes late, and returns what was seen meanwhile and where the run was placed."""
     found: dict[str, Any] = {}
-    late = ("cluster.worker_nodes={role: late}", "cluster.placement_timeout=300", "learner.device=cpu")
+    late = ("cluster.worker_nodes={role: late}", "cluster.placement_timeout=600", "learner.device=cpu")
     waiting = threading.Thread(target=lambda: found.update(late=placed(folder, *late)), daemon=True)
     waiting.start()  # not the node: that starts only in the main thread
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 600
     while not groups() and time.monotonic() < ends:
         time.sleep(0.1)
     found["groups while waiting"] = groups()
-    cluster.add_node(num_cpus=1, labels={"role": "late", "name": "late"})
-    waiting.join(timeout=400)
+    cluster.add_node(wait=False, num_cpus=1, labels={"role": "late", "name": "late"})
+    waiting.join(timeout=600)
     return found
 
 
 def main() -> None:
     folder, found = Path(sys.argv[1]), {}
-    head = {"num_cpus": 0, "labels": {"name": "head"}, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "left"})
-    cluster.add_node(num_cpus=2, labels={"role": "sim", "name": "right"})
-    cluster.add_node(num_cpus=1, num_gpus=2, labels={"role": "learn", "name": "gpu"})
-    cluster.wait_for_nodes()
+    cluster = Cluster()
+    for node in (
+        {"num_cpus": 0, "labels": {"name": "head"}, "include_dashboard": False},
+        {"num_cpus": 2, "labels": {"role": "sim", "name": "left"}},
+        {"num_cpus": 2, "labels": {"role": "sim", "name": "right"}},
+        {"num_cpus": 1, "num_gpus": 2, "labels": {"role": "learn", "name": "gpu"}},
+    ):
+        cluster.add_node(wait=False, **node)
+    cluster.wait_for_nodes(600)
     ray.init(address=cluster.address, namespace="rlpipe", log_to_driver=False)
     try:
-        found["spread"] = placed(folder, *FOR_SIMULATORS, "cluster.gpus_per_learner=1")
+        found["spread"] = placed(folder, *FOR_SIMULATORS, "cluster.gpus_per_learner=1", with_logger=True)
         found["pack"] = placed(folder, *FOR_SIMULATORS, "cluster.strategy=pack")
         found["trained"] = trained(folder), trained(folder, local=True)
         found |= refusals(folder)
@@ -125,4 +142,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with lean_nodes():
+        main()
