@@ -22,12 +22,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.extras]
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Rows of a rehearsal with one pass over the minibatches, because profiling takes most of the time."""
+    """Rows of a rehearsal with one pass over two minibatches, because profiling takes most of the time."""
     file = tmp_path_factory.mktemp("benchmark") / "gpu.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr(updates, "EPOCHS", 1)
-        patch.setattr(gpu, "SMALL", replace(gpu.SMALL, repeats=1, iterations=4))
+        patch.setattr(updates, "MINIBATCHES", 2)
+        patch.setattr(gpu, "SMALL", replace(gpu.SMALL, gradient_steps=2, repeats=1, iterations=4))
         patch.setattr(sys, "argv", ["gpu.py", "--small", "--budget", "100_000", "--json", str(file)])
         gpu.main()  # exits if a row failed
     return json.loads(file.read_text())["rows"]
@@ -35,7 +36,7 @@ def rows(tmp_path_factory):
 
 def test_the_script_says_how_it_is_called():
     command = [sys.executable, str(Path(gpu.__file__)), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True).stdout
+    told = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     assert "--small" in told
 
 
@@ -49,11 +50,11 @@ def test_every_kind_of_row_is_there_in_both_precisions(rows):
             ("update", "0.3 M, 256 samples"),
             ("update", "camera, 64 samples"),
             ("update", "tokens, 64 samples"),
-            ("minibatch", "0.3 M, 64 samples"),
-            ("minibatch", "0.3 M, 32 samples"),
+            ("minibatch", "0.3 M, 256 samples"),
+            ("minibatch", "0.3 M, 128 samples"),
         )
     }
-    once = {("run", "scripted simulators"), ("steps", "RLPD, 8 steps")}
+    once = {("run", "scripted simulators"), ("steps", "RLPD, 2 steps")}
     once |= {("act", f"{policy}, 4 rows") for policy in ("0.3 M", "camera", "tokens")}
     assert found == expected | {(*each, "float32") for each in once}
 
