@@ -24,7 +24,10 @@ from tests.helpers import REPOSITORY
 from tests.helpers.faulty import TWO_WORKERS, faulty
 from tests.helpers.runs import lines, scripted, wait_for_rows
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
+
+PATIENCE = 600.0
+"""Seconds that what a run started has to end; only what stays for good needs them all."""
 
 
 def sign(environment: dict[str, str]) -> list[str]:
@@ -37,9 +40,9 @@ def sign(environment: dict[str, str]) -> list[str]:
     return found
 
 
-def left_behind(environment: dict[str, str], before: set[str], patience: float = 60.0) -> tuple[list[str], set[str]]:
+def left_behind(environment: dict[str, str], before: set[str]) -> tuple[list[str], set[str]]:
     """Processes and shared memory of a run that is over, once they are gone or had time enough."""
-    ends = time.monotonic() + patience
+    ends = time.monotonic() + PATIENCE
     while True:
         memory = set(os.listdir("/dev/shm")) - before
         left = sign(environment), {name for name in memory if belongs(name)}
@@ -97,7 +100,7 @@ class Command:
             if number is not None:
                 wait_for_rows(self.folder, after)
                 process.send_signal(number)
-            code = process.wait(240)
+            code = process.wait(PATIENCE)
         finally:
             process.kill()
         assert left_behind(self.environment, before) == ([], set())
@@ -118,16 +121,15 @@ def test_a_run_that_is_asked_to_end_saves_a_checkpoint_and_leaves_nothing_behind
 
 @pytest.mark.soak
 def test_a_run_that_is_killed_leaves_nothing_behind_and_resumed_loses_and_repeats_nothing(tmp_path):
-    """Resumed, it is asked to end by the other signal."""
+    """Resumed, it completes."""
     command = Command.of(tmp_path)
     assert command.train(endless(tmp_path), signal.SIGKILL) == -signal.SIGKILL
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
     reported = len(lines(run, "metrics.jsonl"))
-    assert command.run("--resume", str(run), number=signal.SIGTERM, after=reported + 3) == 130
+    assert command.run("--resume", str(run), f"runner.total_timesteps={64 * (reported + 3)}") == 0
     assert_saved(tmp_path)
     rows = lines(run, "metrics.jsonl")
-    assert len(rows) >= reported + 3
-    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
     assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
 
 
@@ -139,35 +141,32 @@ def assert_saved(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_a_run_that_is_killed_while_it_starts_leaves_nothing_that_looks_for_it(tmp_path):
-    """Ray's agents and workers would otherwise try for up to a minute to reach a node that is gone."""
-    command, before = Command.of(tmp_path), set(os.listdir("/dev/shm"))
+    """Ray's agents and workers would otherwise look for a node that is gone: here for hours, usually for a minute."""
+    command = Command.of(tmp_path, RAY_gcs_rpc_server_reconnect_timeout_s="36000")
+    before = set(os.listdir("/dev/shm"))
     (tmp_path / "config.yaml").write_text(to_yaml(endless(tmp_path)))
     process = command.start(str(tmp_path / "config.yaml"))
     try:
-        ends = time.monotonic() + 100
         while not any("agent.py" in found for found in sign(command.environment)):
-            assert time.monotonic() < ends
+            assert process.poll() is None, command.output.read_text()
             time.sleep(0.05)
     finally:
         process.kill()
-    assert process.wait(60) == -signal.SIGKILL
-    assert left_behind(command.environment, before, patience=8) == ([], set())
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert left_behind(command.environment, before) == ([], set())
 
 
 @pytest.mark.soak
-def test_a_run_that_completes_leaves_nothing_behind_whatever_others_left_or_run(tmp_path, ray_cluster):
+def test_a_run_that_fails_leaves_nothing_behind_whatever_others_left_or_run(tmp_path, ray_cluster):
     """Beside the Ray of the tests, on the leftovers of a dead one, with a home folder where no token can be kept."""
+    settings = ("env.train.times=1000", "rollout.max_restarts=0", "rollout.simulator_retries=0")
     with tempfile.TemporaryDirectory(prefix="rlpipe-", dir="/tmp", ignore_cleanup_errors=True) as short:
         leftover = Path(short, "ray", "ray_current_cluster")
         leftover.parent.mkdir()
         leftover.write_text("127.0.0.1:1")  # where nothing answers
         command = Command.of(tmp_path, RAY_TMPDIR=short, HOME="/dev/null")
-        assert command.train(endless(tmp_path, "runner.total_timesteps=128")) == 0
-    assert "Starting Ray on this machine" in command.output.read_text()
+        assert command.train(faulty(tmp_path, "raise", *settings)) == 1
+    output = command.output.read_text()
+    assert "Starting Ray on this machine" in output
+    assert "the solver diverged" in output  # it failed for its own reason
     assert ray.cluster_resources()["CPU"] == 2  # the Ray of the tests is as it was
-
-
-@pytest.mark.soak
-def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
-    settings = ("env.train.times=1000", "rollout.max_restarts=0", "rollout.simulator_retries=0")
-    assert Command.of(tmp_path).train(faulty(tmp_path, "raise", *settings)) == 1
