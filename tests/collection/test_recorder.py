@@ -22,19 +22,23 @@ def evaluated(tmp_path, **options):
     )
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Four episodes with replays."""
+    return evaluated(tmp_path_factory.mktemp("recorded"), episodes=4, replays=4)
+
+
 @pytest.mark.maniskill
-def test_an_evaluation_has_the_same_episodes_with_and_without_replays(tmp_path):
+def test_an_evaluation_has_the_same_episodes_with_and_without_replays(tmp_path, recorded):
     without = evaluated(tmp_path, episodes=4)
-    recorded = evaluated(tmp_path, episodes=4, replays=4)
     assert (without.episodes, without.metrics) == (recorded.episodes, recorded.metrics)
     assert len(recorded.replays.replays) == 4
 
 
 @pytest.mark.maniskill
-def test_the_last_poses_of_an_episode_are_those_before_the_reset_of_the_next(tmp_path):
+def test_the_last_poses_of_an_episode_are_those_before_the_reset_of_the_next(tmp_path, recorded):
     alone = evaluated(tmp_path, episodes=2, replays=2).replays.replays
-    followed = evaluated(tmp_path, episodes=4, replays=4).replays.replays
-    for one, other in zip(alone, followed, strict=False):
+    for one, other in zip(alone, recorded.replays.replays, strict=False):
         assert one.episode.seed == other.episode.seed
         assert one.poses.shape[0] == one.episode.length + 1
         assert np.array_equal(one.actions, other.actions)

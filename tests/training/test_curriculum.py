@@ -73,7 +73,7 @@ def test_episodes_of_a_curriculum_never_enter_env(drawn):
     assert read(m.CURRICULUM, episodes) == {}
 
 
-@pytest.mark.parametrize("name", ["reverse", "forward", "reverse_forward", "reverse_spread"])
+@pytest.mark.parametrize("name", ["forward", "reverse_spread"])
 def test_two_workers_have_the_numbers_of_one(tmp_path, name):
     one, two = (
         rlpipe.train(reach(tmp_path / str(count), f"rollout.num_workers={count}", name=name), local=True).directory
@@ -104,8 +104,8 @@ def test_local_equals_ray(tmp_path, run):
 
 def test_starts_move_back_as_it_learns(tmp_path):
     longer = reach(
-        tmp_path, "runner.total_timesteps=6400", "runner.save_interval=100", "algorithm.update_to_data=0.5",
-        "policy.hidden_sizes=[32, 32]", "curriculum.successes=2",
+        tmp_path, "runner.total_timesteps=2560", "runner.save_interval=100", "policy.hidden_sizes=[32]",
+        "learner.lr=0.003", "curriculum.successes=2",
     )  # fmt: skip
     run = rlpipe.train(longer, local=True).directory
     starts = [row["env/curriculum/start"] for row in without_timings(run)]

@@ -406,22 +406,6 @@ def test_backends_see_every_row_and_event_once(tmp_path):
     assert seen.status == "completed"
 
 
-def test_tensorboard_holds_the_rows_and_forgets_what_a_resume_repeats(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    config = scripted(tmp_path, "runner.logger.logger_backends=[tensorboard]")
-    run = rlpipe.train(config, local=True).directory
-    (run / "checkpoints" / "iteration-000004.npz").unlink()
-    rlpipe.train(config, local=True, resume=run)
-    events = EventAccumulator(str(run / "tensorboard")).Reload()
-    rows = lines(run, "metrics.jsonl")
-    for name in ("env/return", "train/loss", "time/total_timesteps", "rollout/rewards"):
-        points = [(point.step, point.value) for point in events.Scalars(name)]
-        assert points == [(row["iteration"], np.float32(row["metrics"][name])) for row in rows]
-    namespaces = {tag.split("/")[0] for tag in events.Tags()["scalars"]}
-    assert namespaces == {"train", "rollout", "env", "eval", "time"}
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match=r"learner\.device is 'cuda', but torch .* finds no CUDA device on "):
@@ -429,11 +413,10 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path, number):
+def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path):
     process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
     run = wait_for_rows(tmp_path / "runs", 2)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 130, stderr
     last = lines(run, "metrics.jsonl")[-1]["iteration"]
