@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import threading
 import time
+from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
 import rlpipe
 from rlpipe.config.tree import to_yaml
+from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import mark_file, read_mark
+from tests.helpers.commands import command
 from tests.helpers.outages import fill, lines
 from tests.helpers.runs import scripted
 
@@ -67,34 +70,51 @@ def test_a_run_does_not_begin_on_a_full_disk(small_disk):
     assert not list(small_disk.glob("runs/scripted/*"))
 
 
+class Disturbed(Scripted):
+    """The scripted simulator, which is disturbed once before each of these steps: 16 of them are an iteration."""
+
+    disturbances: ClassVar[dict[int, Callable[[], object]]] = {}
+
+    def step(self, actions):
+        self.taken = getattr(self, "taken", 0) + 1
+        self.disturbances.pop(self.taken, lambda: None)()
+        return super().step(actions)
+
+
+def disturbed(folder, *overrides):
+    """A run of 40 iterations whose backends have as long as they need."""
+    own = (f"env.train.name={__name__}:Disturbed", "rollout.num_workers=1", "runner.total_timesteps=2560")
+    return scripted(folder, *own, "runner.logger.finish_timeout=600", *overrides)
+
+
 @pytest.mark.soak
-def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_end(small_disk):
-    config = scripted(
-        small_disk / "runs", "runner.logger.logger_backends=[csv, tensorboard]", "runner.total_timesteps=5120",
-        "env.train.step_seconds=0.002",
-    )  # fmt: skip
-    told = []
-    finished = threading.Event()
+def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_end(small_disk, monkeypatch):
+    config = disturbed(small_disk / "runs", "runner.logger.logger_backends=[csv, tensorboard]")
+    full = []
 
-    def disturb() -> None:
-        while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
-            time.sleep(0.01)
-        ballast = fill(small_disk)
-        written = lines(rows[0])
-        time.sleep(1.5)
-        told.append((written, lines(rows[0])))
+    def written() -> int:
+        (file,) = small_disk.glob("runs/scripted/*/metrics.jsonl")
+        return lines(file)
+
+    def fill_once_backends_are_there() -> None:
+        run, ends = next(small_disk.glob("runs/scripted/*")), time.monotonic() + 600
+        while not all(read_mark(mark_file(run, name)).iteration for name in ("csv", "tensorboard")):
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        full.extend([fill(small_disk), written()])
+
+    def free() -> None:
+        ballast, before = full
+        full.append(written() - before)
         ballast.unlink()
-        finished.set()
 
-    thread = threading.Thread(target=disturb)
-    thread.start()
+    monkeypatch.setattr(Disturbed, "disturbances", {10 * 16: fill_once_backends_are_there, 30 * 16: free})
     result = rlpipe.train(config, local=True)
-    thread.join()
     assert result.status == "completed"
-    (full, later), directory = told[0], RunDirectory(result.directory)
-    assert later <= full + 3  # of about 40: a backend that removes a half-written file leaves room for a row or two
+    assert full[2] < 10  # of 20: a backend that removes a half-written file leaves room for a row or two
+    directory = RunDirectory(result.directory)
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
-    assert [row["iteration"] for row in rows] == list(range(1, 81))
+    assert [row["iteration"] for row in rows] == list(range(1, 41))
     events = [e for e in read_jsonl(directory.path / "events.jsonl") if e["kind"] == "disk"]  # a view may notice it too
     levels = [e["data"]["level"] for e in events]
     assert levels[:2] == ["critical", "cleared"]
@@ -102,30 +122,23 @@ def test_training_goes_on_while_the_disk_is_full_and_everything_is_there_in_the_
     from tests.helpers.stores import csv, tensorboard
 
     for store in (csv, tensorboard):
-        assert sorted(store.numbers(directory)) == list(range(1, 81))
+        assert sorted(store.numbers(directory)) == list(range(1, 41))
 
 
 @pytest.mark.soak
-def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_disk, tmp_path_factory):
-    config = scripted(
-        small_disk / "runs", "runner.total_timesteps=2560", "runner.save_interval=5", "env.train.step_seconds=0.002",
-        "runner.logger.finish_timeout=0.5",
-    )  # fmt: skip
+def test_a_run_that_ends_on_a_full_disk_fails_says_so_and_can_be_resumed(small_disk, tmp_path_factory, monkeypatch):
+    config = disturbed(small_disk / "runs", "runner.save_interval=5", "runner.logger.finish_timeout=0.5")
     file = tmp_path_factory.mktemp("config") / "c.yaml"
     file.write_text(to_yaml(config), encoding="utf-8")
-    command = [sys.executable, "-m", "rlpipe", "train", str(file), "--local"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (rows := list(small_disk.glob("runs/scripted/*/metrics.jsonl"))) or lines(rows[0]) < 10:
-        time.sleep(0.01)
-    ballast = fill(small_disk)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "found no room" in stderr
-    assert "--resume" in stderr
-    ballast.unlink()
-    run = rows[0].parent
+    monkeypatch.setattr(Disturbed, "disturbances", {10 * 16: lambda: fill(small_disk)})
+    answer = command("train", str(file), "--local")
+    assert answer.code == 1
+    assert "found no room" in answer.err
+    assert "--resume" in answer.err
+    (small_disk / "ballast").unlink()
+    (run,) = small_disk.glob("runs/scripted/*")
     for line in (run / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
-    resumed = [sys.executable, "-m", "rlpipe", "train", "--resume", str(run), "--local"]
-    assert subprocess.run(resumed, capture_output=True, check=False, timeout=120).returncode == 0
+    resumed = command("train", "--resume", str(run), "--local")
+    assert resumed.code == 0, resumed.err
     assert [row["iteration"] for row in read_jsonl(run / "metrics.jsonl")] == list(range(1, 41))
