@@ -87,8 +87,11 @@ def test_lengths_and_steps_count_environment_steps_and_decisions_have_metrics_of
 
 @pytest.mark.parametrize("make", [scripted, pytest.param(sac, marks=pytest.mark.soak)])
 def test_a_task_is_learnt_in_chunks(make, tmp_path):
-    options = ["policy.chunk_size=2", "runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.discount=0.5"]
-    options += ["algorithm.replay_capacity=8192"] if make is sac else ["algorithm.update_epochs=8"]
+    options = ["policy.chunk_size=2", "runner.save_interval=1000", "algorithm.discount=0.5"]
+    if make is sac:
+        options += ["runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.replay_capacity=8192"]
+    else:
+        options += ["runner.total_timesteps=3072", "learner.lr=0.01", "algorithm.update_epochs=8"]
     run = rlpipe.train(make(tmp_path, *options), local=True).directory
     returns = [row["env/return"] for row in without_timings(run)]
     assert returns[0] < 7  # of 10; chance is 5

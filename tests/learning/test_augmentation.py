@@ -150,7 +150,7 @@ def test_actor_and_critic_cannot_share_the_encoder_of_different_leaves(tmp_path)
 @pytest.mark.parametrize("make", [scripted, sac])
 def test_a_run_with_shared_encoders_continues_after_a_resume(make, tmp_path):
     options = ["policy.shared_encoder=true", "runner.total_timesteps=192", "runner.save_interval=1"]
-    options += ["algorithm.random_shift=2"] if make is sac else []
+    options += ["algorithm.random_shift=2", "algorithm.update_to_data=0.125"] if make is sac else []
     run = rlpipe.train(make(tmp_path, *options, env=ENV), local=True).directory
     whole = shutil.copytree(run, tmp_path / "whole")
     (run / "checkpoints" / "iteration-000003.npz").unlink()
@@ -161,7 +161,7 @@ def test_a_run_with_shared_encoders_continues_after_a_resume(make, tmp_path):
 
 def test_shifts_change_what_is_learnt_and_are_the_same_for_the_same_seed(tmp_path):
     def learnt(name, pixels):
-        few = ("runner.total_timesteps=128", "evaluation.episodes=1")
+        few = ("runner.total_timesteps=128", "algorithm.update_to_data=0.125", "evaluation.episodes=1")
         config = sac(tmp_path / name, f"algorithm.random_shift={pixels}", *few, env=ENV)
         rows = without_timings(rlpipe.train(config, local=True).directory)
         return [row.get("train/critic/sac_critic_loss", row.get("train/critic/loss")) for row in rows], rows
