@@ -23,7 +23,7 @@ PERFORMANCE = "GPU stall due to ReadPixels"
 
 def until(is_so):
     """Waits for a condition; the page's policy forbids what Playwright's own waiting evaluates in it."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)

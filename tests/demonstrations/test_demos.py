@@ -329,5 +329,5 @@ def load_and_report() -> None:
 @pytest.mark.soak
 def test_the_planners_program_holds_all_that_it_needs_to_load_maniskill():
     source = planner_program.program(load_and_report, {})
-    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=600, check=False)
     assert (ended.stdout.strip(), ended.returncode) == ("rendering False", 0), ended.stderr

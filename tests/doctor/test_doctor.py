@@ -529,7 +529,7 @@ def of(report: CheckReport, name: str) -> list[CheckResult]:
 def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
     from rlpipe.distributed.node_checks import examine
 
-    report = examine(scripted(tmp_path), patience=120)
+    report = examine(scripted(tmp_path), patience=600)
     assert report.status != "fail", [found.sentence for found in report.findings]
     assert [found.node for found in of(report, "simulator")] == report.nodes
     assert of(report, "Ray")[0].found == "1 node with 2 CPUs and 0 GPUs"
@@ -543,12 +543,12 @@ def test_who_looks_for_gpus_sees_those_of_the_node_though_it_reserves_none():
 
     (node,), _ = nodes_to_check(None)
     asked = run_task(node, lambda name: os.environ[name], "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
-    assert ray.get(asked, timeout=120) == "0"
+    assert ray.get(asked, timeout=600) == "0"
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 120, False), ("Hanging", 1, True)])
+@pytest.mark.parametrize(("name", "patience", "silent"), [("Crashing", 600, False), ("Hanging", 1, True)])
 def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience, silent):
     from rlpipe.distributed.node_checks import examine
 

@@ -62,7 +62,7 @@ def write_set(run: Path, *replays: Replay, name: str = "iteration-000003") -> No
 def make_video(run: Path, pairs: int = 1) -> Path:
     """Makes a video as a user does: OpenGL wants a process that has not drawn before."""
     command = [sys.executable, "-m", "rlpipe", "replay", str(run), "--videos", str(pairs)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == 0, answer.stderr
     (file,) = (run / "videos").iterdir()
     return file

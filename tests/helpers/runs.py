@@ -84,7 +84,7 @@ def rlpipe_command(*arguments: str, **options) -> subprocess.Popen:
 
 def wait_for_rows(folder: Path, count: int) -> Path:
     """Returns the directory of the first run below a folder that has written so many rows."""
-    deadline = time.time() + 240
+    deadline = time.time() + 600
     while time.time() < deadline:
         for file in folder.glob("*/*/metrics.jsonl"):
             if file.read_bytes().count(b"\n") >= count:

@@ -20,7 +20,7 @@ def test_the_newest_evaluation_gets_a_video_and_what_waited_gives_way(tmp_path):
     assert maker.needs == {1}  # its replays are being read
     for iteration in (2, 3):
         maker.ask(iteration)
-    events = maker.finish(120)
+    events = maker.finish(600)
     assert [(event.kind, event.iteration, event.data) for event in events] == [
         (EventKind.VIDEO, iteration, {"file": f"videos/iteration-00000{iteration}.mp4"}) for iteration in (1, 3)
     ]
@@ -31,7 +31,7 @@ def test_a_video_that_cannot_be_made_is_a_note(tmp_path):
     needs_drawing()
     maker = VideoMaker(tmp_path, 1, first_iteration=1)
     maker.ask(4)
-    (event,) = maker.finish(120)
+    (event,) = maker.finish(600)
     assert (event.kind, event.iteration) == (EventKind.NOTE, 4)
     assert "has no replays" in event.message
 

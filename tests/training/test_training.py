@@ -418,7 +418,7 @@ def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path):
     process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
     run = wait_for_rows(tmp_path / "runs", 2)
     process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=200)
+    stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130, stderr
     last = lines(run, "metrics.jsonl")[-1]["iteration"]
     assert checkpoint.newest(run).meta["iteration"] == last
@@ -433,7 +433,7 @@ def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
     process.communicate()
     reported = len(lines(run, "metrics.jsonl"))
     resumed = rlpipe_command("train", "--resume", str(run), "--local", f"runner.total_timesteps={64 * (reported + 3)}")
-    _, stderr = resumed.communicate(timeout=200)
+    _, stderr = resumed.communicate(timeout=600)
     assert resumed.returncode == 0, stderr
     rows = lines(run, "metrics.jsonl")
     assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
@@ -462,7 +462,7 @@ def test_a_wrong_command_exits_2_with_one_message_and_no_traceback(arguments, wo
 
 def test_a_command_in_a_process_of_its_own_ends_with_the_same_code():
     process = rlpipe_command("trian")
-    _, stderr = process.communicate(timeout=200)
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "No such command" in stderr
 
