@@ -10,7 +10,7 @@ import pytest
 import rlpipe
 from rlpipe.errors import RunError
 from rlpipe.training.interruption import Interruption
-from tests.helpers.faulty import assert_whole, events, faulty, processes, rows
+from tests.helpers.faulty import Hurried, assert_whole, events, faulty, processes, rows
 from tests.helpers.runs import beside
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -19,8 +19,8 @@ TOLD = {
     "crash": "crashed (Segmentation fault)",
     "exit": "ended with exit code 7",
     "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",
-    "hang": "gave no answer within 6 s (rollout.timeout)",
-    "stop": "gave no answer within 6 s (rollout.timeout)",
+    "hang": "gave no answer within 2 s (rollout.timeout)",
+    "stop": "gave no answer within 2 s (rollout.timeout)",
 }
 
 
@@ -32,7 +32,9 @@ class WorkersThatFail:
 
     @pytest.fixture(scope="class")
     def run(self, ray_cluster, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("workers")
+        return self.trained(tmp_path_factory.mktemp("workers"))
+
+    def trained(self, folder):
         options = ("env.train.at=20", "rollout.simulator_retries=0", "rollout.max_restarts=8", *self.overrides)
         return rlpipe.train(faulty(folder, " ".join(self.faults), *options)).directory
 
@@ -82,7 +84,12 @@ class TestWorkersThatDieInAStream(WorkersThatFail):
 @pytest.mark.soak
 class TestWorkersThatFallSilent(WorkersThatFail):
     faults = ("hang", "stop")
-    overrides = ("rollout.timeout=6",)
+    overrides = ("rollout.timeout=2",)
+
+    def trained(self, folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rlpipe.distributed.engine.RayAnswers", lambda: Hurried(folder, self.faults))
+            return super().trained(folder)
 
 
 @pytest.mark.soak
@@ -132,7 +139,7 @@ def test_a_spare_takes_the_place_of_a_worker(tmp_path):
             return True
         if len(rows(found[0].parent)) >= due and (working := processes("rollout-0")):
             working[0].kill()
-            due = len(rows(found[0].parent)) + 20
+            due = len(rows(found[0].parent)) + 5
         return False
 
     config = faulty(tmp_path, "", "env.train.step_seconds=0.01", "runner.total_timesteps=1_000_000")
@@ -156,7 +163,7 @@ def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(
 @pytest.mark.soak
 def test_with_fewer_workers_allowed_an_iteration_continues_with_what_arrived_and_no_spare_waits_unasked(tmp_path):
     spares = []
-    options = ("rollout.min_workers=1", "rollout.spares=never", "env.train.step_seconds=0.02")
+    options = ("rollout.min_workers=1", "rollout.spares=never", "env.train.step_seconds=0.005")
     with beside(lambda: bool(spares.extend(processes("rollout-spare")) or spares)):
         run = rlpipe.train(faulty(tmp_path, "kill", *options)).directory
     assert not spares
