@@ -297,6 +297,7 @@ def observed(task: str) -> tuple[str, str] | None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_table_of_tasks_is_what_is_observed():
+    """The first level of each task is observed; its other levels run the same code, so their rows are the same."""
     load_maniskill()
     from mani_skill.utils.registration import REGISTERED_ENVS
 
@@ -304,5 +305,16 @@ def test_the_table_of_tasks_is_what_is_observed():
 
     base_garbage.exempt_from_collection()
     tasks = [task for task in sorted(REGISTERED_ENVS) if not task.startswith("Rlpipe") and not _missing_assets(task)]
-    found = {task: row for task in tasks if (row := observed(task)) is not None}
-    assert found == documented()
+    first: dict[str, str] = {}
+    for task in tasks:
+        first.setdefault(without_level(task), task)
+    found = {kind: {row} for kind, task in first.items() if (row := observed(task)) is not None}
+    told: dict[str, set[tuple[str, str]]] = {}
+    for task, row in documented().items():
+        assert task in tasks
+        told.setdefault(without_level(task), set()).add(row)
+    assert found == told
+
+
+def without_level(task: str) -> str:
+    return re.sub(r"Level\d+", "", task)
