@@ -736,27 +736,19 @@ class TestAutoResume:
             found(auto(tmp_path))
 
     @pytest.mark.soak
-    def test_killed_twice_at_once_started_twice_one_goes_on_and_the_other_says_so(self, tmp_path):
-        command = ["train", write_config(tmp_path), "--local", *SLOW_RUN, "runner.auto_resume=true"]
-        first = rlpipe_command(*command)
+    def test_killed_it_goes_on_by_the_same_command_and_a_start_beside_it_says_so(self, tmp_path):
+        config, options = write_config(tmp_path), [*SLOW_RUN, "runner.auto_resume=true"]
+        first = rlpipe_command("train", config, "--local", *options)
         run = wait_for_rows(tmp_path / "runs", 4)
         first.send_signal(signal.SIGKILL)
         first.communicate()
-        starts = [rlpipe_command(*command) for _ in range(2)]
-        deadline = time.monotonic() + 200
-        while not (ended := [start for start in starts if start.poll() is not None]):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        (other,) = [start for start in starts if start is not ended[0]]
-        before = len(lines(run, "metrics.jsonl"))
-        while len(lines(run, "metrics.jsonl")) < before + 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        other.send_signal(signal.SIGTERM)
-        _, refused = ended[0].communicate(timeout=200)
-        _, told = other.communicate(timeout=200)
-        assert (ended[0].returncode, other.returncode) == (2, 130), refused + told
-        assert "is in progress already" in " ".join(refused.split())
+        second = rlpipe_command("train", config, "--local", *options)
+        wait_for_rows(tmp_path / "runs", len(lines(run, "metrics.jsonl")) + 2)
+        with pytest.raises(ConfigError, match=r"with these settings and runner\.seed=0 is in progress already"):
+            found(load_config(config, options))
+        second.send_signal(signal.SIGTERM)
+        _, told = second.communicate(timeout=600)
+        assert second.returncode == 130, told
         assert "Resuming" in " ".join(told.split())
         assert [path for path in run.parent.iterdir() if path.is_dir()] == [run]
         rows = [row["iteration"] for row in lines(run, "metrics.jsonl")]
