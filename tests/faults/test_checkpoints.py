@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import pickle
 import random
 import shutil
@@ -512,42 +514,55 @@ class TestBestOfARun:
             scripted(tmp_path, *overrides)
 
 
-CHILD = """
-import random, sys
+WRITERS = """
+import os, random, sys
 from pathlib import Path
 import numpy as np
 from rlpipe.run import checkpoint, retention
 from rlpipe.metrics import CATALOGUE
 
-run, meta = Path(sys.argv[1]), {"run_id": "a", "config": "{}", "metrics": {}}
-arrays = {"version": np.array(1), "policy/weight": np.arange(50_000.0)}
-value = lambda iteration: {"eval/return": random.Random(iteration).random()}
-done = checkpoint.newest_iteration(run)
-retention = retention.Retention(run, 2, [CATALOGUE["eval/return"]])
-for iteration in range(1, done + 1):
-    retention.recall(iteration, value(iteration))
-retention.restore_best()
-while True:
-    done += 1
-    retention.rank(done, value(done))
-    retention.save(arrays, {**meta, "iteration": done})
-    print(done, flush=True)
+def write(run):
+    arrays = {"version": np.array(1), "policy/weight": np.arange(50_000.0)}
+    value = lambda iteration: {"eval/return": random.Random(iteration).random()}
+    done = checkpoint.newest_iteration(run)
+    kept = retention.Retention(run, 2, [CATALOGUE["eval/return"]])
+    for iteration in range(1, done + 1):
+        kept.recall(iteration, value(iteration))
+    kept.restore_best()
+    while True:
+        done += 1
+        kept.rank(done, value(done))
+        kept.save(arrays, {"run_id": "a", "config": "{}", "metrics": {}, "iteration": done})
+        print(done, flush=True)
+
+for _ in sys.stdin:
+    writer = os.fork()
+    if not writer:
+        print(os.getpid(), flush=True)
+        write(Path(sys.argv[1]))
+    os.waitpid(writer, 0)
+    print("killed", flush=True)
 """
+"""Writes checkpoints for each line that it reads, until the process that does so is killed."""
 
 
 @pytest.mark.soak
 def test_a_write_that_is_killed_at_any_moment_leaves_what_was_there_whole(tmp_path):
     moments = random.Random(0)
+    writers = subprocess.Popen(
+        [sys.executable, "-c", WRITERS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     for _ in range(20):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert child.stdout.readline()  # it writes; the kill comes within one of the next writes
-        time.sleep(moments.uniform(0, 0.05))
-        child.send_signal(signal.SIGKILL)
-        told = [int(line) for line in child.communicate()[0].splitlines() if line]
+        print(file=writers.stdin, flush=True)
+        writer, first = int(writers.stdout.readline()), int(writers.stdout.readline())
+        time.sleep(moments.uniform(0, 0.05))  # the kill comes within one of the next writes
+        os.kill(writer, signal.SIGKILL)
+        told = [first, *map(int, itertools.takewhile("killed\n".__ne__, writers.stdout))]
         there = checkpoint.files(tmp_path)
         assert [checkpoint.load(file).meta["iteration"] for file in there.values()] == list(there)
-        assert checkpoint.newest(tmp_path).meta["iteration"] >= max(told, default=1)
+        assert checkpoint.newest(tmp_path).meta["iteration"] >= max(told)
         assert checkpoint.best(tmp_path).meta["iteration"] in there
+    writers.communicate()
     written = range(1, checkpoint.newest_iteration(tmp_path) + 1)
     retention = Retention(tmp_path, 2, [RETURN])
     numbers = {iteration: random.Random(iteration).random() for iteration in written}
