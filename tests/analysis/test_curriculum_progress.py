@@ -26,6 +26,8 @@ from tests.helpers.runs import lines, scripted
 
 STEPS = 64
 """Environment steps of an iteration."""
+LEARNT_SOON = ("learner.lr=1e-2", "runner.save_interval=1000")
+"""Demonstrations are solved in 20 iterations, and few checkpoints are written."""
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_a_curriculum_over_seeds_has_a_panel_of_them_and_none_of_demonstrations(
 
 
 def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstrations(tmp_path):
-    quick = ["num_demos=1", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=1920"]
+    quick = ["num_demos=1", "curriculum.successes=1", *LEARNT_SOON, "runner.total_timesteps=1280"]
     directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
     progress = read_progress(RunDirectory(directory))
     (one,) = progress.demonstrations
@@ -193,7 +195,7 @@ def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstra
 @pytest.mark.soak
 def test_a_curriculum_that_spreads_starts_among_demonstrations_says_which_and_draws_how_far(tmp_path):
     quick = [
-        "num_demos=2", "curriculum.successes=1", "algorithm.update_to_data=0.5", "runner.total_timesteps=3840",
+        "num_demos=2", "curriculum.successes=1", *LEARNT_SOON, "runner.total_timesteps=2560",
         "curriculum.spread_demonstrations=true", "curriculum.spread_success=0.05",
     ]  # fmt: skip
     directory = rlpipe.train(reach(tmp_path, *quick, name="reverse_spread"), local=True).directory
