@@ -123,7 +123,9 @@ def learn_apart(*args):
 @pytest.fixture(scope="module")
 def together():
     """Gives the states of so many learners, and the windows of each iteration as one."""
-    with ProcessPoolExecutor(5, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # libraries load once for all of them
+    with ProcessPoolExecutor(5, context) as pool:
 
         def learners(size, plan, spec, iterations):
             store, meeting = open_rendezvous("127.0.0.1", size, patience=90.0)
