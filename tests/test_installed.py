@@ -22,6 +22,7 @@ from rlpipe.config import shipped
 from rlpipe.config.sections import build
 from rlpipe.config.tree import read_tree
 from rlpipe.errors import ConfigError
+from tests.helpers.commands import command
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("benchmarks", "configs", "docs", "launch", "rlpipe", "tests")
@@ -47,7 +48,7 @@ def succeed(command: list[str], folder: Path) -> str:
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -79,11 +80,11 @@ def wheel(sdist, tmp_path_factory):
     return file
 
 
-def pip(command: str, *arguments: str, folder: Path, python: Path | None = None) -> None:
+def pip(verb: str, *arguments: str, folder: Path, python: Path | None = None) -> None:
     """Runs pip without the network: what a build needs is in the environment of the tests."""
     other = [] if python is None else ["--python", str(python)]
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    succeed([sys.executable, "-m", "pip", *other, command, *offline, *arguments], folder)
+    succeed([sys.executable, "-m", "pip", *other, verb, *offline, *arguments], folder)
 
 
 @dataclass(frozen=True)
@@ -180,21 +181,6 @@ def test_it_prints_a_shipped_configuration_as_it_is(installed):
 
 
 @pytest.mark.extras
-def test_a_mistake_in_a_change_is_what_the_error_is_about(installed):
-    answer = installed.rlpipe("train", "sparse_pick_cube", "runner.nonsense=1")
-    assert answer.returncode == 2
-    assert "unknown key runner.nonsense" in answer.stderr
-
-
-@pytest.mark.extras
-def test_a_name_that_is_not_shipped_is_refused_with_the_nearest_one_and_the_command_that_lists_them(installed):
-    answer = installed.rlpipe("train", "ppo_psh_cube")
-    assert answer.returncode == 2
-    for words in ("ppo_psh_cube", "did you mean 'ppo_push_cube'?", "rlpipe configs"):
-        assert words in answer.stderr
-
-
-@pytest.mark.extras
 def test_an_installation_trains_a_shipped_configuration_by_its_name(installed):
     answer = installed.rlpipe("train", "ppo_cartpole", "--local", *QUICK)
     assert answer.returncode == 0, answer.stderr
@@ -228,6 +214,19 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_configuration(elsewhe
 def test_a_path_to_a_configuration_is_never_a_shipped_one_in_disguise(elsewhere):
     with pytest.raises(ConfigError, match=r"no configuration file configs/ppo_cartpole\.yaml.*'ppo_cartpole'"):
         read_tree("configs/ppo_cartpole.yaml", [])
+
+
+def test_a_mistake_in_a_change_is_what_the_error_is_about(elsewhere):
+    answer = command("train", "sparse_pick_cube", "runner.nonsense=1")
+    assert answer.code == 2
+    assert "unknown key runner.nonsense" in answer.err
+
+
+def test_a_name_that_is_not_shipped_is_refused_with_the_nearest_one_and_the_command_that_lists_them(elsewhere):
+    answer = command("train", "ppo_psh_cube")
+    assert answer.code == 2
+    for words in ("ppo_psh_cube", "did you mean 'ppo_push_cube'?", "rlpipe configs"):
+        assert words in answer.err
 
 
 def test_demonstrations_of_the_working_directory_come_before_the_shipped_ones(elsewhere):

@@ -408,11 +408,11 @@ def test_the_protocol_says_whether_the_number_of_gradient_steps_is_fixed(tmp_pat
 
 @pytest.mark.soak
 def test_on_ray_it_takes_as_many_gradient_steps_as_fit_while_workers_collect(tmp_path, ray_cluster):
-    # 16 steps of at least 50 ms: many times what six gradient steps take, on however busy a machine.
+    # 16 steps of at least 50 ms: many times what a second gradient step takes, on however busy a machine.
     fewer = ("runner.total_timesteps=192", "rollout.num_workers=1", "evaluation.episodes=1")
     config = sac(tmp_path, "algorithm.update_to_data=null", "env.train.step_seconds=0.05", *fewer)
     rows = metrics(rlpipe.train(config).directory)
-    assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 5
+    assert min(row["train/sac/gradient_steps"] for row in rows[1:]) > 1
 
 
 def demonstrated(tmp_path, *overrides):
