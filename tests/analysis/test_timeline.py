@@ -221,7 +221,8 @@ def on_ray(config) -> RunDirectory:
 
 @pytest.mark.soak
 def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path, ray_cluster):
-    run = on_ray(scripted(tmp_path, "rollout.num_workers=2", "env.train.step_seconds=0.02"))
+    options = ("rollout.num_workers=2", "env.train.step_seconds=0.02", "evaluation.episodes=1")
+    run = on_ray(scripted(tmp_path, *options))
     found = kept(run)
     assert overlaps(itertools.chain(*found.values())) == []
     assert read(run).actors == ("driver", "rollout-0", "rollout-1", "learner", "metric-logger")
@@ -241,7 +242,7 @@ def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path
 @pytest.mark.soak
 def test_off_policy_workers_collect_for_the_next_iteration_while_the_learner_learns(tmp_path, ray_cluster):
     options = ("rollout.num_workers=2", "env.train.step_seconds=0.05", "algorithm.update_to_data=2")
-    found = kept(on_ray(sac(tmp_path, *options)))
+    found = kept(on_ray(sac(tmp_path, *options, "evaluation.episodes=1")))
     assert overlaps(itertools.chain(*found.values())) == []
     pairs = [
         (of(found[iteration], "learner", "train")[0], of(found[iteration + 1], "rollout-0", "collect")[0])

@@ -43,16 +43,16 @@ def row(iteration, **metrics):
     return Row(iteration, 100 * iteration, 1767225600.0 + iteration, metrics)
 
 
-def write_twenty(log_path, run_id):
+def write_five(log_path, run_id):
     backend = MLflow(run_info(log_path, run_id))
-    for iteration in range(1, 21):
+    for iteration in range(1, 6):
         backend.write(row(iteration, **{f"env/m{i}": i / iteration for i in range(80)}))
     backend.close("completed")
 
 
 @pytest.mark.soak
 def test_two_runs_that_begin_a_database_at_once_and_write_to_it_both_stand_there(log_path):
-    processes = [multiprocessing.get_context("spawn").Process(target=write_twenty, args=(log_path, n)) for n in "ab"]
+    processes = [multiprocessing.get_context("spawn").Process(target=write_five, args=(log_path, n)) for n in "ab"]
     for process in processes:
         process.start()
     for process in processes:
@@ -60,7 +60,7 @@ def test_two_runs_that_begin_a_database_at_once_and_write_to_it_both_stand_there
     assert [process.exitcode for process in processes] == [0, 0]
     for run_id in "ab":
         numbers = shown(*held(log_path, run_id, "p"))
-        assert {i: len(metrics) for i, metrics in numbers.items()} == dict.fromkeys(range(1, 21), 80)
+        assert {i: len(metrics) for i, metrics in numbers.items()} == dict.fromkeys(range(1, 6), 80)
 
 
 def test_two_runs_with_one_id_that_began_at_other_moments_are_two(log_path):
