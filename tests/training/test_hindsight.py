@@ -6,7 +6,8 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import ConfigError
-from tests.helpers.runs import gru, lines, rlpipe_command, sac, scripted, to_yaml
+from tests.helpers.commands import command
+from tests.helpers.runs import gru, lines, sac, scripted, to_yaml
 
 PLACE = {"name": "gymnasium", "id": "tests.helpers.gym_trees:Place-v0", "success_key": "is_success"}
 LEARNING = (
@@ -92,8 +93,7 @@ def test_the_command_ends_with_exit_code_2_and_leaves_nothing(tmp_path):
     file = tmp_path / "config.yaml"
     unjudged = "env.train.id=tests.helpers.gym_trees:Reach-v0"
     file.write_text(to_yaml(configured(tmp_path / "runs", "algorithm.hindsight=0.8", unjudged)))
-    command = rlpipe_command("train", str(file))  # with Ray, which is not started for it
-    _, errors = command.communicate(timeout=120)
-    assert command.returncode == 2
-    assert "has no method compute_reward" in errors
+    done = command("train", str(file))  # on Ray, which is not started for it
+    assert done.code == 2
+    assert "has no method compute_reward" in done.err
     assert not (tmp_path / "runs").exists()

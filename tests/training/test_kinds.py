@@ -12,8 +12,14 @@ from rlpipe.metrics import catalogue as m
 from tests.helpers.kinds import KINDS
 from tests.helpers.runs import from_ledger, lines, without_timings
 
+SECOND_WITNESSES = ("tree, several parts, ppo", "tree, chunks, grpo", "tree, tokens, ppo")
+"""Kinds whose parts are all in kinds that ``make test`` runs."""
 
-@pytest.fixture(scope="module", params=KINDS)
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.soak] * (name in SECOND_WITNESSES)) for name in KINDS],
+)
 def kind(request):
     return KINDS[request.param]
 
