@@ -7,9 +7,10 @@ import json
 import pytest
 
 import rlpipe
+from rlpipe.config.loading import load_config
 from rlpipe.errors import RunError
 from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
-from tests.helpers.runs import scripted
+from tests.helpers.runs import scripted, to_mapping
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
@@ -46,9 +47,9 @@ class TestActorsThatAreKilled:
 @pytest.mark.soak
 def test_a_learner_that_is_killed_again_and_again_ends_the_run_which_can_be_resumed(tmp_path):
     """The first time before there is a checkpoint: the run starts again with the weights of the seed."""
-    config = scripted(tmp_path, *SLOW, "runner.max_recoveries=1", "runner.save_interval=6")
+    config = scripted(tmp_path, *SLOW, "runner.max_recoveries=1", "runner.save_interval=4")
     with (
-        killed(("learner", "learner"), tmp_path, after=4),
+        killed(("learner", "learner"), tmp_path, after=2),
         pytest.raises(RunError, match=r"runner\.max_recoveries") as raised,
     ):
         rlpipe.train(config)
@@ -57,7 +58,7 @@ def test_a_learner_that_is_killed_again_and_again_ends_the_run_which_can_be_resu
     assert "learner" in str(raised.value)
     assert f"resume with: rlpipe train --resume {run}" in str(raised.value)
     assert json.loads((run / "run.json").read_text())["cause"]["part"] == "learner"
-    rlpipe.train(config, resume=run)
+    rlpipe.train(load_config(to_mapping(config), ["env.train.step_seconds=0"]), resume=run)
     assert_whole(run, 12)
     for row in rows(run):  # workers act with the learner's weights, not with those of before
         assert abs(row["metrics"]["train/actor/rollout_train_kl"]) < 1e-6
