@@ -128,7 +128,7 @@ def together():
     with ProcessPoolExecutor(5, context) as pool:
 
         def learners(size, plan, spec, iterations):
-            store, meeting = open_rendezvous("127.0.0.1", size, patience=90.0)
+            store, meeting = open_rendezvous("127.0.0.1", size, patience=600.0)
             futures = [pool.submit(learn_apart, rank, meeting, plan, spec, iterations) for rank in range(size)]
             for future in as_completed(futures):
                 future.result()  # what the first to fail raised

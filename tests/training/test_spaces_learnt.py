@@ -16,6 +16,7 @@ SHIPPED = (
     "FrozenLake8x8-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1",
 )  # fmt: skip
 """Environments that Gymnasium makes without further packages."""
+OF_A_SPACE_SHOWN_BEFORE = ("MountainCar-v0", "Acrobot-v1", "FrozenLake8x8-v1", "Taxi-v4")
 
 
 def train(folder, env_id, *overrides, make=scripted, kwargs=None, **tree):
@@ -31,7 +32,10 @@ def last_return(run):
 QUICK = ("rollout.horizon=64", "algorithm.update_epochs=8", "learner.lr=0.01", "policy.hidden_sizes=[32]")
 
 
-@pytest.mark.parametrize("env_id", SHIPPED)
+@pytest.mark.parametrize(
+    "env_id",
+    [pytest.param(env_id, marks=[pytest.mark.soak] * (env_id in OF_A_SPACE_SHOWN_BEFORE)) for env_id in SHIPPED],
+)
 def test_what_gymnasium_ships_trains_and_is_evaluated(env_id, tmp_path):
     limit = "env.train.max_episode_steps=100"  # CliffWalking has none
     run = train(tmp_path, env_id, limit, "runner.total_timesteps=256", "evaluation.episodes=2")
