@@ -59,12 +59,12 @@ def test_the_environments_of_these_tests_are_as_gymnasium_wants_them(task):
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_an_action_of_every_space_is_learnt(kind, tmp_path):
-    options = ["runner.total_timesteps=6144", "algorithm.discount=0.0", *QUICK]
+    options = ["runner.total_timesteps=4096", "algorithm.discount=0.0", *QUICK]
     assert last_return(train(tmp_path, "tests.helpers.gym_identity:Identity-v0", *options, kwargs={"kind": kind})) > 7.5
 
 
 def test_soft_actor_critic_learns_a_box(tmp_path):
-    options = ["runner.total_timesteps=2560", "algorithm.discount=0.0", "learner.lr=0.003", "rollout.horizon=64"]
+    options = ["runner.total_timesteps=1536", "algorithm.discount=0.0", "learner.lr=0.003", "rollout.horizon=64"]
     options += ["algorithm.replay_capacity=8192", "policy.hidden_sizes=[32]", "algorithm.critic_hidden_sizes=[32]"]
     run = train(tmp_path, "tests.helpers.gym_identity:Identity-v0", *options, make=sac, kwargs={"kind": "box"})
     assert last_return(run) > 7.5  # of STEPS
@@ -85,5 +85,5 @@ def test_a_picture_and_a_vector_show_the_way(tmp_path):
 
 
 def test_a_text_can_be_left_out(tmp_path):
-    options = ["runner.total_timesteps=4096", "algorithm.discount=0.0", "env.train.ignore_observations=[mission]"]
+    options = ["runner.total_timesteps=2048", "algorithm.discount=0.0", "env.train.ignore_observations=[mission]"]
     assert last_return(train(tmp_path, "tests.helpers.gym_trees:Words-v0", *options, *QUICK)) == STEPS
