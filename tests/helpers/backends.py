@@ -46,6 +46,8 @@ def catch_up(run: RunDirectory, name: str) -> bool:
     """``rlpipe sync`` in this process, which loads the library of a backend only once."""
     options = (option.removeprefix(f"runner.logger.options.{name}.") for option in STORES[name].OPTIONS)
     given = dict(option.split("=") for option in options)
+    if name == "trackio":
+        STORES[name].storage(run.path.parents[1])  # it read its folder when it was imported, for another run perhaps
     follower = Follower(run, name, given, patience=600.0)  # the process of a run that was killed notices it soon
     try:
         return follower.catch_up()
