@@ -1,0 +1,38 @@
+"""``ray start --head`` without what a cluster serves beside runs and jobs.
+
+    python -m tests.helpers.lean_head start --head --block ...
+
+The dashboard loads what jobs need, two of its dozen modules, each of which is a process. Actors start through
+``worker_entry``, whose variables must be in the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray._private import services
+from ray._private.node import Node
+from ray.scripts.scripts import main
+
+from rlpipe.distributed import worker_entry
+
+_start_process, _start_raylet = services.start_ray_process, Node.start_raylet
+
+
+def _with_jobs_alone(command: list[str], process_type: str, *args: Any, **options: Any) -> Any:
+    if process_type == "dashboard":
+        command = [*command, "--modules-to-load=JobHead,NodeHead"]
+    return _start_process(command, process_type, *args, **options)
+
+
+def _with_entry(node: Node, *args: Any, **options: Any) -> None:
+    node._ray_params.worker_path = worker_entry.__file__
+    _start_raylet(node, *args, **options)
+
+
+if __name__ == "__main__":
+    for unused in ("start_monitor", "start_log_monitor", "start_ray_client_server"):
+        setattr(Node, unused, lambda *_, **__: None)
+    Node.start_raylet = _with_entry
+    services.start_ray_process = _with_jobs_alone
+    main()
