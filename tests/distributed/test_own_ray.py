@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.cluster import program_outside_ray
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 LOOK = """
 import json, os, psutil, ray

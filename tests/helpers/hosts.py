@@ -72,7 +72,9 @@ class Host:
             "RAY_AUTH_TOKEN": "a" * 64,
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",
             "RAY_worker_niceness": "0",
-            "RAY_raylet_start_wait_time_s": "240",  # a busy machine is no reason for a host to give up
+            "RAY_prestart_worker_first_driver": "false",
+            "RAY_enable_worker_prestart": "false",
+            "RAY_raylet_start_wait_time_s": "600",  # a busy machine is no reason for a host to give up
             "RAY_agent_register_timeout_ms": "600000",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
             "RAY_health_check_failure_threshold": "60",
