@@ -164,6 +164,10 @@ class Server(ThreadingHTTPServer):
         self.begun = False
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def server_close(self) -> None:
+        self.shutdown()  # or its thread would ask the closed socket again and again, as fast as it can
+        super().server_close()
+
     def answer(self, query: str) -> object:
         where = {"name": "rlpipe", "entity": {"id": "e", "name": "me"}}
         if "RunResumeStatus" in query:
