@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -47,9 +48,15 @@ def alert(metric, level, iteration, *, cleared=False):
 
 
 def scraped(target):
-    """Gauges of each run: {run: {(name, other labels): value}}, of this process and its actors alike."""
-    with urllib.request.urlopen(f"http://{target}/metrics", timeout=600) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
+    """Gauges of each run: {run: {(name, other labels): value}}, of this process and its actors alike.
+
+    None as long as Ray's agent, which starts behind everything else, does not listen yet.
+    """
+    try:
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=600) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+    except urllib.error.URLError:
+        return {}
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for sample in (sample for family in families for sample in family.samples if "run" in sample.labels):
         labels = (sample.labels.get(key) for key in ("metric", "level", "status"))
