@@ -50,7 +50,7 @@ def alert(metric, level, iteration, *, cleared=False):
 def scraped(target):
     """Gauges of each run: {run: {(name, other labels): value}}, of this process and its actors alike.
 
-    None as long as Ray's agent, which starts behind everything else, does not listen yet.
+    Empty as long as Ray's agent, which starts behind everything else, does not listen yet.
     """
     try:
         with urllib.request.urlopen(f"http://{target}/metrics", timeout=600) as answer:
