@@ -27,7 +27,7 @@ def changed(tree: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     Args:
         tree: complete configuration, as ``config.yaml`` has it
     Raises:
-        ConfigError: a plug-in is unknown here.
+        ConfigError: a plug-in is unknown here, or a section names none.
         ImportError: a plug-in lacks a package.
     """
     defaults = _defaults(tree)
@@ -41,7 +41,8 @@ def changed(tree: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of all dotted keys; one that an earlier version did not have yet has its default, as it had.
 
-    Where the defaults are unknown, because a plug-in is not installed here, only keys of the tree are in it.
+    Where the defaults are unknown, because a plug-in is not installed here or not named, only keys of the tree are
+    in it.
 
     Args:
         tree: configuration, as ``config.yaml`` has it
@@ -61,7 +62,7 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
         section = _at(tree, key)
         if key == "env.eval" or not section:
             continue
-        needed = _without_default(resolve(kind, section["name"], f"{key}.name").Config)
+        needed = _without_default(resolve(kind, _name_of(section, key), f"{key}.name").Config)
         kept = {name: section[name] for name in ("name", *needed)}
         bare |= {"env": {"train": kept}} if key == "env.train" else {key: kept}
         without_default |= {f"{key}.{name}" for name in needed}
@@ -72,8 +73,15 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _evaluation_options(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options in which an evaluation differs from training unless it is configured."""
-    simulator = resolve("envs", _at(tree, "env.eval").get("name") or _at(tree, "env.train")["name"], "env.eval.name")
-    return dict(simulator.evaluation_options)
+    name = _at(tree, "env.eval").get("name") or _name_of(_at(tree, "env.train"), "env.train")
+    return dict(resolve("envs", name, "env.eval.name").evaluation_options)
+
+
+def _name_of(section: Mapping[str, Any], key: str) -> str:
+    """Returns the plug-in that a section names; one in a damaged file may name none."""
+    if "name" not in section:
+        raise ConfigError(f"{key}.name is missing")
+    return str(section["name"])
 
 
 @cache

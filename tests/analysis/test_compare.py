@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import rlpipe
@@ -125,6 +126,15 @@ def test_a_key_that_a_run_is_too_old_to_have_counts_as_its_default(tmp_path, val
     assert len(kept) == len(lines) - 1
     (old / "config.yaml").write_text("\n".join(kept))
     assert len(compare([old, new]).groups) == groups
+
+
+@pytest.mark.parametrize("key", ["env.train", "policy"])
+def test_a_run_whose_configuration_lacks_the_name_of_a_plug_in_is_compared_by_what_it_holds(alone, key):
+    config = OmegaConf.load(alone / "config.yaml")
+    del OmegaConf.select(config, key)["name"]
+    OmegaConf.save(config, alone / "config.yaml")
+    (group,) = compare([alone]).groups
+    assert group.pooled.episodes == 6
 
 
 def test_where_a_run_is_logged_makes_it_no_other_kind(tmp_path):
