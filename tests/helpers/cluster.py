@@ -33,9 +33,10 @@ RECOMMENDED = {  # docs/cluster.md
     "RAY_health_check_failure_threshold": "3",
 }
 PATIENT = {  # a busy machine is no reason for a node to give up
+    "RAY_gcs_server_port_wait_time_s": "600",
     "RAY_raylet_start_wait_time_s": "600",
     "RAY_agent_register_timeout_ms": "600000",
-    "RAY_worker_niceness": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 would let workers starve beside the other test process
 }
 LEAN = {"RAY_prestart_worker_first_driver": "false", "RAY_enable_worker_prestart": "false"}
 """Without an idle worker process on every node."""
@@ -57,8 +58,8 @@ def start_shared_ray() -> None:
         return
     end_shared_ray()
     os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
-    # Ray starts its workers at niceness 15, so they would starve beside the other test process.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in PATIENT.items():
+        os.environ.setdefault(name, value)
     _templates.append(template := ProcessTemplate(WORKER_ENVIRONMENT))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(worker_entry.SOCKET, template.socket)
