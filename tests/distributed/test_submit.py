@@ -33,13 +33,12 @@ from tests.helpers import REPOSITORY
 
 pytest.importorskip("aiohttp", reason="jobs need ray[default]")
 
-from rlpipe.distributed import job_server, worker_entry
+from rlpipe.distributed import job_server
 from rlpipe.distributed.cluster import token_refused
-from rlpipe.distributed.own_ray import worker_program
 from rlpipe.distributed.packages import EXCLUDES, SECRETS, Package, package
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT, ProcessTemplate
 from rlpipe.distributed.submission import prepare
-from tests.helpers.cluster import LEAN, PATIENT, TOKEN
+from tests.helpers.cluster import LEAN, PATIENT, TOKEN, forking_from
 from tests.helpers.commands import Answer, command
 from tests.helpers.faulty import processes
 
@@ -385,8 +384,7 @@ def head() -> Iterator[Head]:
             "RAY_TMPDIR": short,
             "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
             "RAY_health_check_failure_threshold": "60",
-            worker_entry.SOCKET: template.socket,
-            worker_entry.PROGRAM: worker_program(),
+            **forking_from(template),
         }
         options = {
             "node-ip-address": "127.0.0.1",

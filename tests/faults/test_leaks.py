@@ -92,13 +92,13 @@ class Command:
         file.write_text(to_yaml(config))
         return self.run(str(file), number=number)
 
-    def run(self, *arguments: str, number: signal.Signals | None = None, after: int = 3) -> int:
-        """Starts a run, sends a signal after so many iterations, checks that nothing is left, returns the exit code."""
+    def run(self, *arguments: str, number: signal.Signals | None = None) -> int:
+        """Starts a run, sends a signal after three iterations, checks that nothing is left, returns the exit code."""
         before = set(os.listdir("/dev/shm"))
         process = self.start(*arguments)
         try:
             if number is not None:
-                wait_for_rows(self.folder, after)
+                wait_for_rows(self.folder, 3)
                 process.send_signal(number)
             code = process.wait(PATIENCE)
         finally:

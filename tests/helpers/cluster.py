@@ -46,6 +46,11 @@ _templates: list[ProcessTemplate] = []
 """Template of the Ray that tests of this process share."""
 
 
+def forking_from(template: ProcessTemplate) -> dict[str, str]:
+    """Returns the environment in which Ray starts nodes whose actors are forked from the template."""
+    return {worker_entry.SOCKET: template.socket, worker_entry.PROGRAM: worker_program()}
+
+
 def start_shared_ray() -> None:
     """Starts a Ray with two CPUs in this process, unless there is one.
 
@@ -62,8 +67,8 @@ def start_shared_ray() -> None:
         os.environ.setdefault(name, value)
     _templates.append(template := ProcessTemplate(WORKER_ENVIRONMENT))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(worker_entry.SOCKET, template.socket)
-        patch.setenv(worker_entry.PROGRAM, worker_program())
+        for name, value in forking_from(template).items():
+            patch.setenv(name, value)
         options = {"num_cpus": 2, "object_store_memory": 150_000_000, "log_to_driver": False, "namespace": "rlpipe"}
         start_ray(options, with_entry=True)
 
@@ -86,7 +91,7 @@ def lean_nodes() -> Iterator[None]:
     template = ProcessTemplate(WORKER_ENVIRONMENT)
     try:
         with pytest.MonkeyPatch.context() as patch, lean_node(with_entry=True):
-            for name, value in {worker_entry.SOCKET: template.socket, worker_entry.PROGRAM: worker_program()}.items():
+            for name, value in forking_from(template).items():
                 patch.setenv(name, value)
             yield
     finally:
