@@ -184,6 +184,7 @@ class EvalSimulator(TypedDict):
 
     name: str
     total_num_envs: int
+    tasks: NotRequired[list[str | dict[str, Any]] | None]
 
 
 @whole_file
@@ -237,6 +238,7 @@ class RunRecord(ClusterRecord, HealthRecord):
     status: Status
     incarnation: Count
     protocol: Protocol
+    versions: NotRequired[dict[str, str]]
     resumed_after: NotRequired[list[Count]]
 
 

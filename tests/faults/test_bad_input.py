@@ -425,6 +425,13 @@ DAMAGED = [
     ("run.json", in_run(incarnation="0"), "train --resume run --local", ["run.json: incarnation is '0'"]),
     ("run.json", in_run(incarnation=-1), "sync run --to csv", ["incarnation is -1"]),
     ("run.json", in_run(protocol={}), "compare run", ["protocol.eval_env is missing"]),
+    (
+        "run.json",
+        in_run(protocol={"eval_env": {"name": "scripted", "total_num_envs": 4, "tasks": 5}}),
+        "compare run",
+        ["protocol.eval_env.tasks", "5"],
+    ),
+    ("run.json", in_run(versions=5), "compare run", ["versions is 5"]),
     ("run.json", in_run(cluster={"nodes": []}), "timeline run", ["cluster.nodes is []"]),
     ("run.json", in_run(health=[{"tags": []}]), "diagnose run", ["health[0].variables is missing"]),
     ("run.json", in_run(view={"total_iterations": 0}), "diagnose run", ["view.total_iterations is 0"]),
