@@ -218,7 +218,8 @@ class SoftActorCriticConfig(OffPolicyConfig):
     initial_temperature: float = option(0.1, above=0)
     """Weight of the entropy, before it is learnt."""
     target_entropy: float | None = option(None, unit="nats")
-    """Entropy that the temperature aims at; None takes minus half the width of the action."""
+    """Entropy that the temperature aims at; None takes minus half the number of entries of the action that can
+    vary."""
     entropy_backup: bool = option(True)
     """Count the entropy of later actions in the targets."""
     action_penalty: float = option(0.0, least=0)
@@ -314,7 +315,8 @@ class SoftActorCritic(OffPolicyAlgorithm):
             self._critics.features = policy.lend_encoder()
         self.policy_replaced()
         self._log_temperature = torch.tensor(math.log(config.initial_temperature), device=device)
-        self._target_entropy = -0.5 * self._dim if config.target_entropy is None else config.target_entropy
+        varying = self._dim if spec.varying is None else int(spec.varying.sum())
+        self._target_entropy = -0.5 * varying if config.target_entropy is None else config.target_entropy
         self._optimizers = {
             "critic": FlatAdam(self._critics.parameters()),
             "actor": FlatAdam(policy.actor_parameters()),

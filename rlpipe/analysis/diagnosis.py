@@ -34,7 +34,7 @@ class Problem:
         metric: name of the metric
         rule: name of the rule
         level: level of the alert
-        value: value that raised the last alert
+        value: value that raised the last alert; None if none was finite
         final: last value of the metric; None if none was finite
         demanded: demand of the rule
         cause: likely cause
@@ -47,7 +47,7 @@ class Problem:
     metric: str
     rule: str
     level: str
-    value: float
+    value: float | None
     final: float | None
     demanded: str
     cause: str

@@ -65,6 +65,8 @@ class Spaces:
         self._check_ignored()
         shape, actions, self._start = self._actions(action_space)
         self._action_shape = action_space.shape
+        whole = isinstance(action_space, Box) and action_space.dtype.kind in "iu"
+        self._whole_actions = action_space if whole else None
         if self._vector:
             self.spec = SpaceSpec(math.prod(observation_space.shape), math.prod(shape), *actions)
         else:
@@ -160,6 +162,8 @@ class Spaces:
     def actions(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Turns N actions of a policy into those of N environments."""
         shaped = actions.reshape(len(actions), *self._action_shape)
+        if (whole := self._whole_actions) is not None:  # float64 holds the bounds of int32, which float32 rounds up
+            return np.clip(np.rint(shaped.astype(np.float64)), whole.low, whole.high).astype(whole.dtype)
         return shaped if self._start is None else shaped + self._start
 
 

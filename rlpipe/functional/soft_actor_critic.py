@@ -65,14 +65,16 @@ def actor_loss(values: Tensor, log_probs: Tensor, temperature: Tensor | float) -
 def squared_size(actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """[B] mean over an action's numbers of its squared distance from the middle of the bounds, in half ranges: 0 to 1.
 
-    Andrychowicz et al. 2017, arXiv:1707.01495, appendix A.
+    A number whose bounds are equal counts as 0. Andrychowicz et al. 2017, arXiv:1707.01495, appendix A.
 
     Args:
         actions: [B, A].
         low: [A] lower bounds.
         high: [A] upper bounds.
     """
-    return ((actions - 0.5 * (high + low)) / (0.5 * (high - low))).square().mean(-1)
+    half_range = 0.5 * (high - low)
+    scale = half_range.where(half_range > 0.0, 1.0)
+    return ((actions - 0.5 * (high + low)) / scale).square().mean(-1)
 
 
 def temperature_loss(log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:

@@ -47,34 +47,39 @@ class Alert:
         metric: name of the metric.
         rule: name of the rule, unique within the metric.
         level: info, warn or critical.
-        value: number that was judged.
+        value: number that was judged; None if no observation of the metric was finite.
         demanded: what the number should be, in words.
         since: iteration of the first report that violated the rule.
         iteration: iteration of the report that raised or cleared the alert.
         cause: likely cause; empty if the metric declares none.
         remedy: what to try; empty if the metric declares none.
         cleared: True if the rule is met again.
+        nonfinite: number of observations of the metric in that report that were not finite.
     """
 
     metric: str
     rule: str
     level: str
-    value: float
+    value: float | None
     demanded: str
     since: int
     iteration: int
     cause: str = ""
     remedy: str = ""
     cleared: bool = False
+    nonfinite: int = 0
 
     @property
     def message(self) -> str:
         """The alert in a sentence."""
+        found = "is not finite" if self.value is None else f"is {self.value:.4g}"
+        if self.nonfinite:
+            found = f"is not finite in {self.nonfinite:,} observation{'s' if self.nonfinite > 1 else ''}"
         if self.cleared:
-            return f"{self.metric} is {self.value:.4g}, and its alert {self.rule} of iteration {self.since} is cleared"
+            return f"{self.metric} {found}, and its alert {self.rule} of iteration {self.since} is cleared"
         why = f": {self.cause}" if self.cause else ""
         what = f"; try: {self.remedy}" if self.remedy else ""
-        return f"{self.metric} is {self.value:.4g}, healthy is {self.demanded} ({self.rule}){why}{what}"
+        return f"{self.metric} {found}, healthy is {self.demanded} ({self.rule}){why}{what}"
 
     def as_json(self) -> dict[str, Any]:
         """Returns the fields and the message."""
@@ -191,8 +196,11 @@ class Monitor:
             value = values.get(name, percentiles.get(name, {}).get("p50"))
             if value is not None:
                 history.add(value)
-            counted = {**variables, "nonfinite": float(nonfinite.get(name, 0))}
-            view = View(history.values, history.first, self._rows, counted, percentiles.get(name, {}))
+            reported = history.values if value is not None else []
+            view = View(
+                reported, history.first, self._rows, variables, percentiles.get(name, {}),
+                nonfinite=nonfinite.get(name, 0),
+            )  # fmt: skip
             for watch in history.watches:
                 if value is not None or isinstance(watch.rule.check, Finite):
                     changes += self._judge(name, history, watch, view, iteration)
@@ -247,13 +255,13 @@ def _raised(name: str, metric: Metric, watch: _Watch, view: View, iteration: int
     sign = metric.sign_of(rule) or Sign("", "", "")
     return Alert(
         name, rule.name, rule.level, rule.check.judged(view), str(rule.check), watch.since, iteration,
-        sign.cause, sign.remedy,
+        sign.cause, sign.remedy, nonfinite=view.nonfinite,
     )  # fmt: skip
 
 
-def _clear(watch: _Watch, iteration: int, value: float) -> Alert:
+def _clear(watch: _Watch, iteration: int, value: float | None) -> Alert:
     """Clears the standing alert of a rule and returns it as cleared."""
     alert = watch.alert
     assert alert is not None
     watch.alert = watch.then = None
-    return replace(alert, value=value, iteration=iteration, cleared=True)
+    return replace(alert, value=value, iteration=iteration, cleared=True, nonfinite=0)

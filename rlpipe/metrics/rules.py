@@ -36,6 +36,7 @@ class View:
         variables: properties of the run, such as ``progress`` (0 to 1), ``eps_lo``, ``n_epochs``; see ``health``.
         percentiles: percentiles of the metric if it is a histogram: ``{"p50": ...}``.
         then: view that raised the alert, if one stands.
+        nonfinite: number of observations of the metric in the last report that were not finite.
     """
 
     values: Sequence[float]
@@ -44,6 +45,7 @@ class View:
     variables: Mapping[str, float]
     percentiles: Mapping[str, float] = field(default_factory=dict)
     then: View | None = None
+    nonfinite: int = 0
 
     @property
     def value(self) -> float:
@@ -68,8 +70,8 @@ class Check(ABC):
     def violated(self, view: View) -> bool:
         """True if the demand is not met; False while there are too few reports to judge."""
 
-    def judged(self, view: View) -> float:
-        """The number to which the demand applies."""
+    def judged(self, view: View) -> float | None:
+        """The number to which the demand applies; None if there is none, because no observation was finite."""
         return view.value
 
     @abstractmethod
@@ -124,10 +126,10 @@ class Finite(Check):
     """Every observation is finite. Rows hold only finite numbers, so the check looks at how many were left out."""
 
     def violated(self, view: View) -> bool:
-        return self.judged(view) > 0
+        return view.nonfinite > 0
 
-    def judged(self, view: View) -> float:
-        return view.variables.get("nonfinite", 0.0)
+    def judged(self, view: View) -> float | None:
+        return view.values[-1] if view.values else None
 
     def __str__(self) -> str:
         return "finite"

@@ -411,15 +411,24 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
         spec: spaces of the simulator.
         name: of the policy that needs them, for the error.
     Raises:
-        ConfigError: the actions are discrete, or have no finite bounds.
+        ConfigError: the actions are discrete, have no finite bounds, or can only be one and the same. Bounds so far
+            apart that a loss, which squares their distance, would not be finite, are none: of float32, the largest
+            number is a common way to write infinity.
     """
     low, high = spec.action_low, spec.action_high
-    if low is not None and high is not None and np.isfinite(high - low).all():
-        return low, high
     if low is None or high is None:
         found, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
     else:
-        first = int(np.argmin(np.isfinite(high - low)))
+        with np.errstate(over="ignore"):
+            finite = np.isfinite((high - low) ** 2 + low**2)
+        if finite.all() and (spec.varying is None or spec.varying.any()):
+            return low, high
+        if finite.all():
+            raise ConfigError(
+                f"the simulator has a single action, {low}, because the bounds of each of its numbers are equal: there "
+                "is nothing to learn. Give the action space a range."
+            )
+        first = int(np.argmin(finite))
         found = f"unbounded (number {first} lies between {low[first]} and {high[first]})"
         remedy = "give them bounds with gymnasium.wrappers.RescaleAction or ClipAction, or set policy.name=mlp"
     raise ConfigError(

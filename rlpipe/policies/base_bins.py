@@ -47,14 +47,14 @@ class BinnedActions(nn.Module):
         """
         self._bins, self._quantile = bins, quantile
         self.register_buffer("lowest", torch.tensor(low))
-        self.register_buffer("width", torch.tensor(high - low) / bins)
+        self.register_buffer("width", _width(torch.tensor(low), torch.tensor(high), bins))
 
     def fit_actions(self, actions: Tensor) -> None:
         """Places the bins between quantiles of demonstrated actions [B, A]."""
         low, high = (torch.quantile(actions, share, dim=0) for share in (self._quantile, 1.0 - self._quantile))
         chunk = len(self.lowest) // len(low)
         self.lowest.copy_(low.repeat(chunk))
-        self.width.copy_(((high - low) / self._bins).clamp(min=1e-6).repeat(chunk))
+        self.width.copy_(_width(low, high, self._bins).repeat(chunk))
 
     def tokens(self, actions: Tensor) -> Tensor:
         """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""
@@ -63,6 +63,11 @@ class BinnedActions(nn.Module):
     def centres(self, tokens: Tensor) -> Tensor:
         """[B, k * A] actions that tokens [B, k * A] stand for: the middles of their bins."""
         return self.lowest + (tokens + 0.5) * self.width
+
+
+def _width(low: Tensor, high: Tensor, bins: int) -> Tensor:
+    """Width of so many bins between bounds [A], which may be equal: as wide that float32 tells neighbours apart."""
+    return torch.maximum((high - low) / bins, 1e-6 * low.abs().clamp(min=1.0))
 
 
 def drawn(log_probs: Tensor, noise: Tensor | None) -> Tensor:

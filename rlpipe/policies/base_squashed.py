@@ -39,11 +39,16 @@ class SquashedConfig(PerceptronConfig):
 
 
 class SquashedPolicy(PerceptronPolicy):
-    """A policy whose actor gives means and deviations of Gaussians, ``u = m(s) + exp(l(s)) noise``, for tanh."""
+    """A policy whose actor gives means and deviations of Gaussians, ``u = m(s) + exp(l(s)) noise``, for tanh.
+
+    A number of the action whose bounds are equal always has their value, and no part in the density.
+    """
 
     bounded: ClassVar[bool] = True
     middle: Tensor
     half_range: Tensor
+    scale: Tensor
+    varying: Tensor
 
     def __init__(self, config: SquashedConfig, spec: SpaceSpec, name: str, beside: int = 0) -> None:
         """Draws the first weights from torch's global generator.
@@ -59,14 +64,23 @@ class SquashedPolicy(PerceptronPolicy):
         low, high = finite_bounds(spec, name)
         super().__init__(config, spec, 2 * spec.action_dim, beside=beside)
         self._limits = (config.log_std_min, config.log_std_max)
+        assert spec.varying is not None
+        self._all_vary = bool(spec.varying.all())
+        half_range = 0.5 * (high - low)
         self.register_buffer("middle", torch.tensor(0.5 * (high + low)), persistent=False)
-        self.register_buffer("half_range", torch.tensor(0.5 * (high - low)), persistent=False)
+        self.register_buffer("half_range", torch.tensor(half_range), persistent=False)
+        self.register_buffer("scale", torch.tensor(np.where(spec.varying, half_range, 1.0)), persistent=False)
+        self.register_buffer("varying", torch.tensor(spec.varying), persistent=False)
 
     def moments_of(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """[B, A] means and logarithms of standard deviations, from [B, 2 A] outputs of the actor."""
         mean, log_std = outputs.chunk(2, -1)
         low, high = self._limits
         return mean, low + 0.5 * (high - low) * (torch.tanh(log_std) + 1.0)
+
+    def of_varying(self, log_densities: Tensor) -> Tensor:
+        """[B, A] log-densities, with 0 for the numbers whose bounds are equal."""
+        return log_densities if self._all_vary else log_densities.where(self.varying, 0.0)
 
     @staticmethod
     def log_density(mean: Tensor, log_std: Tensor, unsquashed: Tensor, scale: Tensor | None = None) -> Tensor:

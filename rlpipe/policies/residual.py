@@ -150,7 +150,7 @@ class ResidualPolicy(SquashedPolicy):
     def _decided(self, observations: Tensor | Tree) -> tuple[Tensor, Tensor, Tensor]:
         """[B, A] actions of the base, and means and logarithms of deviations of the corrections before squashing."""
         base = self.base_actions(observations)
-        outputs = self.actor(torch.cat([self.actor_inputs(observations), (base - self.middle) / self.half_range], -1))
+        outputs = self.actor(torch.cat([self.actor_inputs(observations), (base - self.middle) / self.scale], -1))
         return base, *self.moments_of(outputs)
 
     def _corrected(self, base: Tensor, unsquashed: Tensor) -> Tensor:
@@ -164,7 +164,8 @@ class ResidualPolicy(SquashedPolicy):
         actions = self._corrected(base, unsquashed)
         if noise is not None and noise.shape[-1] > width:
             actions = torch.where(noise[:, width:] < self.collected / self._schedule, actions, base)
-        return actions, self.by_action(self.log_density(mean, log_std, unsquashed)), base, mean
+        log_probs = self.of_varying(self.log_density(mean, log_std, unsquashed))
+        return actions, self.by_action(log_probs), base, mean
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         actions, log_probs, _, _ = self._sampled(observations, noise)
@@ -177,8 +178,8 @@ class ResidualPolicy(SquashedPolicy):
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Densities of the corrections that actions show; at a bound of the action they show less than was drawn."""
         base, mean, log_std = self._decided(observations)
-        squashed = ((actions - base) / self.reach).clamp(-EDGE, EDGE)
-        log_probs = self.log_density(mean, log_std, squashed.atanh())
+        squashed = ((actions - base) / self.reach.where(self.varying, 1.0)).clamp(-EDGE, EDGE)
+        log_probs = self.of_varying(self.log_density(mean, log_std, squashed.atanh()))
         return log_probs, -log_probs  # the entropy has no closed form; the taken action estimates it
 
 

@@ -99,7 +99,7 @@ class SquashedGaussianPolicy(SquashedPolicy):
 
     def _log_prob(self, mean: Tensor, log_std: Tensor, unsquashed: Tensor) -> Tensor:
         """[B, A] log-densities of squashed actions."""
-        return self.log_density(mean, log_std, unsquashed, self.half_range)
+        return self.of_varying(self.log_density(mean, log_std, unsquashed, self.scale))
 
     def _squashed(self, unsquashed: Tensor) -> Tensor:
         return self.middle + self.half_range * unsquashed.tanh()
@@ -127,6 +127,6 @@ class SquashedGaussianPolicy(SquashedPolicy):
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)
-        squashed = ((actions - self.middle) / self.half_range).clamp(-EDGE, EDGE)
+        squashed = ((actions - self.middle) / self.scale).clamp(-EDGE, EDGE)
         log_probs = self._log_prob(mean, log_std, squashed.atanh())
         return log_probs, -log_probs  # the entropy has no closed form; the taken action estimates it

@@ -13,6 +13,7 @@ import rlpipe
 from rlpipe.algorithms.base_off_policy import Ensemble
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.protocol import protocol
+from rlpipe.config.selection import algorithm_class
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import cloning_loss
@@ -31,7 +32,7 @@ from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.replay import ReplayBuffer, Rows
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
-from rlpipe.policies.base import Policy
+from rlpipe.policies.base import Policy, finite_bounds
 from rlpipe.policies.base_features import Features
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
 from rlpipe.run.directory import read_jsonl
@@ -264,6 +265,60 @@ def test_a_learner_draws_no_uniform_actions_and_a_worker_only_where_they_are_wan
     assert policy.noise(np.random.default_rng(0), 7).shape == (7, 5 if options else 2)
     gaussian = torch.ones(1, 2)
     assert torch.equal(policy.act(torch.zeros(1, 3), gaussian)[0], exploring().act(torch.zeros(1, 3), gaussian)[0])
+
+
+def squashed(low, high):
+    torch.manual_seed(0)
+    spec = SpaceSpec(3, len(low), None, np.array(low, np.float32), np.array(high, np.float32))
+    return SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8]), spec)
+
+
+def test_a_number_of_the_action_with_equal_bounds_keeps_their_value_and_has_no_part_in_the_density():
+    policy, observations, noise = squashed([-1.0, 0.3], [1.0, 0.3]), torch.randn(6, 3), torch.randn(6, 2)
+    actions, log_probs = policy.act(observations, noise)
+    mean, log_std = policy._moments(observations)
+    first = TransformedDistribution(Normal(mean[:, 0], log_std[:, 0].exp()), [TanhTransform()])
+    assert (actions[:, 1] == np.float32(0.3)).all()
+    assert torch.allclose(log_probs, first.log_prob(actions[:, 0]), atol=1e-3)
+    assert torch.allclose(policy.evaluate_actions(observations, actions)[0], log_probs, atol=1e-3)
+
+
+@given(st.sampled_from([0.0, 1.0, -300.0]), st.sampled_from([0.0, 1e-45, 1e-12, 1e-6, 1.0, 1e15]))
+def test_densities_and_their_gradients_are_finite_however_small_or_large_a_range_is(low, width):
+    policy, observations, noise = squashed([-1.0, low], [1.0, low + width]), torch.ones(4, 3), torch.ones(4, 2)
+    actions, log_probs = policy.act(observations, noise)
+    log_probs = log_probs + policy.evaluate_actions(observations, actions.detach())[0]
+    gradients = torch.autograd.grad(log_probs.sum() + actions.sum(), policy.actor.parameters())
+    assert all(found.isfinite().all() for found in (actions, log_probs, *gradients))
+    assert squared_size(actions, *(torch.from_numpy(b) for b in finite_bounds(policy.spec, ""))).isfinite().all()
+
+
+def test_a_number_with_equal_bounds_has_no_part_in_the_entropy_to_aim_at(tmp_path):
+    config = sac(tmp_path).algorithm
+    low, high = np.array([-1.0, 0.0, 0.0], np.float32), np.array([1.0, 1.0, 0.0], np.float32)
+    spec = SpaceSpec(1, 3, None, low, high)
+    steps = algorithm_class(sac(tmp_path))(config)
+    steps.begin(SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8]), spec), spec, CPU, None)
+    assert steps._target_entropy == -0.5 * 2
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        ([0.0, -LARGEST], [1.0, LARGEST], "unbounded .number 1 lies between"),
+        ([0.0], [np.inf], "unbounded .number 0 lies between"),
+        ([0.0], [1e30], "unbounded .number 0 lies between"),
+        ([2.0, 3.0], [2.0, 3.0], r"a single action, \[2\. 3\.\]"),
+        ([-1.0, 1.0], [1.0, -1.0], "number 1 of the simulator's actions lies between 1.0 and -1.0"),
+        ([np.nan], [1.0], "number 0 of the simulator's actions lies between nan and 1.0"),
+    ],
+)
+def test_bounds_that_leave_no_range_to_learn_in_are_refused_by_their_number(low, high, says):
+    with pytest.raises(ConfigError, match=says):
+        squashed(low, high)
 
 
 def test_a_squashed_policy_needs_bounds():

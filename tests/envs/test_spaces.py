@@ -67,6 +67,14 @@ def test_actions_have_the_shape_and_the_numbers_of_the_environment():
     assert Spaces(vector, MultiBinary((2, 2)), "").action(np.array([1, 0, 0, 1])).tolist() == [[1, 0], [0, 1]]
 
 
+def test_whole_actions_are_rounded_into_their_bounds():
+    space = Box(np.array([-3, 0], np.int32), np.array([3, 2**31 - 1], np.int32), dtype=np.int32)
+    spaces = Spaces(Box(0, 1, (1,)), space, "made")
+    taken = spaces.action(np.array([1.6, 2.0**31], np.float32))
+    assert (taken.tolist(), taken.dtype) == ([2, 2**31 - 1], np.int32)
+    assert space.contains(taken)
+
+
 def test_the_parts_of_an_action_are_known_to_the_policy():
     assert spec(Box(-1, 1, (2,)), Discrete(3)).num_actions == 3
     several = spec(Box(-1, 1, (2,)), MultiDiscrete([3, 2]))

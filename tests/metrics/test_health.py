@@ -123,8 +123,17 @@ def test_two_metrics_that_should_move_together_and_do_not():
 def test_observations_that_were_not_finite_raise_an_alert_even_where_nothing_else_was_observed():
     monitor = watching(Rule("finite", "critical", Finite()))
     (alert,) = monitor.judge(1, {}, nonfinite={"x": 3})
-    assert (alert.metric, alert.value) == ("x", 3.0)
-    assert monitor.judge(2, {"x": 1.0})[0].cleared
+    assert (alert.metric, alert.value, alert.nonfinite) == ("x", None, 3)
+    assert alert.message == "x is not finite in 3 observations, healthy is finite (finite)"
+    (cleared,) = monitor.judge(2, {"x": 1.0})
+    assert (cleared.cleared, cleared.value) == (True, 1.0)
+
+
+def test_the_value_in_an_alert_is_that_of_the_metric_and_not_how_many_observations_were_not_finite():
+    monitor = watching(Rule("finite", "critical", Finite()))
+    (alert,) = monitor.judge(1, {"x": 0.5}, nonfinite={"x": 1})
+    assert (alert.value, alert.nonfinite) == (0.5, 1)
+    assert alert.message == "x is not finite in 1 observation, healthy is finite (finite)"
 
 
 def test_a_percentile_of_a_histogram_is_judged_by_itself():

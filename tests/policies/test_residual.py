@@ -99,6 +99,15 @@ def test_the_density_is_that_of_the_correction_whatever_its_scale(scale):
     assert torch.allclose(policy.evaluate_actions(seen(), actions)[0], log_probs, atol=1e-3)
 
 
+def test_a_number_with_equal_bounds_is_not_corrected():
+    policy = residual(SpaceSpec(3, 2, None, np.array([-1, 2], np.float32), np.array([1, 2], np.float32)))
+    actions, log_probs = policy.act(seen(), drawn(2))
+    assert (actions[:, 1] == 2).all()
+    evaluated = policy.evaluate_actions(seen(), actions)[0]
+    gradients = torch.autograd.grad((log_probs + evaluated).sum(), policy.actor.parameters())
+    assert all(found.isfinite().all() for found in (log_probs, evaluated, *gradients))
+
+
 def test_the_density_integrates_to_one():
     policy = residual(SpaceSpec(3, 1, None, WIDE.action_low[:1], WIDE.action_high[:1]), gain=0.3)
     one, count = seen(count=1), 20_001

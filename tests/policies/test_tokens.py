@@ -13,6 +13,7 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.learning.on_policy import Learner
+from rlpipe.policies.base_bins import BinnedActions
 from rlpipe.policies.tokens import TokenConfig, TokenPolicy
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.runs import lines, scripted, without_timings
@@ -32,6 +33,16 @@ def test_a_token_stands_for_the_middle_of_its_bin():
     actions = torch.tensor([[-0.75, -1.5], [0.25, 0.5], [0.75, 1.5]])
     assert policy.tokens(actions).tolist() == [[0, 0], [2, 2], [3, 3]]
     assert policy.centres(policy.tokens(actions)).tolist() == actions.tolist()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -300.0])
+def test_bins_between_equal_bounds_are_told_apart(value):
+    bins = BinnedActions()
+    equal = np.array([value], np.float32)
+    bins.make_bins(equal, equal, 4, 0.01)
+    tokens = torch.arange(4)[:, None]
+    assert torch.equal(bins.tokens(bins.centres(tokens)), tokens)
+    assert torch.allclose(bins.centres(tokens), torch.from_numpy(equal), rtol=1e-5, atol=1e-5)
 
 
 def test_numbers_beyond_the_bins_fall_into_the_outermost():
