@@ -77,6 +77,7 @@ class Metric:
         reduction: class of the state; None unless observed.
         reads: reading of that state that a plot shows.
         inputs: metrics from whose merged states a reading or a derived metric is made.
+        optional: inputs that a run may lack; ``compute`` gets None for them. Without any other input, no number is made.
         compute: makes the number from the states of the inputs; None where the number is undefined.
         tier: ``core``, ``standard``, ``extension``, or ``language_only``.
         algorithms: algorithms that have the metric; empty if all do.
@@ -100,6 +101,7 @@ class Metric:
     reduction: type[Reduction] | None = None
     reads: str = ""
     inputs: tuple[Metric, ...] = ()
+    optional: tuple[Metric, ...] = ()
     compute: Callable[..., float | None] | None = None
     tier: Tier = "standard"
     algorithms: tuple[str, ...] = ()
@@ -170,8 +172,9 @@ class Metric:
             ValueError: a formula gave a number that is not finite.
         """
         if self.compute is not None:
-            found = [metric.state_in(states) for metric in self.inputs]
-            value = None if None in found else self.compute(*found)
+            found = {metric: metric.state_in(states) for metric in self.inputs}
+            lacking = any(state is None and metric not in self.optional for metric, state in found.items())
+            value = None if lacking else self.compute(*found.values())
         else:
             state = states.get((self.inputs[0] if self.inputs else self).name)
             value = None if state is None else state.read().get(self.reads)

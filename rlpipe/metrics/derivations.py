@@ -54,11 +54,11 @@ def _means(shares: tuple[Mean, ...]) -> list[float]:
     return [found["mean"] for share in shares if (found := share.read())]
 
 
-def actor_training(update: Last, advantages: Last, sync: Last) -> float | None:
-    """Computes what remains of the time waited for the learner."""
-    if update.value is None or advantages.value is None or sync.value is None:
+def actor_training(update: Last, advantages: Last | None, sync: Last | None) -> float | None:
+    """Computes what remains of the time waited for the learner; not every learner has the two parts."""
+    if update.value is None:
         return None
-    return update.value - advantages.value - sync.value
+    return update.value - sum(part.value for part in (advantages, sync) if part is not None and part.value is not None)
 
 
 def utilization(busy: Distribution, step: Last) -> float | None:

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import rlpipe
+from rlpipe.analysis.report.run_content import PHASES
 from rlpipe.config.loading import load_config
 from rlpipe.metrics import catalogue as m
 from tests.helpers.kinds import KINDS
@@ -44,6 +45,11 @@ def of_ledger(run):
 
 def test_its_metrics_are_those_of_its_ledger(run):
     assert of_episodes(run) == of_ledger(run)
+
+
+def test_its_phases_add_up_to_its_time(run):
+    for row in lines(run, "metrics.jsonl"):
+        assert sum(row["metrics"].get(phase.name, 0.0) for phase in PHASES) == pytest.approx(row["metrics"]["time/step"])
 
 
 def test_two_workers_have_its_numbers(kind, run, tmp_path):

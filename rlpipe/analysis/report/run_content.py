@@ -194,9 +194,19 @@ def _recorded(file: Path) -> Recorded:
 
 
 def _phases(course: Course) -> dict[str, float]:
-    """Returns the seconds of each phase of the driver, the first to happen first."""
-    found = {phase.name: course.series.get(phase.name) for phase in PHASES}
-    return {name: math.fsum(series.values) for name, series in found.items() if series}
+    """Returns the seconds of each phase of the driver, the first to happen first; they add up to ``time/step``.
+
+    Version 0.1 left out the gradient steps of a learner that computes no advantages, so these are the rest.
+    """
+    found = {phase.name: _total(course, phase) for phase in PHASES}
+    found[m.ACTOR_TRAINING.name] += max(0.0, _total(course, m.STEP) - math.fsum(found.values()))
+    return {name: seconds for name, seconds in found.items() if seconds}
+
+
+def _total(course: Course, metric: Metric) -> float:
+    """Returns the sum of a metric over the rows; 0 without any."""
+    series = course.series.get(metric.name)
+    return math.fsum(series.values) if series else 0.0
 
 
 def _with_result(content: RunContent) -> RunContent:
