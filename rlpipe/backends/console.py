@@ -11,7 +11,8 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from statistics import fmean
+from statistics import fmean, median
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console as Terminal
@@ -33,11 +34,31 @@ __all__ = ["Console"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
+_PACED = 20
+"""Newest iterations whose median time is the pace of a run."""
 _LEVELS = ("info", "warn", "critical")
 MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
 """Mark and style of an alert by its level."""
 _SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
 """Numbers that Stable-Baselines3 shows as integers."""
+
+
+class _Headline(NamedTuple):
+    """Metric at the top of the panel, and the number of episodes behind it."""
+
+    metric: Metric
+    episodes: Metric
+
+
+_OWN = _Headline(m.ENV.success_once, m.ENV.num_trajectories)
+_CHOSEN = _Headline(m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_NUM_TRAJECTORIES)
+_RETURN = _Headline(m.ENV.episode_return, m.ENV.num_trajectories)
+
+
+def _is_without_success(row: Row) -> bool:
+    """True if episodes ended, and none of them could succeed."""
+    metrics = row.metrics
+    return bool(metrics.get(m.ENV.num_trajectories.name)) and m.ENV.success_once.name not in metrics
 
 
 class Console(Backend):
@@ -51,8 +72,10 @@ class Console(Backend):
         self.terminal = Terminal(stderr=True, highlight=False)
         self._row: Row | None = None
         self._evaluated: Row | None = None
-        self._history: deque[float] = deque(maxlen=_HISTORY)
-        self._seconds: deque[float] = deque(maxlen=20)
+        self._recent: deque[Row] = deque(maxlen=_PACED)
+        self._headlines = [_OWN, _CHOSEN] if _CHOSEN.metric.name in run.console_metrics else [_OWN]
+        self._known: dict[str, Row] = {}
+        self._history: dict[str, deque[float]] = {}
         self._alerts = ToldAlerts()
         self._live: Live | None = None
         self._kinds_shown: set[str] = set()
@@ -80,11 +103,14 @@ class Console(Backend):
     def show(self, row: Row) -> None:
         """Adds a row to the panel, without drawing it."""
         self._row = row
-        self._seconds.append(row.metrics[m.STEP.name])
-        success = row.metrics.get(m.ENV.success_once.name)
-        headline = row.metrics.get(m.ENV.episode_return.name) if success is None else success
-        if headline is not None:
-            self._history.append(headline)
+        self._recent.append(row)
+        if self._headlines == [_OWN] and _is_without_success(row):
+            self._headlines = [_RETURN]
+        for headline in self._headlines:
+            name = headline.metric.name
+            if name in row.metrics:
+                self._known[name] = row
+                self._history.setdefault(name, deque(maxlen=_HISTORY)).append(row.metrics[name])
         if m.EVAL.num_trajectories.name in row.metrics:
             self._evaluated = row
 
@@ -122,11 +148,8 @@ class Console(Backend):
         return Text(str(len(standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
 
     def _eta(self) -> str:
-        if self._row is None or not self._seconds:
-            return "--:--"
-        ordered = sorted(self._seconds)
-        left = (self._run.total_iterations - self._row.iteration) * ordered[len(ordered) // 2]
-        return clock(left)
+        left = seconds_left(self._recent, self._run.total_iterations)
+        return "--:--" if left is None else clock(left)
 
     def _stage(self, iteration: int) -> str:
         names = [(name, until) for name, until in self._run.stages]
@@ -137,12 +160,12 @@ class Console(Backend):
         """One plain line for an iteration."""
         metrics = row.metrics
         episodes = int(metrics.get(m.ENV.num_trajectories.name, 0))
-        success = metrics.get(m.ENV.success_once.name)
+        success = _number(metrics.get(m.ENV.success_once.name))
         fields = [
             f"{row.iteration:>{len(str(self._run.total_iterations))}}/{self._run.total_iterations}",
             self._stage(row.iteration),
             f"{episodes:>3} episodes",
-            *([] if success is None else [f"success_once {_number(success)}"]),
+            *([] if self._headlines == [_RETURN] else [f"success_once {success}"]),
             f"return {_number(metrics.get(m.ENV.episode_return.name))}",
             f"{metrics.get(m.FPS_INTERVAL.name, 0.0):>6,.0f} steps/s",
             *(f"{_short(name)} {_number(metrics[name])}" for name in self._run.console_metrics if name in metrics),
@@ -168,6 +191,19 @@ class Console(Backend):
         )
         return " | ".join(fields)
 
+    def _add_headline(self, body: Table, headline: _Headline) -> None:
+        """Adds the newest value of a headline, its curve, and of which episodes it is."""
+        name, value, about = headline.metric.name, None, "0 episodes"
+        if (row := self._known.get(name)) is not None:
+            value, about = row.metrics[name], f"{int(row.metrics.get(headline.episodes.name, 0))} episodes"
+            about += "" if row is self._row else f" of iteration {row.iteration}"
+        curve = sparkline(list(self._history.get(name, ())))
+        body.add_row(
+            Text(name, style="bold"),
+            Text(_number(value), style="bold green"),
+            Text.assemble((curve, "green"), f"  {about}"),
+        )
+
     def panel(self, status: Status | None = None) -> RenderableType:
         """The live panel in its present state."""
         run, row = self._run, self._row
@@ -192,14 +228,8 @@ class Console(Backend):
         body = Table.grid(padding=(0, 2))
         for _ in range(3):
             body.add_column(no_wrap=True)
-        known = m.ENV.success_once.name in metrics or not metrics
-        headline = m.ENV.success_once if known else m.ENV.episode_return
-        episodes = int(metrics.get(m.ENV.num_trajectories.name, 0))
-        body.add_row(
-            Text(headline.name, style="bold"),
-            Text(_number(metrics.get(headline.name)), style="bold green"),
-            Text.assemble((sparkline(list(self._history)), "green"), f"  {episodes} episodes"),
-        )
+        for headline in self._headlines:
+            self._add_headline(body, headline)
         outcome = "-" if self._evaluated is None else f"{_outcome(self._evaluated)}"
         when = "" if self._evaluated is None else f"at iteration {self._evaluated.iteration}"
         body.add_row(Text("eval"), Text(outcome.split(" ")[0]), Text(" ".join([*outcome.split(" ")[1:], when]).strip()))
@@ -209,7 +239,7 @@ class Console(Backend):
             Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
         )
         for name in run.console_metrics:
-            if metrics and name not in metrics:
+            if (metrics and name not in metrics) or any(name == one.metric.name for one in self._headlines):
                 continue  # not yet, or not any more, as of a curriculum's earlier part
             value = metrics.get(name)
             words, style = verdict(name, value)
@@ -241,6 +271,19 @@ def boxed_table(values: Mapping[str, float]) -> Text:
         for key, value in lines
     )
     return Text("\n").join([Text(rule), body, Text(rule)])
+
+
+def seconds_left(rows: Sequence[Row], total_iterations: int) -> float | None:
+    """Estimates the time until the end of a run, at the median pace of its newest iterations; None without any.
+
+    Args:
+        rows: the oldest first
+        total_iterations: length of the run
+    """
+    if not rows:
+        return None
+    pace = median(row.metrics[m.STEP.name] for row in itertools.islice(reversed(rows), _PACED))
+    return (total_iterations - rows[-1].iteration) * pace
 
 
 def clock(seconds: float) -> str:

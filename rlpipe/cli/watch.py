@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpipe.analysis.report.formats import digits
-from rlpipe.backends.console import MARKS, clock, sparkline, verdict
+from rlpipe.backends.console import MARKS, clock, seconds_left, sparkline, verdict
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.panels import shown
 
@@ -91,7 +91,7 @@ def _head(state: Watched, now: float) -> RenderableType:
     bar.add_column()
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
-    left = last.metrics.get(m.ETA.name) if last is not None and state.running else None
+    left = seconds_left(state.rows, total) if state.running else None
     eta = "" if left is None else f"  {clock(left)} left"
     steps = "" if last is None else f"{last.total_timesteps:,} steps  "
     bar.add_row(

@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.util import tensor_util
 
 from rlpipe.backends.base import RunInfo, escaped, unescaped
-from rlpipe.backends.console import Console
+from rlpipe.backends.console import Console, seconds_left
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
@@ -107,6 +107,48 @@ def test_the_table_leaves_out_what_an_algorithm_or_a_curriculum_did_not_measure(
     console.write(row(7, {"env/curriculum/start": 0.25}))
     assert "start 0.25" in console.terminal.file.getvalue()
     assert "blend" not in console.terminal.file.getvalue()
+
+
+CURRICULUM = ("env/curriculum/success_once",)
+OWN_AND_CHOSEN = {"env/num_trajectories": 2.0, "env/success_once": 0.5, "env/curriculum/success_once": 0.25}
+ONLY_CHOSEN = {"env/num_trajectories": 0.0, "env/curriculum/success_once": 0.75, "env/curriculum/num_trajectories": 4.0}
+
+
+def panel(console, *rows):
+    """Lines of the panel after some rows."""
+    for one in rows:
+        console.show(one)
+    terminal = Terminal(file=io.StringIO(), width=100)
+    terminal.print(console.panel())
+    return [" ".join(line.strip("│ ").split()) for line in terminal.file.getvalue().splitlines()]
+
+
+def test_success_stays_the_headline_of_iterations_without_an_episode_from_the_tasks_own_start():
+    text = printed(None, "table", row(1, OWN_AND_CHOSEN), row(2, ONLY_CHOSEN))
+    assert [line.split("return")[0].split()[2:] for line in text.splitlines()] == [
+        ["2", "episodes", "success_once", "0.500"],
+        ["0", "episodes", "success_once", "-"],
+    ]
+
+
+def test_the_panel_of_a_curriculum_shows_success_from_both_kinds_of_starts():
+    console = Console(replace(run_info(None), console_metrics=CURRICULUM))
+    shown = panel(console, row(1, OWN_AND_CHOSEN), row(2, ONLY_CHOSEN))
+    assert "env/success_once 0.500 ▅ 2 episodes of iteration 1" in shown
+    assert "env/curriculum/success_once 0.750 ▃▇ 4 episodes" in shown
+    assert not [line for line in shown if "env/return" in line]
+
+
+def test_the_return_is_the_headline_of_a_task_without_success():
+    shown = panel(Console(run_info(None)), row(1, {"env/num_trajectories": 2.0, "env/return": 3.0}), row(2))
+    assert [line for line in shown if line.startswith("env/")] == ["env/return 3.000 ▁ 2 episodes of iteration 1"]
+
+
+def test_the_time_left_is_that_of_the_remaining_iterations_at_the_median_pace():
+    rows = [row(n, {"time/step": seconds}) for n, seconds in enumerate((1.0, 2.0, 60.0), 1)]
+    assert seconds_left(rows, 20) == (20 - 3) * 2.0
+    assert seconds_left([], 20) is None
+    assert printed(None, "table", *rows).splitlines()[-1].endswith("ETA 0:00:34")
 
 
 def test_the_line_style_shows_what_is_absent_as_a_dash():

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import rlpipe
 from rlpipe.analysis.watching import LEAST_SILENT, Watcher
+from rlpipe.backends.console import clock, seconds_left
 from rlpipe.cli import app
 from rlpipe.cli.watch import page
 from tests.helpers.runs import scripted
@@ -91,6 +92,13 @@ def test_a_name_is_shown_as_it_is_spelled(run, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"experiment": "pick[sparse][/]"}))
     assert "pick[sparse][/]" in text(Watcher(folder).look(), 0)
+
+
+def test_the_time_left_is_the_consoles(run, tmp_path):
+    state = Watcher(copied(run, tmp_path, rows=2)).look()
+    state.rows = [replace(row, metrics={**row.metrics, "time/step": 30.0}) for row in state.rows]
+    assert f"{clock(seconds_left(state.rows, 4))} left" == "0:01:00 left"
+    assert "0:01:00 left" in text(state, 0.0)
 
 
 def test_watching_writes_nothing(run, tmp_path):
