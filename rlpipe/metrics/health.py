@@ -7,7 +7,7 @@ once, when the rule has been met for as long. ``Monitor.standing`` lists the ale
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rlpipe.metrics.declaration import Metric, Sign
@@ -81,9 +81,18 @@ class Alert:
         what = f"; try: {self.remedy}" if self.remedy else ""
         return f"{self.metric} {found}, healthy is {self.demanded} ({self.rule}){why}{what}"
 
+    def cleared_at(self, iteration: int) -> Alert:
+        """Returns the end of the violation."""
+        return replace(self, iteration=iteration, cleared=True, nonfinite=0)
+
     def as_json(self) -> dict[str, Any]:
         """Returns the fields and the message."""
         return {**asdict(self), "message": self.message}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Alert:
+        """Restores an alert from what ``as_json`` returned."""
+        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
 
 
 @dataclass
@@ -264,4 +273,4 @@ def _clear(watch: _Watch, iteration: int, value: float | None) -> Alert:
     alert = watch.alert
     assert alert is not None
     watch.alert = watch.then = None
-    return replace(alert, value=value, iteration=iteration, cleared=True, nonfinite=0)
+    return replace(alert, value=value).cleared_at(iteration)

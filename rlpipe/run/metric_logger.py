@@ -25,6 +25,7 @@ from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.health import Alert, Monitor
@@ -34,7 +35,7 @@ from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
 from rlpipe.run.backend_processes import BackendProcesses
-from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
 from rlpipe.run.replays import FOLDER as REPLAYS
 from rlpipe.run.replays import ReplayFolder, task_name
 from rlpipe.run.retention import Retention
@@ -99,6 +100,11 @@ class MetricLogger:
             self._retention.restore_best()
             self._replays.forget_from(info.first_iteration)
         self._alerts_before_resume = self._monitor.standing
+        self._told = ToldAlerts()
+        events = directory.path / EVENTS
+        for line in read_jsonl(events) if info.first_iteration > 1 and events.is_file() else ():
+            self._told.add(Event(**line))
+        self._told.take_back(info.first_iteration - 1)
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
         self._backends: list[Backend] = [
             cls(replace(info, options=options_of(name, cls.Config, logger.options.get(name, {}))))
@@ -240,12 +246,20 @@ class MetricLogger:
         return self._monitor.judge(iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress)
 
     def _still_active(self, iteration: int) -> list[Event]:
-        """Event for the alerts that were active before a resume; only in the first iteration after it."""
-        names = sorted({alert.metric for alert in self._alerts_before_resume})
+        """Events for the alerts that were active before a resume; only in the first iteration after it.
+
+        With another ``runner.total_timesteps``, the same rows may violate other rules: what the run has not reported
+        yet is raised now, and what it reported in vain is cleared.
+        """
+        told, self._told = self._told.standing, ToldAlerts()
+        standing = {(alert.metric, alert.rule): alert for alert in self._alerts_before_resume}
         self._alerts_before_resume = []
-        if not names:
-            return []
-        return [Event(EventKind.NOTE, f"Alerts still active on {', '.join(names)}.", iteration, time.time())]
+        changes = [alert for key, alert in standing.items() if key not in told]
+        changes += [Alert.from_json(data).cleared_at(iteration) for key, data in told.items() if key not in standing]
+        found = [Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in changes]
+        if names := sorted({metric for metric, rule in standing if (metric, rule) in told}):
+            found.append(Event(EventKind.NOTE, f"Alerts still active on {', '.join(names)}.", iteration, time.time()))
+        return found
 
     def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
         """Events for an update that ended early, skipped optimiser steps and simulators that raised."""

@@ -24,7 +24,9 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import observed
+from rlpipe.metrics.health import Alert
 from rlpipe.metrics.reductions import Sum
+from rlpipe.metrics.row import Event
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
@@ -498,6 +500,29 @@ class TestCriticalAlerts:
         rlpipe.train(config, local=True, resume=result.directory)
         lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
         assert len(lr) == 1
+
+    def test_a_resumed_run_reports_what_its_earlier_rows_violate_under_its_new_settings(self, tmp_path):
+        first = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=128"), local=True).directory
+        rows = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["metrics"]["train/actor/lr"] = 1.0
+        (first / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rlpipe.train(load_config(first / "config.yaml", ["runner.total_timesteps=256"]), local=True, resume=first)
+        lr = [a for a in self.alerts(first) if a["data"]["metric"] == "train/actor/lr"]
+        assert [(alert["iteration"], alert["data"]["since"], alert["data"]["cleared"]) for alert in lr] == [
+            (3, 1, False),
+            (3, 1, True),
+        ]
+
+    def test_a_resumed_run_clears_what_its_earlier_rows_do_not_violate_under_its_new_settings(self, tmp_path):
+        first = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=128"), local=True).directory
+        alert = Alert("train/actor/lr", "too_large", "critical", 1.0, "at most 0.01", since=1, iteration=1)
+        event = Event("alert", alert.message, 1, 0.0, alert.as_json())
+        with (first / "events.jsonl").open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(event)) + "\n")
+        rlpipe.train(load_config(first / "config.yaml", ["runner.total_timesteps=256"]), local=True, resume=first)
+        lr = [a for a in self.alerts(first) if a["data"]["metric"] == "train/actor/lr"]
+        assert [(alert["iteration"], alert["data"]["cleared"]) for alert in lr] == [(1, False), (3, True)]
 
     def test_a_checkpoint_they_ask_for_is_counted_once_in_the_time(self, tmp_path):
         options = ("runner.health.on_critical=checkpoint", "runner.save_interval=100")
