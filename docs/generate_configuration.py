@@ -31,8 +31,8 @@ from rlpipe.policies.base_perceptron import PerceptronConfig
 from rlpipe.policies.encoders.base import EncoderConfig
 
 PAGE = Path(__file__).parent / "configuration.md"
-MARK = r"<!-- keys: (.+) -->\n(?:\n?\|.*\n)*"
-"""A comment that names a section, and the table of its keys below it."""
+MARK = r"<!-- keys: (.+) -->\n(?:\n?\|.*\n)*\n?"
+"""A comment that names a section, and the table of its keys below it, with an empty line before and after it."""
 PLUGINS = {
     "env.train": ("envs", {SimulatorConfig: "Every env.train"}),
     "policy": ("policies", {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}),
@@ -173,7 +173,7 @@ def table(rows: Sequence[Key]) -> str:
 def page(text: str) -> str:
     """Returns a page with the tables that the fields say in place of those that were there."""
     found = sections()
-    return re.sub(MARK, lambda mark: f"<!-- keys: {mark[1]} -->\n\n{table(found[mark[1]])}", text)
+    return re.sub(MARK, lambda mark: f"<!-- keys: {mark[1]} -->\n\n{table(found[mark[1]])}\n", text).rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":

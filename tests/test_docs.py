@@ -20,6 +20,7 @@ from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticCo
 from rlpipe.config.schema import Config, StageConfig
 from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
@@ -51,6 +52,22 @@ def test_what_a_metric_says_of_itself_is_a_sentence(metric):
         assert text[0].isupper()
         assert text.endswith(".")
         assert "  " not in text
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "tutorials").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_an_empty_line_ends_each_table(page):  # Markdown would make a row of what follows, and lose a heading
+    assert re.findall(r"^\|.*\n(?!\||\n|> ).+", page.read_text(encoding="utf-8"), flags=re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_a_misspelt_key_is_answered_as_the_pages_say(page):
+    with pytest.raises(ConfigError) as caught:
+        rlpipe.load_config(DOCS.parent / "configs/ppo_cartpole.yaml", ["runner.totl_timesteps=5"])
+    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    assert str(caught.value) in " ".join(text.split())
 
 
 # --- configuration.md: one table row for each key, | `key` | default | ...

@@ -77,7 +77,7 @@ class Metric:
         reduction: class of the state; None unless observed.
         reads: reading of that state that a plot shows.
         inputs: metrics from whose merged states a reading or a derived metric is made.
-        optional: inputs that a run may lack; ``compute`` gets None for them. Without any other input, no number is made.
+        optional: inputs that a run may lack; ``compute`` gets None for them.
         compute: makes the number from the states of the inputs; None where the number is undefined.
         tier: ``core``, ``standard``, ``extension``, or ``language_only``.
         algorithms: algorithms that have the metric; empty if all do.

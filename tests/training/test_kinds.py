@@ -49,7 +49,9 @@ def test_its_metrics_are_those_of_its_ledger(run):
 
 def test_its_phases_add_up_to_its_time(run):
     for row in lines(run, "metrics.jsonl"):
-        assert sum(row["metrics"].get(phase.name, 0.0) for phase in PHASES) == pytest.approx(row["metrics"]["time/step"])
+        assert sum(row["metrics"].get(phase.name, 0.0) for phase in PHASES) == pytest.approx(
+            row["metrics"]["time/step"]
+        )
 
 
 def test_two_workers_have_its_numbers(kind, run, tmp_path):

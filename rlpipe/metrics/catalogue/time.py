@@ -56,7 +56,7 @@ ACTOR_TRAINING = derived(
     "time/actor_training", (UPDATE, CAL_ADVANTAGES, SYNC_WEIGHTS), actor_training, "s", tier="core",
     optional=(CAL_ADVANTAGES, SYNC_WEIGHTS),
     meaning="Time of the gradient steps, including the call to the learner.",
-    formula="time waited for the learner - cal_adv_and_returns - sync_weights",
+    formula="time waited for the learner - cal_adv_and_returns - sync_weights, as far as the learner has these",
 )
 EVAL_TIME = observed(
     "time/eval", Last, "s",
