@@ -6,6 +6,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.selection import algorithm_class, curriculum_class
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.recording import contents
 from rlpipe.errors import ConfigError
 
 
@@ -50,6 +51,11 @@ def check_replay(config: Config) -> None:
         raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
     dataset.check_actions(config.demos, config.env.eval, section="env.eval")
     _check_drawn(config, config.demos)
+
+
+def demonstration_notes(config: Config) -> tuple[str, ...]:
+    """Returns what a user should know of the files of demonstrations that a run reads, in sentences."""
+    return () if config.demos is None else contents(config.demos).notes(config.demos)
 
 
 def _check_drawn(config: Config, demos: str) -> None:

@@ -8,18 +8,17 @@ The format is that of ``mani_skill.trajectory``: one group per trajectory with `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from rlpipe import files
+from rlpipe.demonstrations.layouts import folder_is
+from rlpipe.demonstrations.recording import MATCHED, contents, in_order, opened, readable, sidecar
 from rlpipe.errors import ConfigError
-from rlpipe.files import whole_file
 from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined, leaves_of
@@ -30,38 +29,6 @@ ACTION_TOLERANCE = 1e-4
 """Distance by which rounding may put a recorded action outside its bounds, in the simulator's unit."""
 STATES = "env_states"
 """Group of a trajectory that holds the states, as in ManiSkill's files."""
-
-
-@whole_file
-class RecordedOptions(TypedDict):
-    """Options of the simulator that recorded the demonstrations."""
-
-    control_mode: NotRequired[str | None]
-    reward_mode: NotRequired[str | None]
-    obs_mode: NotRequired[str | None]
-    camera_size: NotRequired[int | None]
-    mesh_triangles: NotRequired[int | None]
-    show_goals: NotRequired[bool | None]
-    frame_stack: NotRequired[int | None]
-    pixels: NotRequired[int | None]
-    pixels_with_state: NotRequired[bool | None]
-    kwargs: NotRequired[dict[str, Any] | None]
-
-
-@whole_file
-class RecordedSimulator(TypedDict):
-    """Simulator that recorded the demonstrations."""
-
-    env_id: str
-    env_kwargs: RecordedOptions
-
-
-@whole_file
-class Recording(TypedDict):
-    """JSON that ManiSkill writes beside a file of demonstrations."""
-
-    env_info: RecordedSimulator
-    episodes: NotRequired[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +91,7 @@ def check(path: str, task: Any) -> None:
         ConfigError: the file does not exist, or is for another task, control mode or observation mode.
     """
     check_actions(path, task)
-    options: Mapping[str, Any] = _recording(path)["env_info"]["env_kwargs"]
+    options: Mapping[str, Any] = sidecar(path)["env_info"]["env_kwargs"]
     for key in SEEN:
         wanted = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
         if key in options and wanted != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
@@ -153,23 +120,26 @@ def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.
         ConfigError: there is no such file, or it is for another task or control mode.
     """
     require("h5py", "maniskill", key)
-    file = Path(path)
-    if (kind := files.kind_of(file)) != "file":
-        found = "that is a directory" if kind else "there is no such file"
-        makes = key == "demos" and getattr(task, "has_cameras", False)
+    kind = files.kind_of(Path(path))
+    if kind != "file":
+        found = folder_is(Path(path)) if kind else "there is no such file: name one of ManiSkill's HDF5 files."
+        makes = not kind and key == "demos" and getattr(task, "has_cameras", False)
         advice = " Make it: rlpipe demos CONFIG --replay FILE.h5." if makes else ""
-        raise ConfigError(f"{key} is {path}, but {found}: name one of ManiSkill's HDF5 files.{advice}")
-    sidecar = file.with_suffix(".json")
-    if files.kind_of(sidecar) != "file":
-        raise ConfigError(f"{key} is {path}, but {sidecar.name}, which says how it was made, is not beside it.")
-    if sidecar == file:
-        raise ConfigError(f"{key} is {path}; name the HDF5 file instead of the JSON beside it.")
-    simulator = _recording(path)["env_info"]
+        raise ConfigError(f"{key} is {path}, but {found}{advice}")
+    contents(path, key)
+    simulator = sidecar(path)["env_info"]
     recorded = {"id": simulator["env_id"], "control_mode": simulator["env_kwargs"].get("control_mode")}
     for name, value in recorded.items():
         wanted = getattr(task, name, value)
-        if value is not None and value != wanted:
+        if value is not None and value != wanted and not (name == "id" and _same_task(value, wanted)):
             raise ConfigError(f"{key}: {path} was made with {name} {value}, but {section}.{name} is {wanted}.")
+
+
+def _same_task(recorded: str, wanted: object) -> bool:
+    """True if two ids of Gymnasium differ only in that one names the module that registers the task."""
+    if not isinstance(wanted, str) or (":" in recorded) == (":" in wanted):
+        return False
+    return recorded.rpartition(":")[2] == wanted.rpartition(":")[2]
 
 
 def check_states(path: str, curriculum: str) -> None:
@@ -185,7 +155,7 @@ def check_states(path: str, curriculum: str) -> None:
     if not seeds(path):
         raise ConfigError(
             f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
-            f"beside {path} does not say with which seeds they began (episode_seed): make them with rlpipe demos."
+            f"beside {path} does not say with which seeds they began ({MATCHED}): make them with rlpipe demos."
         )
 
 
@@ -198,24 +168,15 @@ def check_count(path: str, count: int) -> None:
     Raises:
         ConfigError: it does not.
     """
-    import h5py
-
-    found = count
-    with suppress(OSError), h5py.File(path) as file:  # ``load`` says what is damaged
-        found = len(file)
+    found = len(contents(path).names)
     if count > found:
         raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations.")
 
 
 def seeds(path: str) -> set[int]:
     """Seeds of the episodes in a file that has passed ``check``, where they are known."""
-    found = (episode.get("episode_seed") for episode in _recording(path).get("episodes", []))
-    return {seed for seed in found if isinstance(seed, int)}
-
-
-def _recording(path: str) -> Recording:
-    """Reads the JSON beside a file of demonstrations."""
-    return files.read(Path(path).with_suffix(".json"), Recording)
+    held = contents(path)
+    return {*held.seeds.values(), *held.seeds_without_id}
 
 
 def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> Demonstrations:
@@ -234,12 +195,13 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
         ConfigError: the file is damaged, is not for this task, or holds no success, or too few.
     """
     check(path, task)
-    recorded = _recording(path)["env_info"]["env_kwargs"].get("reward_mode")
+    recorded = sidecar(path)["env_info"]["env_kwargs"].get("reward_mode")
     wanted = getattr(task, "reward_mode", "sparse" if recorded else None)
     if wanted not in ("sparse", recorded):
         raise ConfigError(
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
-            f"Use sparse, or replay the file: mani_skill.trajectory.replay_trajectory --reward-mode {wanted}."
+            f"Use sparse, or record these rewards: rlpipe demos CONFIG --replay {path} demos=NEW.h5, and then "
+            "demos=NEW.h5."
         )
 
     def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
@@ -253,7 +215,7 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
     names, states = zip(*(kept for _, kept in drawn), strict=True)
-    by_name = seeds_by_name(path)
+    by_name = contents(path).seeds
     seeds = tuple(by_name.get(name) for name in names)
     return Demonstrations(*columns, numbers, left_out, names, seeds, states)  # type: ignore[call-arg]
 
@@ -289,21 +251,14 @@ def _successful(path: str, read: Callable[[Any, str], T | None]) -> tuple[list[T
     Raises:
         ConfigError: the file is damaged, or none succeeds.
     """
-    import h5py
-
     found: list[T] = []
     left_out = 0
-    try:
-        with h5py.File(path) as file:
-            for name in in_order(file):
+    with opened(path) as file:
+        for name in in_order(file):
+            with readable(f"demos: {path}: {name}"):
                 trajectory = read(file[name], f"{path}: {name}")
-                left_out += trajectory is None
-                found += [] if trajectory is None else [trajectory]
-    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
-        # h5py raises any of these, depending on which bytes of a file are damaged
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"demos: {path} is damaged or not ManiSkill's: {type(error).__name__}: {error}.") from error
+            left_out += trajectory is None
+            found += [] if trajectory is None else [trajectory]
     if not found:
         raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
     return found, left_out
@@ -317,19 +272,6 @@ def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
         raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations that succeed.")
     drawn: list[int] = sorted(np.random.default_rng([seed, found]).choice(found, count, replace=False).tolist())
     return drawn
-
-
-def seeds_by_name(path: str) -> dict[str, int]:
-    """Returns the seed of each trajectory, by its name, where the JSON says it."""
-    import h5py
-
-    episodes = _recording(path).get("episodes", [])
-    with h5py.File(path) as file:
-        names = in_order(file)
-    if len(episodes) != len(names):
-        return {}
-    found = {name: episode.get("episode_seed") for name, episode in zip(names, episodes, strict=True)}
-    return {name: seed for name, seed in found.items() if isinstance(seed, int)}
 
 
 def _states(group: Any, steps: int) -> State | None:
@@ -349,15 +291,66 @@ def _states(group: Any, steps: int) -> State | None:
 
 def first_step(group: Any) -> int:
     """Returns the first step of the last attempt in a trajectory; see ``last_attempt``."""
-    if "terminated" not in group:
+    if "terminated" not in group or "success" not in group:
         return 0
     failure = group["fail"][:].astype(bool) if "fail" in group else None
     return last_attempt(group["success"][:].astype(bool), group["terminated"][:].astype(bool), failure)
 
 
-def in_order(file: Any) -> list[str]:
-    """Returns the names of the trajectories in an open file."""
-    return sorted(file, key=lambda key: int(key.rpartition("_")[2]))
+def _numbers(group: Any, name: str, where: str) -> NDArray[Any]:
+    """Reads an array of a trajectory, [L, ...].
+
+    Raises:
+        ConfigError: it holds something other than numbers.
+    """
+    held = group[name]
+    if not hasattr(held, "shape") or held.dtype.kind not in "biuf" or held.ndim == 0:
+        if hasattr(held, "shape"):
+            found = f"{'text' if held.dtype.kind in 'OSU' else held.dtype} {list(held.shape)}"
+        else:
+            found = f"a group of {', '.join(held)}"
+        raise ConfigError(f"demos: {where} holds {name} as {found}; it must be an array of numbers, one row a step.")
+    return np.asarray(held[:])
+
+
+def read_actions(group: Any, where: str, spec: SpaceSpec) -> Float32:
+    """Reads the actions of a trajectory, [L, A], also beyond the simulator's bounds.
+
+    Raises:
+        ConfigError: they are not those of a simulator.
+    """
+    actions = _numbers(group, "actions", where).astype(np.float32)
+    if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
+        raise ConfigError(
+            f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
+            + (
+                f"{spec.action_dim} numbers."
+                if spec.num_actions is None
+                else "one of a few discrete actions, and demonstrations need continuous ones."
+            )
+        )
+    if not np.isfinite(actions).all():
+        raise ConfigError(f"demos: {where} has actions that are not finite: record it again.")
+    return actions
+
+
+def _success(group: Any, where: str, count: int) -> Bool:
+    """Reads after which steps a trajectory had succeeded, [L].
+
+    Raises:
+        ConfigError: it is missing, has another length, or holds something other than true and false.
+    """
+    if "success" not in group:
+        raise ConfigError(
+            f"demos: {where} holds no success, [{count}] bool, the steps after which the task was solved. Record it: "
+            f"rlpipe demos CONFIG --replay {where.partition(': ')[0]} demos=NEW.h5, and then demos=NEW.h5."
+        )
+    found = _numbers(group, "success", where)
+    if found.shape not in ((count,), (count, 1)):
+        raise ConfigError(f"demos: {where} has {count} actions, but success of shape {found.shape}.")
+    if odd := [value for value in found.ravel().tolist() if value not in (0, 1)]:
+        raise ConfigError(f"demos: {where} holds success {odd[0]:g}; it must be true or false after each step.")
+    return found.reshape(count).astype(bool)
 
 
 def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
@@ -371,11 +364,8 @@ def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
     file = where.partition(": ")[0]
     if spec.leaves is None:
         if held is None or names is not None:
-            raise ConfigError(
-                f"demos: {where} holds no state observations. Add them with: python -m "
-                "mani_skill.trajectory.replay_trajectory --traj-path FILE --use-env-states -o state --save-traj"
-            )
-        return held[:].astype(np.float32)
+            raise ConfigError(f"demos: {where} holds no state observations, obs [L + 1, D]. {remedy(file)}")
+        return _numbers(group, "obs", where).astype(np.float32)
     if names is None or set(names) != set(spec.leaves):
         found = "one vector" if names is None else f"the leaves {', '.join(sorted(names))}"
         raise ConfigError(
@@ -411,23 +401,13 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> _Attempt:
     Raises:
         ConfigError: they are not.
     """
-    actions, success = group["actions"][:].astype(np.float32), group["success"][:].astype(bool)
-    if success.shape != (len(actions),):
-        raise ConfigError(f"demos: {where} has {len(actions)} actions, but success of shape {success.shape}.")
-    if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
+    actions = read_actions(group, where, spec)
+    success = _success(group, where, len(actions))
+    outside = float(np.abs(actions - spec.clip(actions)).max(initial=0.0))
+    if outside > ACTION_TOLERANCE:
         raise ConfigError(
-            f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
-            + (
-                f"{spec.action_dim} numbers."
-                if spec.num_actions is None
-                else "one of a few discrete actions, and demonstrations need continuous ones."
-            )
-        )
-    outside = float(np.maximum(actions - spec.action_high, spec.action_low - actions).max(initial=0.0))
-    if not np.isfinite(actions).all() or outside > ACTION_TOLERANCE:
-        raise ConfigError(
-            f"demos: {where} has actions {outside:g} outside the simulator's bounds, or numbers that are not finite. "
-            "Was it recorded with another control mode, or without clipping its actions?"
+            f"demos: {where} has actions {outside:g} outside the simulator's bounds. Was it recorded with another "
+            "control mode, or without clipping its actions?"
         )
     first = first_step(group)
     return _Attempt(first, actions[first:], success[first:])
@@ -453,14 +433,29 @@ def _trajectory(
         return None
     last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
     sparse = reward_mode == "sparse" or (reward_mode is None and "rewards" not in group)
-    paid = success if sparse else group["rewards"][-len(success) :]
-    rewards = paid.astype(np.float32)
+    rewards = success.astype(np.float32) if sparse else _rewards(group, where, count)[first:]
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
     (truncated if ignore_terminations else terminated)[-1] = True
     return (
         observations[:last], spec.clip(actions[:last]), rewards[:last], terminated, truncated,
         observations[1 : last + 1],
     )  # fmt: skip
+
+
+def _rewards(group: Any, where: str, count: int) -> Float32:
+    """Reads the recorded rewards, [L].
+
+    Raises:
+        ConfigError: they are missing, have another length, or are not finite.
+    """
+    found = _numbers(group, "rewards", where) if "rewards" in group else None
+    if found is None or found.shape not in ((count,), (count, 1)) or not np.isfinite(found).all():
+        held = "no rewards" if found is None else f"rewards of shape {found.shape} with {np.isnan(found).sum()} NaN"
+        raise ConfigError(
+            f"demos: {where} holds {held}; for its {count} actions there must be as many, all finite. Record them: "
+            f"rlpipe demos CONFIG --replay {where.partition(': ')[0]} demos=NEW.h5, and then demos=NEW.h5."
+        )
+    return found.reshape(count).astype(np.float32)
 
 
 def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from rlpipe.config.schema import Config
 from rlpipe.config.selection import simulator_class
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.errors import ConfigError
@@ -39,6 +40,7 @@ class ReplayedDemonstrations:
         failed: number of those that did not, and were left out.
         steps: number of steps.
         spec: spaces of the simulator.
+        notes: what a user should know of the file that was read, in sentences.
     """
 
     file: Path
@@ -46,6 +48,7 @@ class ReplayedDemonstrations:
     failed: int
     steps: int
     spec: SpaceSpec
+    notes: tuple[str, ...] = ()
 
 
 def replay_demonstrations(
@@ -75,26 +78,26 @@ def replay_demonstrations(
         raise ConfigError(f"demos: cannot write to {file.parent}: {error}.") from error
     with work, h5py.File(source) as given:
         partial = Path(work.name, file.name)
-        names = dataset.in_order(given)
-        seeds = _seeds(source, names)
+        seeds = _with_seeds(source)
         episodes: list[dict[str, Any]] = []
         steps = 0
-        recorder = _Recorder(task, given)
+        recorder = _Recorder(task, given, list(seeds))
         with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
             spec = simulator.spec
             _check_success(simulator, task)
-            for number, (name, seed) in enumerate(zip(names, seeds, strict=True)):
+            for number, (name, seed) in enumerate(seeds.items()):
                 if trajectory := recorder.replay(name, seed):
                     trajectory.write(out.create_group(f"traj_{len(episodes)}"))
                     episodes.append({"episode_id": len(episodes), "episode_seed": seed, "success": True})
                     steps += len(trajectory.actions)
-                progress(number + 1, len(names))
+                progress(number + 1, len(seeds))
         if not episodes:
-            raise ConfigError(f"demos: none of the {len(names)} trajectories in {source} succeeds when it is replayed.")
+            raise ConfigError(f"demos: none of the {len(seeds)} trajectories in {source} succeeds when it is replayed.")
         _write_sidecar(partial, task, episodes, f"replayed from {Path(source).name}")
         for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
             os.replace(partial.with_suffix(ending), file.with_suffix(ending))
-    return ReplayedDemonstrations(file, len(episodes), len(names) - len(episodes), steps, spec)
+    notes = contents(source).notes(source)
+    return ReplayedDemonstrations(file, len(episodes), len(seeds) - len(episodes), steps, spec, notes)
 
 
 def _check_success(simulator: Simulator, task: Any) -> None:
@@ -111,19 +114,19 @@ def _check_success(simulator: Simulator, task: Any) -> None:
         )
 
 
-def _seeds(path: str, names: Sequence[str]) -> list[int]:
-    """Returns the seed of each trajectory.
+def _with_seeds(source: str) -> Mapping[str, int]:
+    """Returns the seed of each trajectory that has one, by its name.
 
     Raises:
-        ConfigError: the file does not say them.
+        ConfigError: none has.
     """
-    seeds = dataset.seeds_by_name(path)
-    if any(name not in seeds for name in names):
+    held = contents(source)
+    if not held.seeds:
         raise ConfigError(
-            f"demos: {path} holds {len(names)} trajectories, but the JSON beside it does not give a seed for each, so "
-            "they cannot be replayed."
+            f"--replay: the JSON beside {source} gives no seed for any of its {len(held.names)} trajectories, so they "
+            f"cannot be replayed: {MATCHED} is the seed of its reset."
         )
-    return [seeds[name] for name in names]
+    return {name: held.seeds[name] for name in held.names if name in held.seeds}
 
 
 def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
@@ -138,10 +141,10 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     """
     import h5py
 
-    seeds = dataset.seeds_by_name(str(file))
+    seeds = contents(str(file)).seeds
     with h5py.File(file, "a", libver="latest") as out:
-        names = dataset.in_order(out)
-        recorder = _Recorder(replace(task, ignore_terminations=True), out)  # beyond the first success as well
+        names = in_order(out)
+        recorder = _Recorder(replace(task, ignore_terminations=True), out, names)  # beyond the first success as well
         with closing(recorder.simulator):
             for number, name in enumerate(names):
                 if dataset.STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
@@ -164,7 +167,7 @@ def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) 
 
     found = []
     with h5py.File(path) as file:
-        recorder = _Recorder(task, file)
+        recorder = _Recorder(task, file, names)
         with closing(recorder.simulator):
             for name, seed in zip(names, seeds, strict=True):
                 again = recorder.replay(name, seed)
@@ -212,9 +215,10 @@ def _compress(group: Any, name: str, values: Any) -> None:
 class _Recorder:
     """One environment, whose episodes are begun by hand."""
 
-    def __init__(self, task: Any, given: Any) -> None:
-        """Makes the environment, with time for the longest trajectory of an open file if its limit is an option."""
-        longest = max(len(given[name]["actions"]) for name in given)
+    def __init__(self, task: Any, given: Any, names: Sequence[str]) -> None:
+        """Makes the environment, with time for the longest of some trajectories in an open file if its limit is an
+        option."""
+        longest = max(len(given[name]["actions"]) for name in names)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
         patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
@@ -229,7 +233,7 @@ class _Recorder:
 
     def replay(self, name: str, seed: int) -> _Trajectory | None:
         """Replays one trajectory, up to its success if that ends the task; None if it does not succeed."""
-        actions = self._actions(self._given[name])
+        actions = self._actions(name)
         self._seed = seed
         observations, _ = self.simulator.reset()
         seen, states, success, rewards = [observations], self._state(), [], []
@@ -247,9 +251,11 @@ class _Recorder:
             joined(seen), actions[: len(success)], np.array(success), np.array(rewards, dtype=np.float32), states
         )
 
-    def _actions(self, group: Any) -> Any:
-        actions = group["actions"][dataset.first_step(group) :].astype(np.float32)
-        return self.simulator.spec.clip(actions)
+    def _actions(self, name: str) -> Any:
+        group, spec = self._given[name], self.simulator.spec
+        where = f"{self._given.filename}: {name}"
+        with readable(f"demos: {where}"):
+            return spec.clip(dataset.read_actions(group, where, spec)[dataset.first_step(group) :])
 
 
 def _write_sidecar(file: Path, task: Any, episodes: list[dict[str, Any]], description: str) -> None:

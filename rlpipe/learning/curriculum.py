@@ -8,6 +8,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.selection import curriculum_class
 from rlpipe.curricula.base import Curriculum, DemonstratedEpisode
 from rlpipe.demonstrations.dataset import Demonstrations
+from rlpipe.demonstrations.recording import MATCHED
 from rlpipe.demonstrations.replay import states_of
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Episode, TrajectoryBatch
@@ -31,18 +32,24 @@ def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Cu
 def _courses(config: Config, demonstrations: Demonstrations) -> list[DemonstratedEpisode]:
     """Returns the states of demonstrations; those that the file does not hold are found by running them again."""
     states, seeds = list(demonstrations.states), [seed for seed in demonstrations.seeds if seed is not None]
+    if unknown := len(states) - len(seeds):
+        raise ConfigError(
+            f"curriculum.name is {config.curriculum.name}, but {unknown} of {len(states)} demonstrations in "
+            f"{config.demos} have no seed: {MATCHED} in the JSON beside it. Give each its own, or leave those without "
+            "out: rlpipe demos CONFIG --replay FILE.h5 demos=NEW.h5."
+        )
     missing = [number for number, state in enumerate(states) if state is None]
-    if missing and len(seeds) == len(states):
+    if missing:
         names = [demonstrations.names[number] for number in missing]
         again = states_of(str(config.demos), config.env.train, names, [seeds[number] for number in missing])
         for number, found in zip(missing, again, strict=True):
             states[number] = found
     kept = [state for state in states if state is not None]
-    if len(kept) < len(states) or len(seeds) < len(states):
+    if len(kept) < len(states):
         raise ConfigError(
-            f"curriculum.name is {config.curriculum.name}, but {len(states) - min(len(kept), len(seeds))} of "
-            f"{len(states)} demonstrations in {config.demos} have no states of the simulator and do not succeed when "
-            "they are run again. Keep those that do: rlpipe demos CONFIG --replay FILE.h5 demos=NEW.h5."
+            f"curriculum.name is {config.curriculum.name}, but {len(states) - len(kept)} of {len(states)} "
+            f"demonstrations in {config.demos} have no states of the simulator and do not succeed when they are run "
+            "again. Keep those that do: rlpipe demos CONFIG --replay FILE.h5 demos=NEW.h5."
         )
     return [DemonstratedEpisode(seed, state) for seed, state in zip(seeds, kept, strict=True)]
 

@@ -14,6 +14,7 @@ from rlpipe.analysis.report.pages import write as write_report
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
+from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, RunError
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
@@ -185,7 +186,8 @@ class _Run:
         self._loop = TrainingLoop(
             self._config, self._plan, self._engine, self._terminal, self._interruption, self._done
         )
-        self._loop.report_start(() if lost else self._ready.notes, self._state, rollback, lost)
+        notes = () if lost else (*self._ready.notes, *demonstration_notes(self._config))
+        self._loop.report_start(notes, self._state, rollback, lost)
         return self._loop.run(snapshot)
 
     def _count_recovery(self, fault: Fault) -> None:

@@ -152,9 +152,9 @@ def test_nothing_is_written_where_none_succeeds_or_seeds_are_missing(tmp_path):
     with pytest.raises(ConfigError, match="none of the 1 trajectories"):
         replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
     information = json.loads(file.with_suffix(".json").read_text())
-    del information["episodes"][0]["episode_seed"]
+    information["episodes"] = [{"episode_id": 0}]
     file.with_suffix(".json").write_text(json.dumps(information))
-    with pytest.raises(ConfigError, match="does not give a seed for each"):
+    with pytest.raises(ConfigError, match="gives no seed for any of its 1 trajectories"):
         replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.h5", "few.json"]
 
@@ -182,7 +182,7 @@ def to_the_goal(folder, env_id):
     file = Path(write(folder, [steps(2, success_at=2, action=env.goal)], env_id=env_id)).with_suffix(".json")
     information = json.loads(file.read_text())
     del information["env_info"]["env_kwargs"]["control_mode"]
-    file.write_text(json.dumps(information | {"episodes": [{"episode_seed": 4}]}))
+    file.write_text(json.dumps(information | {"episodes": [{"episode_id": 0, "episode_seed": 4}]}))
     return str(file.with_suffix(".h5"))
 
 

@@ -601,10 +601,10 @@ def put(name: str, values: Any) -> Callable[[Any], None]:
         (put("traj_1/obs", np.full((5, 4), np.nan, np.float32)), ["traj_1", "not finite"]),
         (put("traj_1/actions", np.zeros((4, 2), np.float32)), ["traj_1", "actions of shape (4, 2)"]),
         (put("traj_1/actions", np.full((4, 1), 9.0, np.float32)), ["traj_1", "8 outside"]),
-        (put("traj_1/actions", ...), ["demos.h5", "damaged"]),
+        (put("traj_1/actions", ...), ["demos.h5", "traj_1 holds no actions"]),
         (put("traj_1/success", np.ones(9, bool)), ["traj_1", "4 actions", "(9,)"]),
-        (put("traj_1/success", ...), ["demos.h5", "damaged"]),
-        (put("traj_1", 5), ["demos.h5", "damaged"]),
+        (put("traj_1/success", ...), ["demos.h5", "traj_1 holds no success"]),
+        (put("traj_1", 5), ["demos.h5", "traj_1 holds no actions"]),
         (put("traj_1", ...), None),
     ],
 )

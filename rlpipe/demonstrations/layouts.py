@@ -1,0 +1,114 @@
+"""Recognises files and folders of demonstrations by their own marks, before anything of them is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlpipe.errors import ConfigError
+
+CONVERT = "rlpipe reads ManiSkill's: docs/demonstrations.md#files-of-other-formats has the lines that convert it."
+"""What to do with a file of another format; a test follows that page."""
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_USER_BLOCKS = (0, 512, 1024, 2048)
+"""Places where the signature of an HDF5 file may stand."""
+
+_MAGIC = {
+    b"PAR1": f"holds Parquet, as LeRobot's datasets do. {CONVERT}",
+    b"PK\x03\x04": f"is a ZIP archive, such as NumPy's .npz or a zipped Zarr store. {CONVERT}",
+    b"\x93NUMPY": f"is an array of NumPy's. {CONVERT}",
+    b"\x80": f"is a pickle, as of D4RL's and DAPG's demonstrations. {CONVERT}",
+    b"\x1f\x8b": "is compressed with gzip: unpack it first.",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd: unpack it first.",
+    b"\x89MCAP": f"is a recording of ROS (MCAP). {CONVERT}",
+    b"#ROSBAG": f"is a recording of ROS. {CONVERT}",
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it with git lfs pull.",
+    b"<": "is a page of HTML or XML, as a download that failed leaves behind: download the file itself.",
+    b"{": "is JSON: name the HDF5 file, whose JSON has the same name and is beside it.",
+}
+"""What a file is by its first bytes."""
+
+
+def check_file(path: Path, key: str) -> None:
+    """Checks that a file begins as HDF5.
+
+    Args:
+        path: of the file.
+        key: key or option that names it, for the error.
+    Raises:
+        ConfigError: it is something else, which the message names.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(4096)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror or error}.") from error
+    if any(first[at : at + 8] == _HDF5 for at in _USER_BLOCKS):
+        return
+    if not first:
+        raise ConfigError(f"{key}: {path} is empty or damaged: copy or record it again.")
+    known = (what for magic, what in _MAGIC.items() if first.startswith(magic))
+    tensorflow = f"is TensorFlow's (RLDS). {CONVERT}" if ".tfrecord" in path.name else None
+    what = tensorflow or next(known, "is damaged, or no HDF5 file: copy or record it again.")
+    raise ConfigError(f"{key}: {path} {what}")
+
+
+_FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "a dataset of LeRobot": ("meta/info.json",),
+    "a dataset of Minari": ("data/main_data.hdf5", "main_data.hdf5"),
+    "a Zarr store, such as Diffusion Policy's": (".zgroup", "zarr.json", ".zattrs"),
+    "a dataset of TensorFlow (RLDS)": ("dataset_info.json", "features.json", "*.tfrecord*"),
+}
+"""Files by which a folder is recognised."""
+
+
+def folder_is(folder: Path) -> str:
+    """Returns the end of the sentence "the path is a folder", with what it holds and what to do."""
+    for what, marks in _FOLDERS.items():
+        if any(next(folder.glob(mark), None) for mark in marks):
+            return f"that is {what}. {CONVERT}"
+    inside = sorted(file.name for file in folder.iterdir() if file.suffix in (".h5", ".hdf5"))
+    of_it = f", such as {folder / inside[0]}" if inside else ""
+    return f"that is a directory: name one of ManiSkill's HDF5 files{of_it}."
+
+
+def _is_robomimic(file: Any) -> bool:
+    held = file.get("data")
+    return hasattr(held, "keys") and ("env_args" in held.attrs or any(name.startswith("demo") for name in held))
+
+
+def _is_minari(file: Any) -> bool:
+    groups = (file.get(name) for name in list(file)[:1])
+    return any(hasattr(one, "keys") and "observations" in one and "obs" not in one for one in groups)
+
+
+def _is_d4rl(file: Any) -> bool:
+    return all(hasattr(file.get(name), "shape") for name in ("observations", "actions"))
+
+
+def _is_one_episode(file: Any) -> bool:
+    return any(name in file for name in ("action", "joint_action", "actions")) and not _is_d4rl(file)
+
+
+_LAYOUTS: Mapping[str, Callable[[Any], bool]] = {
+    "robomimic's layout (also robosuite's, LIBERO's, MimicGen's and Isaac Lab's), data/demo_N": _is_robomimic,
+    "Minari's layout, episode_N/observations": _is_minari,
+    "D4RL's layout, all steps in one array": _is_d4rl,
+    "one episode, as ALOHA, ACT and RoboTwin store each in a file": _is_one_episode,
+}
+
+
+def check_layout(file: Any, path: str, key: str) -> None:
+    """Checks that an open HDF5 file has no layout of another library.
+
+    Args:
+        file: open HDF5 file.
+        path: where it is, for the error.
+        key: key or option that names it, likewise.
+    Raises:
+        ConfigError: it has; the message names the library.
+    """
+    for what, has_marks in _LAYOUTS.items():
+        if has_marks(file):
+            raise ConfigError(f"{key}: {path} holds {what}. {CONVERT}")
