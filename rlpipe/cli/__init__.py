@@ -36,6 +36,7 @@ from rlpipe.cli import (
 )
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.cli.streams import set_up_streams
 from rlpipe.errors import ConfigError
 from rlpipe.learning.threads import passive_waiting
 
@@ -68,6 +69,7 @@ watch.add_to(app)
 
 def main() -> None:
     """Runs the command line and exits."""
+    set_up_streams()
     os.environ.update(passive_waiting())  # before any command imports torch
     stderr = Console(stderr=True, highlight=False)
     logging.basicConfig(

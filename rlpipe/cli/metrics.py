@@ -315,7 +315,7 @@ def _use_as_json(use: Use, *, written: bool = False) -> dict[str, Any]:
 
 
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    print(json.dumps(data, indent=2))
 
 
 def _show(console: Console, content: RenderableType) -> None:

@@ -159,7 +159,7 @@ def _gpus() -> tuple[tuple[str, ...], str]:
         return (), ""
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_DRIVER_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), str(error)
     lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]

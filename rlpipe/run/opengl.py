@@ -47,7 +47,12 @@ def choose_library() -> str:
         environment = {**os.environ, "MUJOCO_GL": library}
         try:
             tried = subprocess.run(
-                [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS
+                [sys.executable, "-c", _PROBE],
+                env=environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PROBE_SECONDS,
             )
         except subprocess.TimeoutExpired:
             reasons.append(f"{library}: no answer within {_PROBE_SECONDS:g} s")

@@ -100,6 +100,7 @@ class VideoMaker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             start_new_session=True,  # Ctrl-C ends the training; its last video is still made
         )
         with suppress(OSError):

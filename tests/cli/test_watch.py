@@ -14,6 +14,7 @@ from rlpipe.analysis.watching import LEAST_SILENT, Watcher
 from rlpipe.backends.console import clock, seconds_left
 from rlpipe.cli import app
 from rlpipe.cli.watch import page
+from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
 
@@ -51,6 +52,13 @@ def test_a_finished_run_is_printed_once(run):
     assert answer.exit_code == 0
     for word in ("completed", "4/4", "env/success_once", "learner", "Completed after iteration 4."):
         assert word in answer.output
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["watch", "--once"], "completed"), (["diagnose"], "healthy")])
+def test_a_terminal_of_ascii_shows_the_same_words(run, arguments, words):
+    answer = command(*arguments, str(run), encoding="ascii")
+    assert (answer.code, answer.err) == (0, "")
+    assert words in answer.out
 
 
 def test_each_look_adds_the_rows_that_were_written_meanwhile(run, tmp_path):

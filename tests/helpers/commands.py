@@ -20,9 +20,9 @@ class Answer:
     err: str
 
 
-def command(*arguments: str) -> Answer:
-    """Runs ``rlpipe`` with these arguments, in this process."""
-    out, err = io.StringIO(), io.StringIO()
+def command(*arguments: str, encoding: str = "utf-8") -> Answer:
+    """Runs ``rlpipe`` with these arguments, in this process, on a terminal of this encoding."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, newline="\n", write_through=True) for _ in range(2))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     argv, sys.argv = sys.argv, ["rlpipe", *arguments]
     try:
@@ -35,4 +35,4 @@ def command(*arguments: str) -> Answer:
         sys.argv = argv
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return Answer(code, out.getvalue(), err.getvalue())
+    return Answer(code, *(stream.buffer.getvalue().decode(encoding) for stream in (out, err)))

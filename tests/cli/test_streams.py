@@ -1,0 +1,60 @@
+"""Output on terminals and pipes of any encoding."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpipe.cli.streams import set_up_streams
+from tests.helpers.commands import command
+
+ENCODINGS = ("ascii", "latin-1", "gbk", "cp1252", "utf-8")
+
+
+def written(text, encoding):
+    """Bytes that arrive at a terminal of this encoding."""
+    arrived = io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(arrived, encoding=encoding, newline="\n", write_through=True))
+        set_up_streams()
+        sys.stdout.write(text)
+        return arrived.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("ascii", b"+ x > e ?"),
+        ("latin-1", b"+ x > \xe9 ?"),
+        ("gbk", b"+ x \xa1\xfa \xa8\xa6 \xba\xc3"),
+        ("utf-8", "✓ ✗ → é 好".encode()),
+    ],
+)
+def test_a_terminal_shows_the_same_words_with_replacements_for_what_it_lacks(encoding, shown):
+    assert written("✓ ✗ → é 好", encoding) == shown
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=8), st.sampled_from(ENCODINGS))
+def test_any_text_can_be_written_and_what_the_encoding_has_is_unchanged(text, encoding):
+    kept = [one for one in text if one == one.encode(encoding, "ignore").decode(encoding)]
+    shown = written(text, encoding).decode(encoding)
+    assert len(shown) == len(text)
+    assert [one for one, before in zip(shown, text, strict=True) if one == before] == kept
+
+
+def test_a_path_that_is_no_text_is_written_with_its_own_bytes():
+    assert written("runs/a\udcff", "utf-8") == b"runs/a\xff"
+
+
+def test_json_is_the_same_in_every_encoding():
+    assert command("metrics", "explain", "train/loss", "--json").out.isascii()
+
+
+def test_a_command_with_closed_streams_says_by_its_exit_code_how_it_ended():
+    shell = f"{sys.executable} -m rlpipe metrics explain nothing 0<&- 1>&- 2>&-; echo $?"
+    assert subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False).stdout == "2\n"
