@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import traceback
@@ -11,6 +12,14 @@ from rich.markup import escape
 
 from rlpipe.errors import RunError
 from rlpipe.secrets import redacted
+
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, or choose a folder with more"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that can be written and read"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files, ulimit -n 65536"),
+    **dict.fromkeys((errno.ENOMEM, errno.EAGAIN), "free memory and processes, or ask for fewer workers"),
+}
+"""What to do about faults of the machine."""
 
 
 def print_refusal(stderr: Console, error: Exception) -> None:
@@ -24,10 +33,22 @@ def _cut(text: str) -> str:
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
-    """Prints the traceback and the error; for a fault of the run only the message, which is sufficient."""
-    if isinstance(error, RunError):
-        stderr.print(f"[bold red]failed:[/] {escape(redacted(str(error), os.environ))}", soft_wrap=True)
+    """Prints the traceback and the error; for a fault of the run or of the machine only what it says."""
+    told = str(error) if isinstance(error, RunError) else _fault_of_machine(error)
+    if told:
+        stderr.print(f"[bold red]failed:[/] {escape(redacted(told, os.environ))}", soft_wrap=True)
         return
     stderr.print(redacted("".join(traceback.format_exception(error)), os.environ), markup=False, soft_wrap=True)
     message = escape(redacted(f"{type(error).__name__}: {error}", os.environ))
     stderr.print(f"[bold red]failed:[/] {message}", soft_wrap=True)
+
+
+def _fault_of_machine(error: Exception) -> str:
+    """Returns what the machine does not allow, and what to do; empty for any other error."""
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno is None:  # a sentence of our own
+        return str(error)
+    where = f" for {error.filename}" if error.filename else ""
+    remedy = _REMEDIES.get(error.errno)
+    return f"{error.strerror}{where}: {remedy}." if remedy else ""

@@ -19,7 +19,8 @@ from ray.exceptions import AuthenticationError
 from rlpipe.distributed import worker_entry
 from rlpipe.distributed.own_ray import start_ray, worker_program
 from rlpipe.distributed.process_template import ProcessTemplate
-from rlpipe.doctor.driver import check_address
+from rlpipe.doctor.driver import check_address, check_scratch
+from rlpipe.doctor.facts import scratch_folder
 from rlpipe.errors import ConfigError
 from rlpipe.secrets import is_credential, redacted
 
@@ -131,6 +132,12 @@ def _join(address: str, options: dict[str, Any]) -> None:
 
 
 def _start(options: dict[str, Any], template: ProcessTemplate | None) -> None:
+    scratch = scratch_folder()
+    if (unfit := check_scratch(scratch)) is not None:
+        if not scratch.usable:
+            raise ConfigError(f"Ray cannot start: {unfit.found} {unfit.remedy}")
+        log.warning("%s RAY_TMPDIR=FOLDER chooses another.", unfit.found)
+    options["_temp_dir"] = f"{scratch.path}/ray"
     log.info("Starting Ray on this machine")
     # Ray turns token authentication on by itself. A token of this run's own avoids ~/.ray/auth_token, whose mere
     # existence would turn it on for every Ray that is started on this machine later.
@@ -145,6 +152,12 @@ def _start(options: dict[str, Any], template: ProcessTemplate | None) -> None:
         os.environ[worker_entry.SOCKET], os.environ[worker_entry.PROGRAM] = template.socket, worker_program()
     try:
         start_ray(options, with_entry=template is not None)
+    except Exception as error:  # Ray has no exception of its own for a failed start
+        raise ConfigError(
+            f"Ray does not start on this machine: {' '.join(str(error).split()).rstrip('.')}. Its logs are in "
+            f"{scratch.path}/ray/session_latest/logs; `rlpipe doctor` says what this machine lacks, and --local trains "
+            "without Ray."
+        ) from error
     finally:
         for name in (worker_entry.SOCKET, worker_entry.PROGRAM):
             os.environ.pop(name, None)  # Ray's processes have them now
@@ -154,7 +167,7 @@ def token(environ: Mapping[str, str]) -> tuple[str, str]:
     """Returns Ray's authentication token and where it was found; two empty texts without one."""
     if value := environ.get("RAY_AUTH_TOKEN", "").strip():
         return value, "RAY_AUTH_TOKEN"
-    path = Path(environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = Path(environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token"))
     return (path.read_text(encoding="utf-8").strip(), str(path)) if path.is_file() else ("", "")
 
 

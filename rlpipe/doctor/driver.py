@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlpipe.config.schema import Config, LoggerConfig
-from rlpipe.doctor.facts import installed_version, scratch_folder
+from rlpipe.doctor.facts import SHORT_FOLDERS, ScratchFolder, installed_version, scratch_folder
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.doctor.servers import unreachable
 from rlpipe.errors import ConfigError
@@ -23,9 +23,11 @@ _TIGHT_BYTES, _ROOMY_BYTES = 0.2e9, 2e9
 
 def check_driver(config: Config | None, address: str | None) -> list[CheckResult]:
     """Checks what concerns only the machine that starts the run."""
-    leftover = check_address_file(Path(scratch_folder(), "ray", "ray_current_cluster"))
-    access = check_authentication(os.environ, Path.home(), address)
-    found = [check_run_folder(config), access, leftover, check_videos(config)]
+    scratch = scratch_folder()
+    leftover = check_address_file(Path(scratch.path, "ray", "ray_current_cluster"))
+    access = check_authentication(os.environ, Path(os.path.expanduser("~")), address)
+    folder = check_scratch(scratch) if scratch.usable and not address else None  # else Ray's result says it
+    found = [check_run_folder(config), folder, access, leftover, check_videos(config)]
     return [result for result in found if result is not None]
 
 
@@ -55,6 +57,16 @@ def check_run_folder(config: Config | None) -> CheckResult:
     if free >= _ROOMY_BYTES:
         return ok("run folder", found)
     return fail("run folder", found, remedy) if free < _TIGHT_BYTES else warn("run folder", found, remedy)
+
+
+def check_scratch(scratch: ScratchFolder) -> CheckResult | None:
+    """Checks that a Ray that is started here can use the folder that the environment names for temporary files."""
+    name, remedy = "temporary files", f"export RAY_TMPDIR={SHORT_FOLDERS[0]}, or another short path with room."
+    if not scratch.problem:
+        return None
+    if not scratch.usable:
+        return fail(name, f"{scratch.problem}.", remedy)
+    return warn(name, f"{scratch.problem}; Ray uses {scratch.path} instead.", remedy)
 
 
 def check_address(address: str) -> CheckResult | None:

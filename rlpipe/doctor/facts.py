@@ -24,6 +24,27 @@ DECIDES_NUMBERS = (
 _DRIVER_SECONDS = 15
 
 
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""Folders for Ray's temporary files where that of the environment is unfit, the first that can be written."""
+_LONGEST_SOCKET = 107
+_LONGEST_IN_RAY = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+
+
+@dataclass(frozen=True)
+class ScratchFolder:
+    """Folder of Ray's temporary files.
+
+    Attributes:
+        path: of the folder.
+        problem: why it is not the folder that the environment names, without a full stop; empty if it is.
+        usable: False if there is no folder that Ray could use; the path is then the root's, for its disk.
+    """
+
+    path: str
+    problem: str = ""
+    usable: bool = True
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts about one machine; None where it does not tell or was not asked.
@@ -74,7 +95,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
     """
     gpus, trouble = _gpus()
     cuda, devices = _torch() if deep else (None, None)
-    scratch = scratch_folder()
+    scratch = scratch_folder().path
     disk = shutil.disk_usage(scratch)
     memory, available = _memory()
     return Facts(
@@ -97,9 +118,38 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
     )
 
 
-def scratch_folder() -> str:
-    """Returns the folder in which Ray keeps its temporary files."""
-    return os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+def scratch_folder() -> ScratchFolder:
+    """Chooses the folder in which Ray keeps its temporary files: that of the environment, or another if it is unfit.
+
+    Paths of Ray's sockets begin with it, and Linux limits such a path to 107 bytes. What ``RAY_TMPDIR`` asks for by
+    Ray's own name is never replaced.
+    """
+    asked = next((name for name in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(name)), "")
+    named = os.environ.get(asked, SHORT_FOLDERS[0])
+    path = os.path.abspath(named)
+    if not (unfit := _unfit(path)):
+        return ScratchFolder(path)
+    problem = f"{asked or 'the folder of temporary files'} is {named}, {unfit}"
+    others = [] if asked == "RAY_TMPDIR" else [folder for folder in SHORT_FOLDERS if not _unfit(folder)]
+    return ScratchFolder(others[0], problem) if others else ScratchFolder("/", problem, usable=False)
+
+
+def _unfit(folder: str) -> str:
+    """Returns why Ray cannot keep its temporary files in a folder, as the rest of a sentence; empty if it can."""
+    own = Path(folder, "ray")  # another user may have made it
+    size, most = len(os.fsencode(folder)), _LONGEST_SOCKET - len(_LONGEST_IN_RAY)
+    if size > most:
+        return f"which has {size} bytes, while Ray's sockets leave room for {most}"
+    try:
+        folder.encode()
+        with tempfile.TemporaryFile(dir=own if own.exists() else folder) as file:
+            file.write(b"0" * 4096)
+            file.flush()
+    except UnicodeEncodeError:
+        return "which is not UTF-8, as Ray needs it"
+    except OSError as error:
+        return f"which cannot be written: {(error.strerror or type(error).__name__).lower()}"
+    return ""
 
 
 def installed_version(package: str) -> str | None:

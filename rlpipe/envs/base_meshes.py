@@ -25,8 +25,11 @@ LEAST_TRIANGLES = 16
 
 
 def cache_folder() -> Path:
-    """Folder of the simplified meshes, below the user's folder of caches."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlpipe" / "meshes"
+    """Folder of the simplified meshes, below the user's folder of caches, else that of temporary files."""
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "rlpipe", "meshes")
+    with contextlib.suppress(OSError):
+        kept.mkdir(parents=True, exist_ok=True)
+    return kept if os.access(kept, os.W_OK) else Path(tempfile.gettempdir(), f"rlpipe-{os.getuid()}", "meshes")
 
 
 def simplified(file: Path, most: int) -> Path:

@@ -6,10 +6,12 @@ import io
 import json
 import os
 import socket
+import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,9 +28,10 @@ from rlpipe.doctor.driver import (
     check_authentication,
     check_ray_default,
     check_run_folder,
+    check_scratch,
     check_videos,
 )
-from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts
+from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts, scratch_folder
 from rlpipe.doctor.libraries import LIBRARIES, check_libraries, ids
 from rlpipe.doctor.machine import NodeLoad, check_machine
 from rlpipe.doctor.results import CheckReport, CheckResult
@@ -488,6 +491,51 @@ def test_the_last_line_says_whether_all_is_ready():
 def test_a_fault_that_many_nodes_have_is_one_thing_to_fix():
     assert "1 thing must be fixed" in shown(
         *(CheckResult("x", "fail", "y", "z", f"node-{n}") for n in range(3)), nodes=3
+    )
+
+
+def environment_of(monkeypatch, **variables):
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_path", "problem"), [(39, ""), (40, "has 40 bytes, while Ray's sockets leave room for 39")]
+)
+def test_a_folder_of_temporary_files_too_long_for_a_socket_is_replaced_by_a_short_one(
+    monkeypatch, bytes_of_path, problem
+):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        folder = Path(short, "a" * (bytes_of_path - len(short) - 1))
+        folder.mkdir()
+        environment_of(monkeypatch, TMPDIR=folder)
+        found = scratch_folder()
+    assert (found.path, found.usable) == ("/tmp" if problem else str(folder), True)
+    assert problem in found.problem
+
+
+@pytest.mark.parametrize("named", ["missing", "file"])
+def test_a_folder_of_temporary_files_that_cannot_be_written_is_replaced(monkeypatch, tmp_path, named):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    environment_of(monkeypatch, TMPDIR=named)
+    found = scratch_folder()
+    assert found.path == "/tmp"
+    result = check_scratch(found)
+    assert (result.status, result.remedy.split(",")[0]) == ("warn", "export RAY_TMPDIR=/tmp")
+    assert f"TMPDIR is {named}, which" in result.found
+    environment_of(monkeypatch, RAY_TMPDIR="/tmp", TMPDIR=named)
+    assert check_scratch(scratch_folder()) is None
+
+
+def test_a_folder_that_rays_own_variable_names_is_never_replaced(monkeypatch):
+    environment_of(monkeypatch, RAY_TMPDIR="/nowhere")
+    found = scratch_folder()
+    assert not found.usable
+    assert check_scratch(found).sentence.startswith(
+        "temporary files: RAY_TMPDIR is /nowhere, which cannot be written: no such file or directory. Remedy: export "
     )
 
 

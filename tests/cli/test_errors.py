@@ -1,0 +1,32 @@
+"""What a command prints when it fails."""
+
+from __future__ import annotations
+
+import errno
+import io
+
+import pytest
+from rich.console import Console
+
+from rlpipe.cli.errors import print_failure
+
+
+def printed(error):
+    output = io.StringIO()
+    print_failure(Console(file=output), error)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EROFS, "can be written"), (errno.EMFILE, "ulimit -n")]
+)
+def test_what_the_machine_does_not_allow_is_one_sentence_with_a_remedy(number, remedy):
+    shown = printed(OSError(number, "Not here", "/disk/file"))
+    assert shown.startswith("failed: Not here for /disk/file: ")
+    assert remedy in shown
+    assert shown.count("\n") == 1
+
+
+def test_any_other_error_comes_with_its_traceback():
+    assert printed(ValueError("no")) == "ValueError: no\n\nfailed: ValueError: no\n"
+    assert printed(OSError(errno.EBADF, "Bad", "f")).startswith("OSError: ")
