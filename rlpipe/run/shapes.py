@@ -184,7 +184,7 @@ class EvalSimulator(TypedDict):
 
     name: str
     total_num_envs: int
-    tasks: NotRequired[list[str | dict[str, Any]] | None]
+    tasks: NotRequired[list[str | dict[str, Any]]]
 
 
 @whole_file

@@ -427,9 +427,9 @@ DAMAGED = [
     ("run.json", in_run(protocol={}), "compare run", ["protocol.eval_env is missing"]),
     (
         "run.json",
-        in_run(protocol={"eval_env": {"name": "scripted", "total_num_envs": 4, "tasks": 5}}),
+        in_run(protocol={"eval_env": {"name": "scripted", "total_num_envs": 4, "tasks": None}}),
         "compare run",
-        ["protocol.eval_env.tasks", "5"],
+        ["protocol.eval_env.tasks", "None"],
     ),
     ("run.json", in_run(versions=5), "compare run", ["versions is 5"]),
     ("run.json", in_run(cluster={"nodes": []}), "timeline run", ["cluster.nodes is []"]),
