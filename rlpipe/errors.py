@@ -2,8 +2,57 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import current_thread, main_thread
 from typing import Any
+
+
+class UserInterrupt(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM of the user, as against a KeyboardInterrupt that a simulator raises itself."""
+
+
+def how_it_failed(error: BaseException) -> str:
+    """Describes what code outside this package raised: ``called sys.exit(2)``, ``raised ValueError: too far``.
+
+    Such code may raise anything, and none of it ends the process: catch BaseException around it, and call this.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted that code, whatever it made of it.
+    """
+    raised: BaseException | None = error
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler and current_thread() is main_thread()
+    by_user = KeyboardInterrupt if plain else UserInterrupt
+    while raised is not None:
+        if isinstance(raised, by_user):
+            raise raised
+        raised = raised.__context__
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else repr(error.code)})"
+    message = str(error).strip()
+    if isinstance(error, ForeignError):
+        return message
+    return f"raised {type(error).__name__}{f': {message}' if message else ''}"
+
+
+class ForeignError(RuntimeError):
+    """Stands in for what would end a process, or cannot be sent to another. The message is from ``how_it_failed``."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Exception:
+        """Returns an exception as it is, and a SystemExit or the like as one."""
+        return error if isinstance(error, Exception) else cls(how_it_failed(error))
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Ignores whatever code outside this package raises, where nothing depends on it."""
+    try:
+        yield
+    except BaseException as error:
+        how_it_failed(error)
 
 
 @dataclass(frozen=True)
@@ -84,22 +133,15 @@ class SimulatorError(RuntimeError):
     """A simulator raised. The message says during which call; the cause is the simulator's own exception."""
 
     @classmethod
-    def of(cls, error: Exception, doing: str) -> SimulatorError:
-        """Returns the error to raise for an exception of the simulator."""
+    def of(cls, error: BaseException, doing: str) -> SimulatorError:
+        """Returns the error to raise for whatever the simulator raised.
+
+        Raises:
+            KeyboardInterrupt: as ``how_it_failed``.
+        """
         if isinstance(error, SimulatorProcessError):
             return cls(f"the simulator{error.what} while {doing}{error.output}")
-        message = str(error).strip()
-        return cls(f"the simulator raised {type(error).__name__}{f': {message}' if message else ''} while {doing}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keeps the cause when the error crosses to another process."""
-        return _simulator_error, (self.args, self.__cause__)
-
-
-def _simulator_error(args: tuple[Any, ...], cause: BaseException | None) -> SimulatorError:
-    error = SimulatorError(*args)
-    error.__cause__ = cause
-    return error
+        return cls(f"the simulator {how_it_failed(error)} while {doing}")
 
 
 class SimulatorProcessError(RuntimeError):

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, how_it_failed
 
 _HALLMARKS = {
     "envs": "make",
@@ -82,10 +82,8 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
         module_name, _, class_name = name.partition(":")
         try:
             found = getattr(importlib.import_module(module_name), class_name)
-        except Exception as error:  # a module outside the package may raise anything
-            raise ConfigError(
-                f"{key} is {name!r}, but importing it failed: {type(error).__name__}: {error}."
-            ) from error
+        except BaseException as error:  # a module outside the package may raise anything
+            raise ConfigError(f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}.") from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
             raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")
         return found

@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 import warnings
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from typer.core import TyperGroup
 
 from rlpipe.cli import (
     compare,
@@ -37,10 +40,23 @@ from rlpipe.cli import (
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import set_up_streams
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.threads import passive_waiting
 
+
+class _Commands(TyperGroup):
+    """Commands. What they load, such as a simulator, does not choose their exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (SystemExit, EOFError) as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise RunError(Fault(f"{last.filename}, line {last.lineno},", how_it_failed(error))) from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Train manipulation policies by reinforcement learning on Ray, with exact metrics.",
     no_args_is_help=True,
     add_completion=False,

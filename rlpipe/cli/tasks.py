@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, ForeignError
 
 MOST_TRIED = 12
 """Matching tasks that are made, to see what they are like; of more, only what is known without that is listed."""
@@ -186,7 +186,8 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
                 spec, success, limit = simulator.spec, simulator.has_success, plugin.time_limit(config)
             finally:
                 simulator.close()
-    except Exception as error:  # a simulator may raise anything, and the other tasks are still worth listing
+    except BaseException as raised:  # a simulator may raise anything, and the other tasks are still worth listing
+        error = ForeignError.of(raised)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return dataclasses.replace(task, needs=task.needs or reason)
     shapes = [leaf.shape[1:] for leaf in leaves_of(observations)]

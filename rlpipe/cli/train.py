@@ -16,7 +16,7 @@ from rich.text import Text
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, UserInterrupt
 from rlpipe.metrics.row import Status
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _listen() -> Interruption:
 
     def handle(number: int, _: Any) -> None:
         if not interruption.heeded or interruption.reason is not None:
-            raise KeyboardInterrupt
+            raise UserInterrupt
         interruption.request("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
 
     signal.signal(signal.SIGINT, handle)

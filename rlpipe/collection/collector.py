@@ -138,7 +138,7 @@ class Collector:
     def _reset(self) -> None:
         try:
             self._observations, beginnings = self._simulator.reset()
-        except Exception as error:
+        except BaseException as error:
             raise SimulatorError.of(error, "resetting") from error
         self._tracker.begin(beginnings)
         self._memories.clear()

@@ -86,7 +86,7 @@ def take(
         action = single[:, number]
         try:
             step = simulator.step(action if spec.num_actions else spec.clip(action), *waiting)
-        except Exception as error:
+        except BaseException as error:
             within = "" if chunks.size == 1 else f", action {number + 1} of {chunks.size}"
             raise SimulatorError.of(error, doing + within) from error
         each(step, number)

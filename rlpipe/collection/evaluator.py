@@ -7,7 +7,6 @@ where success ends an episode those are the successful ones.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import evaluation_allotment
-from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.errors import ConfigError, SimulatorError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Acting
@@ -107,7 +106,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Closes the simulator, which may be broken."""
-        with suppress(Exception):
+        with ignored():
             if self._simulator is not None:
                 self._simulator.close()
 
@@ -164,7 +163,7 @@ class Evaluator:
             self._recorder = None  # the first reset ends no episode
             try:
                 observations, beginnings = simulator.reset()
-            except Exception as error:
+            except BaseException as error:
                 raise SimulatorError.of(error, "resetting") from error
             tracker.begin(beginnings)
             self._memories.clear()

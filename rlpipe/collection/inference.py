@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
+from rlpipe.errors import ForeignError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
@@ -170,9 +171,10 @@ class InferenceServer:
             requests = self._gather()
             try:
                 answers = self._answers(requests)
-            except Exception as error:
+            except BaseException as error:  # which would end this thread unnoticed
+                failure = ForeignError.of(error)
                 for request in requests:
-                    request.answer.set_exception(error)  # the caller waits for it
+                    request.answer.set_exception(failure)  # the caller waits for it
                 continue
             for request, answer in zip(requests, answers, strict=True):
                 request.answer.set_result(answer)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import Chunks
 from rlpipe.envs.base import Beginning, Simulator, Step
+from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
 from rlpipe.trajectory import Episode, Float32, Observations, Replay, Scene
 from rlpipe.trajectory.replay import worth_keeping
@@ -126,8 +127,8 @@ class Recorder:
             return None
         try:
             return ask(n)
-        except Exception as error:
-            self._problem = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            self._problem = how_it_failed(error)
             return None
 
     def _keep(self, running: _Running, episode: Episode) -> None:
@@ -156,7 +157,7 @@ class Recorder:
         used = {one.scene for one in self._kept}
         window.scenes.update({key: scene for key, scene in self._scenes.items() if key in used})
         if self._problem:
-            window.faults.append(f"{name}: replays show no bodies, because the simulator raised {self._problem}.")
+            window.faults.append(f"{name}: replays show no bodies, because the simulator {self._problem}.")
 
 
 def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:

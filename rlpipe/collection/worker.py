@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +23,7 @@ from rlpipe.config.selection import curriculum_class
 from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
-from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.errors import ConfigError, SimulatorError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
@@ -96,7 +95,10 @@ class RolloutWorker:
         self._evaluator: Evaluator | None = None
         self._starts: Starts | None = None
         self._task_weights: Mapping[str, float] = {}  # factors of the tasks' shares, as a curriculum last set them
-        self._simulator = self._make_simulator()
+        try:
+            self._simulator = self._make_simulator()
+        except ConfigError as error:
+            raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
         self._server = server
         self._policy: Policy | ServedPolicy
@@ -316,11 +318,11 @@ class RolloutWorker:
             self._replace_simulator()
 
     def _replace_simulator(self) -> None:
-        with suppress(Exception):  # it may be broken
+        with ignored():  # it may be broken
             self._simulator.close()
         try:
             self._simulator = self._make_simulator()
-        except Exception as error:
+        except ConfigError as error:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
@@ -358,7 +360,7 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""
-        with suppress(Exception):
+        with ignored():
             self._simulator.close()
         if self._evaluator is not None:
             self._evaluator.close()

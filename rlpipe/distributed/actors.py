@@ -5,8 +5,10 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import os
+import pickle
 import platform
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +22,7 @@ from ray.exceptions import RayActorError, RayError
 from rlpipe.distributed.nodes import ANSWER_SECONDS, run_on_node
 from rlpipe.distributed.post_mortem import describe_end, log_lines
 from rlpipe.distributed.roles import Role
-from rlpipe.errors import Fault
+from rlpipe.errors import Fault, ForeignError, how_it_failed
 from rlpipe.secrets import redacted
 
 
@@ -50,6 +52,8 @@ class ActorProcess:
 
     def __init__(self, path: str, environment: dict[str, str]) -> None:
         faulthandler.enable()  # a crash in a native library leaves its traceback in the log
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
         os.environ.update(environment)
         self._path = path
         self._failure: Exception | None = None
@@ -73,13 +77,19 @@ class ActorProcess:
         module, _, name = self._path.partition(":")
         try:
             self._object = getattr(importlib.import_module(module), name)(*args)
-        except Exception as error:
-            self._failure = error  # nobody waits for `make`, so the first call raises it
+        except BaseException as error:
+            self._failure = _sendable(error)  # nobody waits for `make`, so the first call raises it
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         if self._failure is not None:
             raise self._failure
-        return getattr(self._object, method)(*args, **named)
+        try:
+            return getattr(self._object, method)(*args, **named)
+        except BaseException as error:
+            sendable = _sendable(error)
+            if sendable is error:
+                raise
+            raise sendable from error
 
     def call_within(self, seconds: float, method: str, *args: Any) -> Any:
         """As ``call``. A call that is about to exceed the limit first writes what each thread is doing to the log."""
@@ -96,6 +106,17 @@ class ActorProcess:
             with suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
         return total
+
+
+def _sendable(error: BaseException) -> Exception:
+    """Returns an exception as it is, or one that says the same.
+
+    A SystemExit would end the process without a word, and the driver must be able to make the exception again.
+    """
+    with suppress(Exception):  # whatever its own way of being sent may raise
+        if isinstance(error, Exception) and isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+            return error
+    return ForeignError(how_it_failed(error))
 
 
 class Actor:

@@ -65,6 +65,7 @@ class Cluster:
             signal.signal(signal.SIGTERM, handler)  # ray.init installs its own handler, which saves nothing
 
     def _connect(self, address: str | None) -> None:
+        os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # Ray would print a traceback for each answer nobody fetched
         options: dict[str, Any] = {
             "namespace": "rlpipe",
             "log_to_driver": False,  # output of workers stays in Ray's logs; what matters comes back as an exception

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from rlpipe.distributed.process_template import template_for
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import Task, WorkerPool
-from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
+from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import share_of_learner
@@ -401,10 +402,11 @@ class RayEngine:
         if means_loss(error):
             return ActorLostError(self._lost_dependency() or Fault("an object of the run", "was lost with its node"))
         assert isinstance(error, RayTaskError)
+        process = re.search(r"\bpid=(\d+)", str(error))  # its class, which Ray makes of the cause's, has no such field
         for actor in self.actors:
-            if (at := actor.location(0.0)) is not None and at.pid == error.pid:
+            if process and (at := actor.location(0.0)) is not None and at.pid == int(process[1]):
                 return RunError(actor.fault(error, actor.role.task))
-        return RunError(Fault("an actor", f"raised {type(error.cause).__name__}: {error.cause}"))
+        return RunError(Fault("an actor", how_it_failed(error.cause)))
 
     def _lost_dependency(self) -> Fault | None:
         """Returns the fault of a dead actor other than the workers, or None if all are alive."""

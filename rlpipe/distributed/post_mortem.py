@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from rlpipe.distributed.nodes import is_alive
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, how_it_failed
 
 if TYPE_CHECKING:
     from rlpipe.distributed.actors import Location
@@ -64,7 +64,7 @@ def describe_end(error: BaseException | None, where: Location | None, log: list[
             cause = cause.cause
         message = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         traceback = message[:-1]  # the last line is the exception itself
-        return End(f"raised {type(cause).__name__}: {cause}", _excerpt(traceback))
+        return End(how_it_failed(cause), _excerpt(traceback))
     if where is None:  # it never started, so it has no log
         message = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         return End("could not be started", _excerpt(message), "The lines above are Ray's own explanation.")

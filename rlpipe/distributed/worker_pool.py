@@ -177,17 +177,20 @@ class WorkerPool:
         return [member.actor for member in self._members]
 
     def wait_until_ready(self) -> Ready:
-        """Waits until all workers have made their simulator; returns the answer of the first.
+        """Waits until all workers, or their replacements, have made their simulator; returns the answer of the first.
 
         Raises:
             ConfigError: a simulator cannot be made, or not all are ready in time.
-            RunError: a worker died.
+            RunError: a simulator raised, or the budget for restarts is spent.
         """
-        seconds, refs = self._config.cluster.start_timeout, [member.ready for member in self._members]
+        seconds = self._config.cluster.start_timeout
         try:
-            ready: list[Ready] = self._answers.get(refs, timeout=seconds)
+            ready: list[Ready] = self._answers.get([member.ready for member in self._members], timeout=seconds)
         except CallError as error:
-            raise error.refusal or RunError(self._first_fault(refs, "make its simulator")) from None
+            if error.refusal is not None:
+                raise error.refusal from None
+            self._replace_unready()
+            return self.wait_until_ready()
         except TimeoutError as error:
             raise ConfigError(
                 f"not all {len(self._members)} rollout workers were ready within {seconds:g} s "
@@ -196,15 +199,22 @@ class WorkerPool:
             ) from error
         return ready[0]
 
-    def _first_fault(self, refs: Sequence[Any], doing: str) -> Fault:
-        for member, ref in zip(self._members, refs, strict=True):
+    def _replace_unready(self) -> None:
+        """Replaces the workers that died while they started."""
+        for rank, member in enumerate(self._members):
             try:
-                self._answers.get(ref, timeout=0)
+                self._answers.get(member.ready, timeout=0)
             except TimeoutError:
                 continue
             except CallError as error:
-                return member.actor.fault(error.error, doing)
-        raise AssertionError("one of the calls failed")
+                fault = member.actor.fault(error.error, "make its simulator")
+                if not error.is_loss:  # the next one would raise the same
+                    raise RunError(fault) from None
+                if refusal := self._budget.charge(member.failures):
+                    raise RunError(fault, refusal) from None
+                member.absent = True  # so it has no episodes to lose
+                self._replace(rank)
+                self._members[rank].fault = fault
 
     # --- tasks
 

@@ -15,7 +15,7 @@ from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
 from rlpipe.doctor.results import CheckResult, fail, ok
 from rlpipe.envs.base_make import make_simulator
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, SimulatorError, how_it_failed
 from rlpipe.trajectory.tree import leaves_of
 
 _STEPS = 10
@@ -67,10 +67,10 @@ def _task(options: Any) -> str:
 def _try(task: str, options: Any) -> Trial:
     try:
         return _timed_trial(task, options)
-    except ConfigError as error:
+    except (ConfigError, SimulatorError) as error:
         return Trial(task, str(error))
-    except Exception as error:
-        return Trial(task, f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        return Trial(task, f"it {how_it_failed(error)}")
 
 
 def _timed_trial(task: str, options: Any) -> Trial:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import KEY, Allotment, NextSeed, NextStart, Simulator
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, SimulatorError
 
 
 def make_simulator(
@@ -28,11 +28,16 @@ def make_simulator(
         allotment: tasks of the slots, where the section has several; None for the first slots of all workers.
     Raises:
         ConfigError: the simulator cannot be made as configured.
+        SimulatorError: it raised anything else.
     """
     tasks = {} if allotment is None else {"allotment": allotment}
     try:
         made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
     except ConfigError as error:
         raise ConfigError(str(error).replace(KEY, key)) from error
+    except SimulatorError:  # of one of several tasks
+        raise
+    except BaseException as error:
+        raise SimulatorError.of(error, "being made") from error
     made.next_start = next_start
     return made

@@ -244,8 +244,8 @@ def failure(kind: str, values: list[Any]) -> Exception:
     """Returns the exception that an answer stands for."""
     if kind == "refused":
         return ConfigError(values[0])
-    name, message, trace = values
-    error = SimulatorProcessError(f" raised {name}{f': {message}' if message else ''}")
+    how, trace = values
+    error = SimulatorProcessError(f" {how}")
     error.add_note(f"In the simulator's process:\n{trace}")
     return error
 

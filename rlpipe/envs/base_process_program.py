@@ -16,7 +16,7 @@ from typing import Any
 
 from rlpipe.envs.base import KEY, Simulator, Step
 from rlpipe.envs.base_process_channel import Channel, ClosedError
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, how_it_failed
 from rlpipe.plugins import resolve
 
 QUESTIONS = (
@@ -43,6 +43,7 @@ def serve(connection: int, read: int, written: int) -> None:
         written: descriptor of the memory that this process writes.
     """
     faulthandler.enable()
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
     faulthandler.register(signal.SIGUSR1)  # the worker asks where a simulator hangs
     server = _Server(Channel(socket.socket(fileno=connection), written, read))
     try:
@@ -71,7 +72,7 @@ class _Server:
             answer = ("answer", value, getattr(self._simulator, "reset_seconds", None))
         except ClosedError:
             raise
-        except Exception as error:
+        except BaseException as error:
             answer = _failure(error)
         try:
             self._channel.send(answer)
@@ -98,13 +99,13 @@ class _Server:
             simulator = resolve("envs", config.name, f"{KEY}.name")
             simulator.check(config, KEY)
             found["check"] = ("answer", None)
-        except Exception as error:
+        except BaseException as error:
             return {"check": _failure(error)}
         for name in QUESTIONS:
             try:
                 arguments = (config, KEY) if name.startswith("check_") and name != "check_spaces" else (config,)
                 found[name] = ("answer", getattr(simulator, name)(*arguments))
-            except Exception as error:
+            except BaseException as error:
                 found[name] = _failure(error)
         return found
 
@@ -138,10 +139,10 @@ class _Server:
             self._simulator.close()
 
 
-def _failure(error: Exception) -> tuple[str, ...]:
+def _failure(error: BaseException) -> tuple[str, ...]:
     """Answer that stands for an exception, whose class the other side may not have."""
     if isinstance(error, ConfigError):
         return "refused", str(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return "refused", f"{sys.executable} lacks {error.name}: install it there."
-    return "raised", type(error).__name__, str(error).strip(), "".join(traceback.format_exception(error))
+    return "raised", how_it_failed(error), "".join(traceback.format_exception(error))

@@ -23,6 +23,7 @@ from rlpipe.config.selection import (
 )
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
+from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
@@ -203,7 +204,7 @@ class MetricLogger:
         """Shows a row or an event in a backend of this process; one that raises is dropped and the event returned."""
         try:
             show(shown)
-        except Exception as error:
+        except BaseException as error:
             self._backends.remove(backend)
             return backend_closed_event(backend, error, iteration)
         return None
@@ -335,10 +336,10 @@ class MetricLogger:
         return Backlog(tuple(behind), unwritten)
 
 
-def backend_closed_event(backend: Backend, error: Exception, iteration: int) -> Event:
+def backend_closed_event(backend: Backend, error: BaseException, iteration: int) -> Event:
     """Event for a backend that raised and cannot be reopened, because it has no process of its own."""
-    name, why = type(backend).__name__, redacted(f"{type(error).__name__}: {error}", os.environ)
-    message = f"The {name} backend raised {why}. It is skipped from now on."
+    name, why = type(backend).__name__, redacted(how_it_failed(error), os.environ)
+    message = f"The {name} backend {why}. It is skipped from now on."
     return Event(EventKind.BACKEND, message, iteration, time.time(), {"backend": name, "level": "warn"})
 
 

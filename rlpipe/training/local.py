@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import number_of_workers
-from rlpipe.errors import Fault
+from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.base import LearnerBase, learner_class
 from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import Backlog, MetricLogger
+from rlpipe.secrets import redacted
+
+_LOG_LINES = 12
+"""Lines of a traceback that are shown of what a call raised."""
+
+
+@contextmanager
+def _actor(name: str, doing: str) -> Iterator[None]:
+    """Runs a call of what would be an actor on Ray. What it raises ends the run in the same words."""
+    try:
+        yield
+    except (ConfigError, RunError):
+        raise
+    except BaseException as error:
+        what, raised = how_it_failed(error), error.__cause__ or error
+        lines = "".join(traceback.format_exception(None, raised, raised.__traceback__)).splitlines()[-_LOG_LINES:-1]
+        what, *log = (redacted(text, os.environ) for text in (what, *lines))
+        raise RunError(Fault(name, what, doing, platform.node(), "", os.getpid(), tuple(log))) from error
 
 
 class LocalEngine:
@@ -51,14 +71,16 @@ class LocalEngine:
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         count, self._plan = self.num_workers, plan
         for rank in range(count):
-            self._workers.append(RolloutWorker(plan, rank, count, incarnation))
+            with _actor(f"rollout-{rank}", "make its simulator"):
+                self._workers.append(RolloutWorker(plan, rank, count, incarnation))
         return self._workers[0].ready()
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
-        self._learner = learner_class(self._config)(self._plan, ready.spec)
-        if state is not None:
-            self._learner.resume(state.arrays, state.path)
-        return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
+        with _actor("learner", "start"):
+            self._learner = learner_class(self._config)(self._plan, ready.spec)
+            if state is not None:
+                self._learner.resume(state.arrays, state.path)
+            return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
         self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
@@ -74,7 +96,8 @@ class LocalEngine:
     def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
         pairs = []
         for one in range(self.num_workers) if rank is None else [rank]:
-            pairs.append(self._workers[one].collect(snapshot, stage, self._steps[one]))
+            with _actor(f"rollout-{one}", "collect"):
+                pairs.append(self._workers[one].collect(snapshot, stage, self._steps[one]))
             self._steps[one] += self._config.steps_per_collection
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
@@ -89,17 +112,23 @@ class LocalEngine:
         return True
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
-        snapshot, window = self._learner.update(stage, iteration, *batches)
+        with _actor("learner", "learn"):
+            snapshot, window = self._learner.update(stage, iteration, *batches)
         return snapshot, [window]
 
     def learner_is_finished(self) -> bool:
         return self._learner.is_finished()
 
     def evaluate(self, snapshot: Any) -> list[Any]:
-        return [worker.evaluate(snapshot) for worker in self._workers]
+        windows = []
+        for rank, worker in enumerate(self._workers):
+            with _actor(f"rollout-{rank}", "evaluate"):
+                windows.append(worker.evaluate(snapshot))
+        return windows
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
-        return self._logger.write(iteration, *windows)
+        with _actor("metric-logger", "write"):
+            return self._logger.write(iteration, *windows)
 
     def event(self, event: Event) -> Any:
         return self._logger.event(event)

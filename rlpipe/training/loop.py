@@ -231,7 +231,7 @@ class TrainingLoop:
         for backend in list(self._terminal):
             try:
                 backend.write(shown) if isinstance(shown, Row) else backend.event(shown)
-            except Exception as error:
+            except BaseException as error:
                 self._terminal.remove(backend)
                 self._report(backend_closed_event(backend, error, self._done))
 

@@ -15,7 +15,7 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
-from rlpipe.errors import ActorLostError, Fault, RunError
+from rlpipe.errors import ActorLostError, Fault, RunError, how_it_failed
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
@@ -105,7 +105,13 @@ class _Run:
             RunError: an actor was lost for good; the run can be resumed from its last checkpoint.
         """
         began = time.perf_counter()
-        snapshot, rollback = self._start()
+        try:
+            snapshot, rollback = self._start()
+        except RunError as error:
+            if self._directory is None:
+                self._directory = RunDirectory.create(self._config, {})
+            self._close(Status.FAILED, error.fault)
+            raise RunError(error.fault, *error.after, self._advice()) from error.__cause__
         assert self._directory is not None
         directory, status, cause = self._directory, Status.FAILED, None
         try:
@@ -118,10 +124,11 @@ class _Run:
         except RunError as error:
             cause = error.fault
             raise RunError(cause, *error.after, self._advice()) from error.__cause__
-        except Exception as error:
-            message = redacted(f"{type(error).__name__}: {error}", os.environ)
-            cause = Fault("the driver", f"raised {message}", host=platform.node())
-            raise
+        except BaseException as error:
+            cause = Fault("the driver", redacted(how_it_failed(error), os.environ), host=platform.node())
+            if isinstance(error, Exception):
+                raise
+            raise RunError(cause, self._advice()) from error
         finally:
             backlog = self._close(status, cause)
             if not self._ends_at_once:

@@ -22,7 +22,7 @@ from rlpipe.analysis.report.formats import digits
 from rlpipe.analysis.report.ledger import Limits
 from rlpipe.analysis.report.pages import report
 from rlpipe.analysis.report.run_content import collect
-from rlpipe.errors import SimulatorError
+from rlpipe.errors import RunError
 from rlpipe.metrics import catalogue as m
 from tests.helpers.commands import command
 from tests.helpers.faulty import faulty
@@ -200,7 +200,7 @@ def test_time_between_the_end_and_a_resume_is_no_training_time(run, tmp_path):
 
 def test_a_run_without_rows_says_so_with_its_fault_and_its_configuration(tmp_path):
     options = ("rollout.simulator_retries=0", "env.train.at=3", "runner.report=true")
-    with pytest.raises(SimulatorError):
+    with pytest.raises(RunError):
         rlpipe.train(faulty(tmp_path, "raise", *options), local=True)
     [file] = tmp_path.glob("scripted/*/report.html")
     text = text_of(file.read_text())

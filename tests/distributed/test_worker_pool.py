@@ -224,9 +224,23 @@ def test_a_simulator_that_cannot_be_made_is_the_users_error():
         Story(2, {(1, 0): {"ready": refusal}}).pool.wait_until_ready()
 
 
-def test_a_worker_that_dies_while_it_starts_is_named():
+def test_a_worker_that_dies_while_it_starts_is_replaced_and_loses_no_episodes():
+    story = Story(2, {(1, 0): {"ready": dies()}})
+    assert story.pool.wait_until_ready() == "spec"
+    assert story.losses() == {"time/worker_restarts": 1}
+    story.collect()
+    (fault,) = story.pool.repaired_faults()
+    assert fault.sentence == "rollout-1 died while it was to make its simulator"
+
+
+def test_workers_that_die_again_and_again_while_they_start_are_named():
     with pytest.raises(RunError, match="rollout-1 died while it was to make its simulator"):
-        Story(2, {(1, 0): {"ready": dies()}}).pool.wait_until_ready()
+        Story(2, {(1, 0): {"ready": dies()}}, max_restarts=0).pool.wait_until_ready()
+
+
+def test_a_worker_whose_simulator_raises_while_it_is_made_is_not_replaced():
+    with pytest.raises(RunError, match="rollout-1 raised ArithmeticError while it was to make its simulator"):
+        Story(2, {(1, 0): {"ready": raises()}}).pool.wait_until_ready()
 
 
 def test_workers_that_are_not_ready_in_time_are_the_users_error():

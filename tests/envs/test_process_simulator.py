@@ -254,7 +254,9 @@ def no_longer_wait_for(made, monkeypatch):
         ("kill", ["signal 9 (SIGKILL)", "a last word"]),
         ("hang", ["did not answer for 60 s", "answer_timeout", "in fail"]),
         pytest.param("stop", ["did not answer for 60 s"], marks=pytest.mark.soak),
-        ("raise", ["raised ArithmeticError: the solver diverged"]),
+        ("raise", ["the simulator raised ArithmeticError: the solver diverged"]),
+        ("sys.exit", ["the simulator called sys.exit(7)"]),
+        ("interrupt", ["the simulator raised KeyboardInterrupt"]),
     ],
 )
 def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault, words, monkeypatch):
@@ -268,7 +270,7 @@ def test_a_process_that_fails_is_an_error_that_says_how_and_leaves_nothing(fault
             made.step(zeros(made))
         message = str(error.value)
         assert [word for word in words if word not in message] == []
-        if fault != "raise":
+        if fault not in ("raise", "sys.exit", "interrupt"):
             with pytest.raises(SimulatorProcessError, match="ended before"):
                 made.step(zeros(made))
     assert serving() == []

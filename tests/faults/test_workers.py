@@ -18,6 +18,8 @@ TOLD = {
     "kill": "died without a message, as after SIGKILL",
     "crash": "crashed (Segmentation fault)",
     "exit": "ended with exit code 7",
+    "sys.exit": "raised SimulatorError: the simulator called sys.exit(7) while taking step",
+    "interrupt": "raised SimulatorError: the simulator raised KeyboardInterrupt while taking step",
     "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",
     "hang": "gave no answer within 2 s (rollout.timeout)",
     "stop": "gave no answer within 2 s (rollout.timeout)",
@@ -63,7 +65,7 @@ class WorkersThatFail:
 
 
 class TestWorkersThatDie(WorkersThatFail):
-    faults = ("kill", "crash", "exit", "raise")
+    faults = ("kill", "crash", "exit", "sys.exit", "interrupt", "raise")
 
     def test_the_replacement_acts_with_the_weights_of_the_iteration(self, run):
         for metrics in (row["metrics"] for row in rows(run)):

@@ -68,7 +68,11 @@ def fail(fault: str) -> None:
     elif fault == "crash":
         faulthandler._sigsegv()
     elif fault == "exit":
+        os._exit(7)
+    elif fault == "sys.exit":
         sys.exit(7)
+    elif fault == "interrupt":
+        raise KeyboardInterrupt
     elif fault == "hang":
         time.sleep(3600)
     elif fault == "busy":

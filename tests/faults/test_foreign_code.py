@@ -1,0 +1,127 @@
+"""Code outside this package: it may raise anything, and none of it speaks for a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import rlpipe
+from rlpipe.cli import _Commands
+from rlpipe.errors import ConfigError, ForeignError, RunError, UserInterrupt, how_it_failed
+from rlpipe.plugins import resolve
+from rlpipe.policies.mlp import MLPConfig, MLPPolicy
+from tests.helpers.faulty import Faulty, events, faulty
+from tests.helpers.runs import scripted
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SystemExit(), "called sys.exit()"),
+        (SystemExit(0), "called sys.exit(0)"),
+        (SystemExit("no display"), "called sys.exit('no display')"),
+        (GeneratorExit(), "raised GeneratorExit"),
+        (ValueError(" too far\n"), "raised ValueError: too far"),
+        (ForeignError.of(SystemExit(3)), "called sys.exit(3)"),
+    ],
+)
+def test_whatever_is_raised_is_described(error, words):
+    assert how_it_failed(error) == words
+
+
+def test_a_keyboard_interrupt_is_the_users_if_a_signal_raises_such(monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        how_it_failed(KeyboardInterrupt())
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # as in a worker
+    assert how_it_failed(KeyboardInterrupt()) == "raised KeyboardInterrupt"
+    with pytest.raises(UserInterrupt):
+        how_it_failed(UserInterrupt())
+
+
+def test_the_users_interrupt_stays_one_whatever_a_simulator_makes_of_it():
+    try:
+        try:
+            raise UserInterrupt
+        except KeyboardInterrupt:
+            raise SystemExit(0)  # noqa: B904 - as simulators do
+    except SystemExit as error:
+        with pytest.raises(UserInterrupt):
+            how_it_failed(error)
+
+
+def test_a_simulator_that_calls_sys_exit_ends_the_run_with_its_cause(tmp_path):
+    config = faulty(tmp_path, "sys.exit", "rollout.simulator_retries=0", "env.train.at=12")
+    with pytest.raises(RunError, match=r"the simulator called sys\.exit\(7\) while taking step 12 of 16") as raised:
+        rlpipe.train(config, local=True)
+    [file] = tmp_path.glob("*/*/run.json")
+    contents = json.loads(file.read_text())
+    assert contents["status"] == "failed"
+    assert contents["cause"] == raised.value.fault.as_json()
+    assert contents["cause"]["part"].startswith("rollout-")
+    assert any("processes.py" in line for line in contents["cause"]["log"])  # where it did so
+    assert events(file.parent, "failed")[0]["data"] == contents["cause"]
+
+
+class Unmakeable(Faulty):
+    """A simulator that leaves when it is made."""
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        raise SystemExit("no licence")
+
+
+def test_a_run_that_fails_before_its_first_iteration_leaves_its_cause(tmp_path):
+    config = faulty(tmp_path, "", "env.train.name=tests.faults.test_foreign_code:Unmakeable")
+    with pytest.raises(RunError, match=r"called sys\.exit\('no licence'\) while being made"):
+        rlpipe.train(config, local=True)
+    [file] = tmp_path.glob("*/*/run.json")
+    contents = json.loads(file.read_text())
+    assert (contents["status"], contents["cause"]["doing"]) == ("failed", "make its simulator")
+    assert len(events(file.parent, "failed")) == 1
+
+
+def test_a_module_that_ends_python_when_it_is_imported_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "parses_arguments.py").write_text("import argparse\nargparse.ArgumentParser().parse_args(['--port'])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"importing it failed: it called sys\.exit\(2\)"):
+        resolve("envs", "parses_arguments:Task", "env.train.name")
+
+
+@pytest.mark.parametrize(("error", "words"), [(SystemExit(), "called sys"), (EOFError(), "raised EOF")])
+def test_no_command_ends_with_the_exit_code_that_others_chose(error, words):
+    app = typer.Typer(cls=_Commands)
+
+    @app.command()
+    def one() -> None:
+        raise error
+
+    app.command()(lambda: None)
+    assert CliRunner().invoke(app, ["one", "--help"]).exit_code == 0
+    with pytest.raises(RunError, match=rf"test_foreign_code\.py, line \d+, {words}"):
+        CliRunner().invoke(app, ["one"], catch_exceptions=False)
+
+
+@dataclass(frozen=True)
+class DividesConfig(MLPConfig):
+    """Options of the policy."""
+
+
+class Divides(MLPPolicy):
+    """A policy whose losses divide by zero."""
+
+    Config = DividesConfig
+
+    def evaluate_actions(self, observations, actions):
+        return 1 / 0
+
+
+def test_what_raises_in_a_learner_is_told_with_its_actor(tmp_path, ray_cluster):
+    config = scripted(tmp_path, policy={"name": "tests.faults.test_foreign_code:Divides", "hidden_sizes": [8]})
+    with pytest.raises(RunError, match=r"learner on .* raised ZeroDivisionError: division by zero") as raised:
+        rlpipe.train(config)
+    assert any("evaluate_actions" in line for line in raised.value.fault.log)
