@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import reprlib
 import stat
 from functools import cache
@@ -131,6 +132,23 @@ def text(path: Path) -> str:
         return content(path).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}.") from error
+
+
+def user_path(text: str, key: str) -> Path:
+    """Returns the path that a user means: ``~`` and ``~name`` are home folders, ``$NAME`` is a variable.
+
+    Args:
+        text: as it was typed.
+        key: where it was given, for the error.
+    Raises:
+        ConfigError: there is no such user or variable.
+    """
+    found = os.path.expandvars(os.path.expanduser(text))
+    unknown = re.match(r"~[^/]*", found) or re.search(r"\$(\w+|\{[^}]*\})", found)
+    if unknown and not os.path.lexists(found):
+        what = "user has such a home folder" if found.startswith("~") else "variable of the environment is called so"
+        raise ConfigError(f"{key} is {text!r}, but {unknown[0]} is unknown: no {what}. Write the path out.")
+    return Path(found)
 
 
 def kind_of(path: Path) -> str:

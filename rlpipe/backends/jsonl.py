@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.config.fields import check_path, option
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Row, Status
 
@@ -22,7 +23,7 @@ _KEY = "runner.logger.options.jsonl.path"
 class Config:
     """Options."""
 
-    path: str | None = None
+    path: str | None = option(None, checks=(check_path,))
     """File to copy the lines to, such as ``/shared/{experiment}/{run}.jsonl``, with the name of the experiment and the
     id of the run. None copies nothing: ``metrics.jsonl`` of the run directory is always written."""
 
@@ -30,7 +31,7 @@ class Config:
         """Checks the path, as far as it can be without a run."""
         if self.path is not None and "{run}" not in self.path:
             raise ConfigError(f"{_KEY} is {self.path!r}; write {{run}} for the run id, or runs overwrite each other.")
-        if self.path is not None and not Path(self.path).expanduser().is_absolute():
+        if self.path is not None and not Path(self.path).is_absolute():
             raise ConfigError(f"{_KEY} is {self.path!r}; write it from the root on, since it is used in many places.")
 
 
@@ -74,7 +75,7 @@ def _copy(run: RunInfo) -> Path | None:
     if run.options.path is None:
         return None
     named = run.options.path.replace("{experiment}", run.experiment).replace("{run}", run.run_id)
-    path = Path(named).expanduser().resolve()
+    path = Path(named).resolve()
     if path.is_relative_to(run.directory.resolve()):
         raise ConfigError(f"{_KEY} is {path}, which lies in the run directory: choose a path outside it.")
     return path

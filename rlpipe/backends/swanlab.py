@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend, RunInfo, escaped
 from rlpipe.backends.base_video import TAG, animation, video_of
+from rlpipe.config.fields import check_path, option
 from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.panels import ranked
@@ -55,7 +56,7 @@ class Options:
 
     mode: Mode = Mode.local
     """local, offline or cloud."""
-    folder: str = "swanlab"
+    folder: str = option("swanlab", checks=(check_path,))
     """Folder that ``swanlab watch`` opens, relative to ``log_path``; offline files lie in its folder ``offline``."""
     workspace: str = ""
     """Workspace in the cloud; empty for that of the key's owner."""

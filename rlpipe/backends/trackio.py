@@ -13,6 +13,7 @@ from typing import Any
 
 from rlpipe.backends.base import Backend, RunInfo
 from rlpipe.backends.base_video import TAG, video_of
+from rlpipe.config.fields import check_path, option
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require
 
@@ -27,7 +28,7 @@ _LEVELS = {"warn": "warn", "critical": "error"}
 class Options:
     """Options of the Trackio backend."""
 
-    folder: str = ""
+    folder: str = option("", checks=(check_path,))
     """Folder of the databases, relative to ``log_path``; empty for Trackio's own, where ``trackio show`` looks:
     ``$TRACKIO_DIR``, else ``~/.cache/huggingface/trackio``."""
 

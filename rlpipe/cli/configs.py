@@ -51,18 +51,18 @@ def _table(*, boxed: bool) -> Table:
     """One row for each shipped configuration; in a box, the first three columns share one."""
     from rlpipe import files
     from rlpipe.config import shipped
-    from rlpipe.config.tree import read_tree
+    from rlpipe.config.tree import from_yaml
 
     table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
     for column in ["name, task, algorithm"] if boxed else ["name", "task", "algorithm"]:
         table.add_column(column, no_wrap=True)
     table.add_column("description")
     for name in shipped.names():
-        file = shipped.file_of(name)
-        tree = read_tree(file, [])
-        tasks = tree.env.train.get("tasks", [])
-        task = f"{len(tasks)} tasks" if tasks else tree.env.train.id
-        facts = [Text(name, style="cyan"), Text(task), Text(tree.algorithm.name)]
+        text = files.text(shipped.file_of(name))
+        tree = from_yaml(text)
+        train = tree["env"]["train"]
+        task = f"{len(train['tasks'])} tasks" if train.get("tasks") else train["id"]
+        facts = [Text(name, style="cyan"), Text(task), Text(tree["algorithm"]["name"])]
         cells = [Text.assemble(facts[0], "\n  ", Text(", ").join(facts[1:]))] if boxed else facts
-        table.add_row(*cells, Text(description(files.text(file))))
+        table.add_row(*cells, Text(description(text)))
     return table

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rlpipe.cli.arguments import WHOLE_NUMBER
+
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
 
@@ -47,11 +49,13 @@ def evaluate(
         bool, typer.Option("--best", help="Evaluate the checkpoint with the best evaluation instead of the newest.")
     ] = False,
     episodes: Annotated[
-        int | None, typer.Option(help="Whole episodes to run, with held-out seeds.", show_default="as configured")
+        int | None,
+        typer.Option(**WHOLE_NUMBER, help="Whole episodes to run, with held-out seeds.", show_default="as configured"),
     ] = None,
     replays: Annotated[
         int | None,
         typer.Option(
+            **WHOLE_NUMBER,
             help="Keep replays of so many first episodes, of so many failures, and of the best and the worst, for "
             "rlpipe replay.",
             show_default="none",

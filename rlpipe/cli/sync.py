@@ -32,17 +32,20 @@ def sync(
     """Copy a run from its directory to a backend. Repeating the command duplicates nothing."""
     from omegaconf import OmegaConf
 
-    from rlpipe.config.tree import overridden
+    from rlpipe.config.tree import container, overridden
     from rlpipe.errors import ConfigError
+    from rlpipe.plugins import resolve
     from rlpipe.run.directory import RunDirectory
     from rlpipe.run.follower import Follower
 
-    given = OmegaConf.to_container(overridden(OmegaConf.create({}), options or []))
-    assert isinstance(given, dict)
     if parent is not None:
         os.nice(10)  # the run comes first
-    replaced = {str(key): value for key, value in given.items()}
     directory = RunDirectory.existing(run)
+    schema = resolve("backends", to, "--to").Config
+    replaced = {
+        str(key): value
+        for key, value in container(overridden(OmegaConf.create({}), options or [], schema=schema)).items()
+    }
     if not watch and "view" not in directory.read_json():
         raise ConfigError(
             f"{run} cannot be copied to {to}: the run has not begun to write yet. Wait, or follow it with --watch."

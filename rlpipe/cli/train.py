@@ -98,9 +98,11 @@ def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
     Raises:
         ConfigError: the option names no seed or one twice, or another option sets the seed as well.
     """
+    from rlpipe.config.fields import whole_number
+
     try:
-        seeds = [int(seed) for seed in text.split(",")]
-    except ValueError as error:
+        seeds = [whole_number(seed, "--seeds") for seed in text.split(",")]
+    except ConfigError as error:
         raise ConfigError(
             f"--seeds is {text!r}; write whole numbers with commas between them, such as 0,1,2."
         ) from error

@@ -17,17 +17,23 @@ import dataclasses
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
+from decimal import Decimal, InvalidOperation
 from enum import Flag, auto
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
 _METADATA = "rlpipe"
+_LONGEST_NAME = 255
+_LARGEST = 10**30
+"""Numbers from here on are refused before they are written out, digit by digit."""
 
 
 class Affects(Flag):
@@ -224,6 +230,27 @@ def _check_legal(key: str, value: Any, declared: Option) -> None:
         )
 
 
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the types of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def whole_number(value: Any, key: str) -> int:
+    """Returns a whole number by its value: ``1000``, ``1e3``, ``1000.0`` and ``1_000`` are the same.
+
+    Raises:
+        ConfigError: it has a fraction, or is no number.
+    """
+    try:
+        number: Any = Decimal(value) if isinstance(value, str) else value
+    except InvalidOperation:
+        number = math.nan
+    known = isinstance(number, int | float | Decimal) and not isinstance(number, bool) and math.isfinite(number)
+    if not known or abs(number) >= _LARGEST or number != int(number):
+        raise ConfigError(f"{key} is {value!r}; it must be a whole number.")
+    return int(number)
+
+
 def check_not_empty(key: str, value: Any) -> None:
     """Checks that a name has letters, or a list entries.
 
@@ -235,12 +262,31 @@ def check_not_empty(key: str, value: Any) -> None:
 
 
 def check_path(key: str, value: str) -> None:  # noqa: ARG001 - the error names the path
-    """Checks that the file system accepts a path; there need not be anything.
+    """Checks that the file system accepts a path; there need not be anything. Marks the option as a path, in which
+    ``~`` is the home folder.
 
     Raises:
         ConfigError: it does not.
     """
     files.kind_of(Path(value))
+
+
+def check_folder_name(key: str, value: str) -> None:
+    """Checks that a text names a folder inside another one, perhaps in a folder there, such as ``lab/reach``.
+
+    Raises:
+        ConfigError: it leads elsewhere, or no folder can be called so.
+    """
+    parts = value.split("/")
+    if not all(parts) or {".", ".."} & {*parts} or value.startswith("~"):
+        raise ConfigError(
+            f"{key} is {value!r}, which leads out of its folder: give a name, such as reach, or lab/reach."
+        )
+    if not value.isprintable() or max(len(os.fsencode(part)) for part in parts) > _LONGEST_NAME:
+        raise ConfigError(
+            f"{key} is {value!r}, which cannot be the name of a folder: leave out line breaks and control characters, "
+            f"and use at most {_LONGEST_NAME} bytes."
+        )
 
 
 def _written(number: float) -> str:

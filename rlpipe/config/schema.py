@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rlpipe.config.fields import Affects, check_not_empty, check_path, option
+from rlpipe.config.fields import Affects, check_folder_name, check_not_empty, check_path, option
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.dialects import DIALECTS
 from rlpipe.metrics.health import TAGS
@@ -75,10 +75,12 @@ class LoggerConfig:
     """Where metrics go. ``metrics.jsonl`` and the episode ledgers are always written."""
 
     log_path: str = option("runs", checks=(check_path, check_not_empty), unit="folder", affects=Affects.NOTHING)
-    """Folder of all runs; relative to the working directory."""
+    """Folder of all runs; relative to the working directory. ``~`` is the home folder."""
     project_name: str = option("rlpipe", checks=(check_not_empty,), affects=Affects.NOTHING)
     """Project name, for backends that group runs."""
-    experiment_name: str = option("experiment", checks=(check_not_empty,), unit="folder", affects=Affects.NOTHING)
+    experiment_name: str = option(
+        "experiment", checks=(check_not_empty, check_folder_name), unit="folder", affects=Affects.NOTHING
+    )
     """Folder of this experiment's runs inside ``log_path``."""
     logger_backends: list[str] = option(["console", "tensorboard"], affects=Affects.NOTHING)
     """Backends that show the metrics (docs/backends.md): ``console``, ``csv``, ``jsonl``, ``memory``, ``mlflow``,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from rlpipe import files
 from rlpipe.config import shipped
+from rlpipe.config.fields import check_path, kinds_of, options, whole_number
 from rlpipe.config.schema import (
     PLUGIN_KINDS,
     ClusterConfig,
@@ -57,7 +59,7 @@ def build(tree: DictConfig) -> Config:
         algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),
         curriculum=_plugin("curriculum", _mapping(found, "curriculum") or {"name": "none"}),
         demos=_demonstrations(found.get("demos")),
-        num_demos=_number(found.get("num_demos"), "num_demos"),
+        num_demos=_fitted(int | None, found.get("num_demos"), "num_demos"),
         stages=_stage_configs(found.get("stages") or []),
         **sections,
     )
@@ -141,20 +143,11 @@ def _demonstrations(path: Any) -> str | None:
     if not isinstance(path, str):
         raise ConfigError(f"demos is {path!r}; it must name a file.")
     try:
-        return str(shipped.located(Path(path).expanduser()).resolve())
+        return str(shipped.located(files.user_path(path, "demos")).resolve())
+    except ConfigError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"demos is {path!r}, which names no file: {error}.") from error
-
-
-def _number(value: Any, key: str) -> int | None:
-    """Returns a whole number, or None.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ConfigError(f"{key} is {value!r}; it must be a whole number.")
-    return value
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
@@ -193,10 +186,10 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
         key: of the section, for errors.
         shared: False to read its defaults again, because they may come from environment variables.
     """
-    _check_containers(schema, tree, key)
+    tree = _fitted_section(schema, tree, key)
     try:
         section = _section(schema) if shared else OmegaConf.structured(schema)  # type: ignore[arg-type] # can be hashed
-        return OmegaConf.to_object(OmegaConf.merge(section, tree if tree is not None else {}))
+        return OmegaConf.to_object(OmegaConf.merge(section, tree))
     except ConfigError:
         raise
     except ConfigKeyError as error:
@@ -221,23 +214,47 @@ def _section(schema: type[Any]) -> DictConfig:
     return found
 
 
-def _check_containers(schema: type[Any], tree: Any, key: str) -> None:
-    """Checks that there are keys and values for every dataclass, and a list or a mapping where its fields are such."""
+def _fitted_section(schema: type[Any], tree: Any, key: str) -> dict[str, Any]:
+    """Returns the keys and values of a dataclass, with its whole numbers as such, and home folders in its paths.
+
+    Raises:
+        ConfigError: a section, a list or a mapping is something else, or a whole number has a fraction.
+    """
     if not isinstance(tree, dict | None):
         raise ConfigError(f"{key} is {tree!r}; it must hold keys and values: {', '.join(_fields(schema, ''))}.")
-    for name, hint in get_type_hints(schema).items():
-        if not tree or name not in tree:
-            continue
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            _check_containers(hint, tree[name], f"{key}.{name}")
-        kind = get_origin(hint)
-        if kind in (list, dict) and not isinstance(tree[name], kind):
-            what = "a list" if kind is list else "keys and values"
-            raise ConfigError(f"{key}.{name} is {tree[name]!r}; it must hold {what}.")
-        if kind is list and get_args(hint)[0] in (str, int, float):  # OmegaConf lets lists in lists through
-            for index, value in enumerate(tree[name]):
-                if isinstance(value, list | dict):
-                    raise ConfigError(f"{key}.{name}[{index}] is {value!r}; it must be a single value.")
+    hints, found = get_type_hints(schema), dict(tree or {})
+    for name, declared in options(schema).items():  # type: ignore[arg-type] # a type can be hashed
+        if name in found:
+            found[name] = _fitted(hints[name], found[name], f"{key}.{name}")
+            if check_path in declared.checks and isinstance(found[name], str):
+                found[name] = str(files.user_path(found[name], f"{key}.{name}")) if found[name] else ""
+    return found
+
+
+def _fitted(hint: Any, value: Any, key: str) -> Any:
+    """Returns a value of a declared type as ``_fitted_section`` does."""
+    kinds = kinds_of(hint)
+    kind: Any = next((one for one in kinds if get_origin(one) in (list, dict) or is_dataclass(one)), None)
+    if value is None and (type(None) in kinds or kind is None):
+        return None
+    if kind is None:
+        if str in kinds and isinstance(value, str):  # such as auto
+            return value
+        return whole_number(value, key) if int in kinds and float not in kinds else value
+    if is_dataclass(kind):
+        return _fitted_section(kind, value, key)  # type: ignore[arg-type] # a type, not an instance
+    if not isinstance(value, get_origin(kind)):
+        if len(kinds) > 1 and str in kinds:
+            return value
+        what = "a list" if get_origin(kind) is list else "keys and values"
+        raise ConfigError(f"{key} is {value!r}; it must hold {what}.")
+    if get_origin(kind) is dict:
+        return value
+    (entries,) = get_args(kind)
+    for index, one in enumerate(value if entries in (str, int, float) else ()):
+        if isinstance(one, list | dict):  # OmegaConf lets lists in lists through
+            raise ConfigError(f"{key}[{index}] is {one!r}; it must be a single value.")
+    return [_fitted(entries, one, f"{key}[{index}]") for index, one in enumerate(value)]
 
 
 def _fields(schema: type[Any], owner: str) -> list[str]:

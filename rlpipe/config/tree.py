@@ -15,6 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rlpipe import files
 from rlpipe.config import shipped
 from rlpipe.config.schema import Config
+from rlpipe.config.spelling import Path as SpelledPath
+from rlpipe.config.spelling import path_of, respell, spelled, unquoted
 from rlpipe.errors import ConfigError
 
 
@@ -111,29 +113,55 @@ def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) 
         ConfigError: the file is missing or unreadable, or an override is malformed.
     """
     if isinstance(source, Mapping):
-        tree = OmegaConf.create(dict(source))
-    else:
-        tree = _parsed(files.text(shipped.configuration_file(source)), str(source))
-    return overridden(tree, overrides)
+        return overridden(OmegaConf.create(dict(source)), overrides)
+    text = files.text(shipped.configuration_file(source))
+    return overridden(_parsed(text, str(source)), overrides, texts=spelled(text))
 
 
 _KEY = re.compile(r"[^\s.\[\]]+(\.[^\s.\[\]]+|\[[^\s.\[\]]+\])*")
 """A full key, such as ``runner.seed`` or ``stages[0].timesteps``."""
 
 
-def overridden(tree: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Applies overrides ``key=value`` to a tree in turn, and returns it; values are read as YAML.
+def overridden(
+    tree: DictConfig,
+    overrides: Sequence[str],
+    *,
+    texts: Mapping[SpelledPath, str] | None = None,
+    schema: type[Any] | None = None,
+) -> DictConfig:
+    """Applies overrides ``key=value`` to a tree in turn, and returns it. Values are read as YAML, but text options take
+    the text as it was typed, and numbers count by their value.
 
+    Args:
+        tree: is changed.
+        overrides: ``key=value`` with full dotted keys.
+        texts: text of the leaves of the tree.
+        schema: dataclass that declares the options; None for a whole configuration.
     Raises:
         ConfigError: an override is malformed, or does not fit the tree.
     """
+    typed, unreadable = dict(texts or {}), dict[SpelledPath, ConfigError]()
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not _KEY.fullmatch(key):
             raise ConfigError(f"{override!r} is no override; write key=value, such as runner.seed=1.")
+        path, parts = path_of(key), dict[SpelledPath, str]()
+        given: Any = value or None
+        unreadable.pop(path, None)
         try:
             given = OmegaConf.create(f"value: {value}").value if value else None
+            parts = spelled(value)
+        except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
+            unreadable[path] = ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}")
+        try:
             OmegaConf.update(tree, key, given, force_add=True, merge=given != {})  # {} removes what was there
         except Exception as error:
             raise ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}") from error
+        if given == {} or not isinstance(given, DictConfig):  # keys and values are merged with those that are there
+            typed = {other: text for other, text in typed.items() if other[: len(path)] != path}
+        typed |= {(*path, *part): text for part, text in parts.items()} | {path: unquoted(value)}
+    as_text = respell(tree, typed, schema)
+    for path, refusal in unreadable.items():
+        if path not in as_text:
+            raise refusal
     return tree

@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.shipped import names as shipped_names
+from rlpipe.config.tree import read_tree
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.packages import Package, package
 from rlpipe.errors import ConfigError
@@ -116,7 +117,8 @@ def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
     files = _needed_files(config, None if shipped else source, folder)
     source = source if shipped else files[0]
     logger = config.runner.logger
-    log_path, name = logger.log_path.removeprefix("~/"), logger.experiment_name
+    asked = OmegaConf.select(read_tree(source, overrides), _LOG_PATH) or logger.log_path
+    log_path, name = str(asked).removeprefix("~/").removeprefix("$HOME/"), logger.experiment_name
     # Ray deletes the working directory with the job, so a relative folder of runs is moved to the home folder.
     others = [change for change in overrides if change.partition("=")[0] != _LOG_PATH]
     command = f"{shlex.join([*_COMMAND, source, *others])} {_LOG_PATH}={_cluster_path(log_path)}"

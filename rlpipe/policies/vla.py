@@ -66,7 +66,7 @@ class VLAConfig(BinsConfig, PolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model:  # workers run in folders of their own
-            object.__setattr__(self, "model", str(Path(self.model).expanduser().absolute()))
+            object.__setattr__(self, "model", str(Path(self.model).absolute()))
 
 
 class VLAPolicy(BinnedActions, PartsPolicy):

@@ -151,7 +151,8 @@ def test_ctrl_c_in_the_final_evaluation_lets_the_run_complete_and_no_other_begin
     ("arguments", "told"),
     [
         (["--seeds", "0,one"], "write whole numbers"),
-        (["--seeds", "1,2,1"], "names a seed twice"),
+        (["--seeds", "0,1.5"], "write whole numbers"),
+        (["--seeds", "1,2,1e0"], "names a seed twice"),
         (["--seeds", "0,1", "runner.seed=3"], "both set the seed"),
         (["--seeds", "-1"], "runner.seed is -1; it must be at least 0"),
     ],

@@ -28,7 +28,7 @@ from tests.helpers.runs import scripted
         ("env.trian.id=x", ["env.trian", "env.train"]),
         ("policy.hiden_sizes=[8]", ["policy.hiden_sizes", "'hidden_sizes'"]),
         ("runner.logger.log_paht=x", ["runner.logger.log_paht", "'log_path'"]),
-        ("runner.seed=many", ["runner.seed", "wrong type", "many"]),
+        ("runner.seed=many", ["runner.seed", "whole number", "many"]),
         ("runner.seed=-1", ["runner.seed is -1", "at least 0"]),
         ("algorithm.discount=1.5", ["algorithm.discount is 1.5", "at least 0 and at most 1"]),
         ("algorithm.dual_clip=0.5", ["algorithm.dual_clip is 0.5", "greater than 1"]),

@@ -1,0 +1,154 @@
+"""Gives each option the value that was typed, where YAML would make something else of its spelling.
+
+YAML reads ``007`` as 7, ``on`` as true, ``#1`` as nothing, ``1:30`` as 90 and ``1e3`` as a number with a fraction. An
+option that is declared as text takes the text; one that is declared as a number, the decimal number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from rlpipe.config.fields import kinds_of
+from rlpipe.config.schema import PLUGIN_KINDS, Config
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import resolve
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and indices from the top of a tree to one of its leaves."""
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULL = ("", "~", "null", "Null", "NULL")
+"""Spellings of None in YAML."""
+_DEFAULT_NAMES = {"policy": "mlp", "algorithm": "ppo", "curriculum": "none"}
+
+
+def path_of(key: str) -> Path:
+    """Returns the path of a full key, such as ``stages[0].timesteps``."""
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", key))
+
+
+def spelled(text: str) -> dict[Path, str]:
+    """Returns the text of each scalar in readable YAML."""
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        return {} if node is None else dict(_scalars(loader, node, ()))
+    finally:
+        loader.dispose()
+
+
+def _scalars(loader: Any, node: yaml.Node, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(node, yaml.MappingNode):
+        loader.flatten_mapping(node)  # takes in what << refers to
+        for key, value in node.value:
+            yield from _scalars(loader, value, (*path, str(key.value)))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, entry in enumerate(node.value):
+            yield from _scalars(loader, entry, (*path, index))
+    else:
+        yield path, str(node.value)
+
+
+def unquoted(text: str) -> str:
+    """Returns the text that an override gives: what is inside YAML's quotes, else all of it."""
+    if text.strip()[:1] in ("'", '"'):
+        try:
+            node = yaml.compose(text, Loader=_LOADER)
+        except yaml.YAMLError:
+            return text
+        if isinstance(node, yaml.ScalarNode):
+            return str(node.value)
+    return text
+
+
+def respell(tree: DictConfig, texts: Mapping[Path, str], schema: type[Any] | None = None) -> set[Path]:
+    """Sets the leaves of a tree to what was typed, as far as the declarations of their options say how to read it.
+
+    Args:
+        tree: is changed.
+        texts: text of leaves.
+        schema: dataclass that declares the options; None for a whole configuration.
+    Returns:
+        Paths whose options take any text.
+    Raises:
+        ConfigError: a text is OmegaConf's mark of a missing value.
+    """
+    as_text = set()
+    for path, text in texts.items():
+        kinds = set(kinds_of(_declaration(tree, path) if schema is None else _inside(schema, path)))
+        if not kinds <= {str, int, float, type(None)} or (type(None) in kinds and text in _NULL):
+            continue
+        if str in kinds and not kinds & {int, float}:
+            if text == "???":
+                raise ConfigError(f"{'.'.join(map(str, path))} is '???', which stands for a missing value: give one.")
+            as_text.add(path)
+        elif text in _NULL:
+            continue
+        _set(tree, path, text if path in as_text else _number(text))
+    return as_text
+
+
+def _number(text: str) -> int | float | str:
+    """Returns the decimal number that a text stands for, whole if its value is; else the text."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", text) else text
+    whole = value.is_finite() and value.adjusted() < 30 and value == value.to_integral_value()
+    number = int(value) if whole else float(value)
+    return number if math.isfinite(number) else text
+
+
+def _set(tree: Any, path: Path, value: Any) -> None:
+    for step in path[:-1]:
+        tree = tree[step]
+    tree[path[-1]] = value
+
+
+def _declaration(tree: DictConfig, path: Path) -> Any:
+    """Returns the type of an option of a configuration; None where nothing declares it."""
+    for section, kind in PLUGIN_KINDS.items():
+        steps = path_of(section)
+        if path[: len(steps)] == steps:
+            rest = path[len(steps) :]
+            if rest[:1] == ("tasks",) and len(rest) > 1:  # an id, or options of the same plug-in
+                rest = rest[2:] or ("id",)
+            return _inside(_plugin(kind, _name(tree, section)), rest)
+    options = path_of("runner.logger.options")
+    if path[: len(options)] == options and len(path) > len(options):
+        return _inside(_plugin("backends", str(path[len(options)])), path[len(options) + 1 :])
+    return _inside(Config, path)
+
+
+def _name(tree: DictConfig, section: str) -> Any:
+    """Returns the name of the plug-in of a section, which may be left out."""
+    usual = OmegaConf.select(tree, "env.train.name") if section == "env.eval" else _DEFAULT_NAMES.get(section)
+    return OmegaConf.select(tree, f"{section}.name", default=usual)
+
+
+def _plugin(kind: str, name: Any) -> Any:
+    """Returns the dataclass of a plug-in's options; None if there is no such plug-in, which is reported elsewhere."""
+    try:
+        return resolve(kind, name, "").Config if isinstance(name, str) else None
+    except ConfigError:
+        return None
+
+
+def _inside(hint: Any, path: Path) -> Any:
+    """Returns the type at the end of a path that begins in a value of a type; None where nothing declares it."""
+    for step in path:
+        inner = next(
+            (one for one in kinds_of(hint) if is_dataclass(one) or get_origin(one) in (list, dict, tuple)), None
+        )
+        if inner is None:
+            return None
+        entries = get_args(inner)
+        hint = get_type_hints(inner).get(str(step)) if is_dataclass(inner) else entries[get_origin(inner) is dict]
+    return hint
