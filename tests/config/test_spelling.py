@@ -116,13 +116,15 @@ def test_every_path_knows_the_home_folder(tmp_path, monkeypatch, key, typed):
 @pytest.mark.parametrize("key", PATHS)
 @pytest.mark.parametrize("typed", ["~nobody_here/x", "$NOT_SET/x", "${NOT_SET}/x"])
 def test_a_path_through_an_unknown_home_or_variable_is_refused(key, typed):
-    with pytest.raises(ConfigError, match="NOT_SET|nobody_here"):
+    with pytest.raises(ConfigError, match=r"NOT_SET|nobody_here"):
         build(read_tree(from_yaml(SCRIPTED), [f"{key}={typed}"]))
 
 
 def test_a_backends_path_knows_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert options_of("jsonl", resolve("backends", "jsonl", "").Config, {"path": "~/{run}"}).path == f"{tmp_path}/{{run}}"
+    assert (
+        options_of("jsonl", resolve("backends", "jsonl", "").Config, {"path": "~/{run}"}).path == f"{tmp_path}/{{run}}"
+    )
 
 
 @pytest.mark.parametrize("name", ["../up", "..", ".", "/tmp/x", "a/../b", "a//b", "~", "~/x", "a\nb", "x" * 256])
