@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.policies.base import Policy, PolicyConfig, Weights
+from rlpipe.policies.base import GIVE_BOUNDS, Policy, PolicyConfig, Weights, first_unbounded
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 
@@ -71,12 +71,11 @@ class Random(Floor):
         """
         super().__init__(config, spec)
         low, high = spec.action_low, spec.action_high
-        if low is not None and high is not None and not np.isfinite(high - low).all():
-            first = int(np.argmin(np.isfinite(high - low)))
+        first = None if low is None or high is None else first_unbounded(low, high)
+        if low is not None and high is not None and first is not None:
             raise ConfigError(
                 f"--policy is random, which draws actions within their bounds, but number {first} of them lies between "
-                f"{low[first]} and {high[first]}: give it bounds with gymnasium.wrappers.RescaleAction or ClipAction, "
-                "or take --policy zero."
+                f"{low[first]} and {high[first]}: {GIVE_BOUNDS}. --policy zero needs none."
             )
 
     def action(self, episode: int, step: int, generator: np.random.Generator) -> NDArray[Any]:  # noqa: ARG002 - a draw

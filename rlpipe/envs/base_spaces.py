@@ -104,8 +104,8 @@ class Spaces:
             leave_out = f"Leave it out with ignore_observations=[{name}], or turn" if way else "Turn"
             raise ConfigError(
                 f"{self._name} has the observation {name} in {type(space).__name__}, which no policy can use; Box, "
-                f"Discrete, MultiDiscrete, MultiBinary, Dict and Tuple work. {leave_out} it into one of them with "
-                "gymnasium.wrappers.TransformObservation."
+                f"Discrete, MultiDiscrete, MultiBinary, Dict and Tuple work. {leave_out} it into one of them "
+                "where the task is made: gymnasium.wrappers.TransformObservation(env, function, space)."
             )
 
     def _check_ignored(self) -> None:
@@ -130,11 +130,13 @@ class Spaces:
             size = math.prod(space.shape)
             return (size,), ((2,) * size,), None
         if isinstance(space, Box):
-            bounds = (bound.astype(np.float32).ravel() for bound in (space.low, space.high))
+            with np.errstate(over="ignore"):  # the largest float64 is infinite here
+                bounds = [bound.astype(np.float32).ravel() for bound in (space.low, space.high)]
             return space.shape, (None, *bounds), None
         raise ConfigError(
             f"{self._name} has actions in {type(space).__name__}; Discrete, MultiDiscrete, MultiBinary and Box work. "
-            "Turn them into one of these with gymnasium.wrappers.TransformAction."
+            "Turn them into one of these where the task is made: gymnasium.wrappers.TransformAction(env, function, "
+            "space), whose function takes an action of that space and returns one of the task."
         )
 
     def observation(self, value: Any) -> Observations:

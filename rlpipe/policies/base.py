@@ -404,6 +404,28 @@ def evaluation_arguments(
     return (observations, actions) if num_steps is None else (observations, actions, num_steps)
 
 
+GIVE_BOUNDS = (
+    "where the task is made, give it those between which its actions make sense, such as gymnasium.wrappers."
+    "TransformAction(env, lambda action: action, gymnasium.spaces.Box(-1, 1, env.action_space.shape))"
+)
+"""What to do about actions without bounds; a test does it. ClipAction keeps infinite bounds, and RescaleAction refuses
+them."""
+
+
+def first_unbounded(low: Float32, high: Float32) -> int | None:
+    """Returns the first number of an action without finite bounds; None if there is none.
+
+    Bounds so far apart that a loss, which squares their distance, would not be finite, are none: of float32, the
+    largest number is a common way to write infinity.
+
+    Args:
+        low, high: [A] bounds.
+    """
+    with np.errstate(over="ignore"):
+        finite = np.isfinite((high - low) ** 2 + low**2)
+    return None if finite.all() else int(np.argmin(finite))
+
+
 def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
     """Returns the [A] lower and upper bounds of continuous actions.
 
@@ -411,26 +433,22 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
         spec: spaces of the simulator.
         name: of the policy that needs them, for the error.
     Raises:
-        ConfigError: the actions are discrete, have no finite bounds, or can only be one and the same. Bounds so far
-            apart that a loss, which squares their distance, would not be finite, are none: of float32, the largest
-            number is a common way to write infinity.
+        ConfigError: the actions are discrete, have no finite bounds, or can only be one and the same.
     """
     low, high = spec.action_low, spec.action_high
     if low is None or high is None:
         found, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
     else:
-        with np.errstate(over="ignore"):
-            finite = np.isfinite((high - low) ** 2 + low**2)
-        if finite.all() and (spec.varying is None or spec.varying.any()):
+        first = first_unbounded(low, high)
+        if first is None and (spec.varying is None or spec.varying.any()):
             return low, high
-        if finite.all():
+        if first is None:
             raise ConfigError(
                 f"the simulator has a single action, {low}, because the bounds of each of its numbers are equal: there "
                 "is nothing to learn. Give the action space a range."
             )
-        first = int(np.argmin(finite))
         found = f"unbounded (number {first} lies between {low[first]} and {high[first]})"
-        remedy = "give them bounds with gymnasium.wrappers.RescaleAction or ClipAction, or set policy.name=mlp"
+        remedy = f"{GIVE_BOUNDS}. PPO and GRPO need none with policy.name=mlp"
     raise ConfigError(
         f"policy.name is {name}, which needs continuous actions with finite bounds, but those of the simulator are "
         f"{found}: {remedy}."

@@ -267,7 +267,7 @@ def test_a_checkpoint_is_refused(tmp_path):
 
 def test_random_actions_need_bounds():
     spec = SpaceSpec(1, 2, None, np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
-    with pytest.raises(ConfigError, match="number 1 of them lies between -inf and inf: give it bounds"):
+    with pytest.raises(ConfigError, match="number 1 of them lies between -inf and inf: where the task is made"):
         Random(CONFIG, spec)
 
 
