@@ -177,8 +177,10 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
         )
         for row in rows
     ]
-    stages = [(stage["variables"], frozenset(stage["tags"])) for stage in record.get("health", [])] or [
-        ({}, _tags(entries))
+    # a run of version 0.1 does not say that a curriculum chooses its starts
+    chosen = {"chosen_starts"} if any(m.CURRICULUM_NUM_TRAJECTORIES.name in row["metrics"] for row in rows) else set()
+    stages = [(stage["variables"], frozenset(stage["tags"]) | chosen) for stage in record.get("health", [])] or [
+        ({}, _tags(entries) | chosen)
     ]
     return Log(OURS, "iteration", entries, _unknown(rows, declared), {}, stages, declared)
 

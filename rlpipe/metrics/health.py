@@ -31,8 +31,9 @@ TAGS = (
     "no_clip_schedule", "adaptive_kl", "whitening",  # learning
     "reward_per_step", "reward_one_per_step", "rapid_improvement",  # reward of the task
     "fresh_run",  # not resumed
+    "chosen_starts",  # a curriculum chooses where most episodes begin
 )  # fmt: skip
-"""Properties of a run that rules may ask for with ``when="tag:x"``."""
+"""Properties of a run that rules may ask for with ``tag:x``."""
 
 _OF_THE_REWARD = ("env/", "eval/", "rollout/", "train/critic/", "train/loss", "train/actor/policy_loss")
 """Metrics that depend on reward, simulator or discount; their history restarts with a new stage."""

@@ -454,6 +454,9 @@ def evaluate(expression: str, view: View) -> float:
         raise UnknownError(str(error)) from error
 
 
+_TAG = "tag:"
+
+
 def _holds(formula: str, view: View) -> bool:
     """True if a formula is true; False if it names something that was not reported."""
     try:
@@ -462,9 +465,16 @@ def _holds(formula: str, view: View) -> bool:
         return False
 
 
-def _readable(formula: str) -> str:
-    """Returns the formula without the braces around metric names."""
-    return _METRIC.sub(lambda match: match[1], formula)
+def _is_met(condition: str, view: View, tags: frozenset[str]) -> bool:
+    """True if the run has a property ``tag:x``, or a formula holds."""
+    return condition.removeprefix(_TAG) in tags if condition.startswith(_TAG) else _holds(condition, view)
+
+
+def _readable(condition: str) -> str:
+    """Returns the words of a property, or a formula without the braces around metric names."""
+    if condition.startswith(_TAG):
+        return condition.removeprefix(_TAG).replace("_", " ")
+    return _METRIC.sub(lambda match: match[1], condition)
 
 
 @dataclass(frozen=True)
@@ -492,7 +502,8 @@ class Rule:
         level: one of ``LEVELS``.
         check: the demand.
         when: formula that must hold for the rule to apply; ``tag:x`` is a property of the run.
-        unless: formula that must not hold; it does not hold if it names something that was not reported.
+        unless: formula or property that must not hold, or several of them; a formula that names something not reported
+            does not hold.
         sustained: number of reports in a row that must violate the demand before an alert is raised.
         quiet: number of reports in a row that must meet it before the alert is cleared; 0 for ``sustained``.
         sign: key of the warning sign that the rule shows; empty for the sign with the name of the rule, if there is
@@ -503,7 +514,7 @@ class Rule:
     level: str
     check: Check
     when: str = ""
-    unless: str = ""
+    unless: str | tuple[str, ...] = ""
     sustained: int = 1
     quiet: int = 0
     sign: str = ""
@@ -514,15 +525,16 @@ class Rule:
 
     def applies(self, view: View, tags: frozenset[str]) -> bool:
         """True if the rule judges this report."""
-        if self.when.startswith("tag:"):
-            holds = self.when.removeprefix("tag:") in tags
-        else:
-            holds = not self.when or _holds(self.when, view)
-        return holds and not (self.unless and _holds(self.unless, view))
+        holds = not self.when or _is_met(self.when, view, tags)
+        return holds and not any(_is_met(condition, view, tags) for condition in self.exceptions)
+
+    @property
+    def exceptions(self) -> tuple[str, ...]:
+        """Conditions of which none may hold."""
+        return tuple(filter(None, (self.unless,) if isinstance(self.unless, str) else self.unless))
 
     def __str__(self) -> str:
         lasting = f" ({self.sustained} reports in a row)" if self.sustained > 1 else ""
-        guard = self.when.removeprefix("tag:").replace("_", " ") if self.when.startswith("tag:") else self.when
-        when = f", when {_readable(guard)}" if guard else ""
-        unless = f", unless {_readable(self.unless)}" if self.unless else ""
+        when = f", when {_readable(self.when)}" if self.when else ""
+        unless = f", unless {' or '.join(map(_readable, self.exceptions))}" if self.exceptions else ""
         return f"{self.check}{when}{unless}{lasting}"

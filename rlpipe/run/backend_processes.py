@@ -37,6 +37,7 @@ class _BackendProcess:
         last_progress: time at which the mark last changed, or at which nothing was left to do
         pause: seconds before the next restart
         restart_at: time of the next restart; None while the process runs
+        began: time of its first progress since its start; None while it loads its library
         failing: True once a failure was reported, until the backend has recovered
     """
 
@@ -46,6 +47,7 @@ class _BackendProcess:
     last_progress: float = 0.0
     pause: float = FIRST_PAUSE
     restart_at: float | None = None
+    began: float | None = None
     failing: bool = False
 
 
@@ -95,7 +97,8 @@ class BackendProcesses:
                     "CUDA_VISIBLE_DEVICES": "",
                 },
             )
-        backend.restart_at = None
+        backend.restart_at = backend.began = None
+        backend.mark = read_mark(mark_file(self._directory.path, backend.name))
         backend.last_progress = self._clock() + self._deadline  # on a busy machine, loading a library takes long too
 
     def _log(self, name: str) -> IO[bytes]:
@@ -131,6 +134,8 @@ class BackendProcesses:
     def _check(self, backend: _BackendProcess, iteration: int) -> tuple[str, str] | None:
         """Restarts a process or ends a stuck one; returns level and message of a report, if there is one."""
         now, mark = self._clock(), read_mark(mark_file(self._directory.path, backend.name))
+        if mark != backend.mark and backend.began is None:
+            backend.began = now
         if mark != backend.mark or mark.iteration >= iteration:
             backend.mark, backend.last_progress = mark, now
         if backend.restart_at is not None:
@@ -162,9 +167,17 @@ class BackendProcesses:
     def observe_lag(self, window: MetricWindow) -> None:
         """Observes the age of the oldest row that some backend does not show yet, and the number of such rows."""
         if self._backends:
-            window.observe(m.LOGGER_LAG, self._clock() - self._written[0][1] if self._written else 0.0)
+            window.observe(m.LOGGER_LAG, max(map(self._lag, self._backends)))
             window.observe(m.LOGGER_QUEUE_DEPTH, len(self._written))
             window.observe(m.LOGGER_DROPPED, 0)  # pending rows are on the disk, so nothing is ever dropped
+
+    def _lag(self, backend: _BackendProcess) -> float:
+        """Returns for how long a row has been waiting for a backend that could write it.
+
+        A backend that loads its library makes nobody wait; if it never begins, ``_check`` restarts and reports it.
+        """
+        pending = next((at for iteration, at in self._written if iteration > backend.mark.iteration), None)
+        return 0.0 if pending is None or backend.began is None else self._clock() - max(pending, backend.began)
 
     def finish(self, timeout: float) -> list[str]:
         """Waits until all backends show everything, for ``timeout`` seconds at most, and ends their processes.

@@ -23,6 +23,7 @@ from rlpipe.config.selection import (
 )
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
+from rlpipe.curricula.base import ChoosingConfig
 from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -392,4 +393,5 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
 def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
     """Returns the properties that health rules require: those that follow from the run, and those the user names."""
     policy = "gaussian_policy" if info.num_actions is None else "discrete_policy"
-    return frozenset(["no_clip_schedule", policy, *config.algorithm.health_tags(), *config.runner.health.tags])
+    chosen = ["chosen_starts"] if isinstance(config.curriculum, ChoosingConfig) else []
+    return frozenset(["no_clip_schedule", policy, *chosen, *config.algorithm.health_tags(), *config.runner.health.tags])

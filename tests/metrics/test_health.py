@@ -203,6 +203,46 @@ def test_an_exception_that_cannot_be_checked_excuses_nothing():
     assert course(watching(rule), [2.0]) == [(1, "raised")]
 
 
+def test_any_of_several_exceptions_excuses_a_rule():
+    rule = Rule("high", "warn", Band(high=1.0), unless=("tag:whitening", "{y} > 0"))
+    assert course(watching(rule), [2.0], y=[0.0]) == [(1, "raised")]
+    assert course(watching(rule), [2.0], y=[1.0]) == []
+    assert course(watching(rule, tags=("whitening",)), [2.0], y=[0.0]) == []
+    assert str(rule) == "at most 1, unless whitening or y > 0"
+
+
+def alerts_of(rows: list[dict[str, float]], *tags: str, progress: float = 0.5) -> list[tuple[str, str]]:
+    """Metric and rule of each alert that rows of the catalogue's metrics raise."""
+    monitor = Monitor(CATALOGUE, {}, frozenset(tags))
+    found = [alert for n, row in enumerate(rows) for alert in monitor.judge(n + 1, row, progress=progress)]
+    return [(alert.metric, alert.rule) for alert in found if not alert.cleared]
+
+
+def test_the_few_own_starts_of_a_curriculum_that_lose_their_only_success_are_no_collapse():
+    rows = [{"env/return_ma100": 0.01, "env/success_once": 0.0}] * 60 + [{"env/return_ma100": 0.0}] * 10
+    assert ("env/return_ma100", "crash") in alerts_of(rows)
+    assert alerts_of(rows, "chosen_starts") == []
+
+
+def test_own_starts_that_do_not_succeed_are_normal_in_a_curriculum_and_early_in_a_run():
+    rows = [{"env/success_once": 0.0, "env/num_trajectories": 2.0}] * 101
+    assert alerts_of(rows) == [("env/success_once", "stuck_zero")]
+    assert alerts_of(rows, progress=0.1) == []
+    assert alerts_of(rows, "chosen_starts") == []
+
+
+def test_returns_that_scatter_as_the_drawn_episodes_do_are_not_unstable():
+    rows = [{"env/return": 1.0 + 4.0 * (n % 2), "env/num_trajectories": 16.0} for n in range(100)]
+    assert alerts_of([{**row, "env/return_std": 0.1} for row in rows]) == [("env/return", "oscillation")]
+    assert alerts_of([{**row, "env/return_std": 6.0} for row in rows]) == []
+    assert alerts_of([{**row, "env/return_std": 0.1, "env/num_trajectories": 2.0} for row in rows]) == []
+
+
+def test_every_alert_of_the_catalogue_has_a_cause_and_a_remedy():
+    alerts = [(one, rule) for one in CATALOGUE.values() for rule in one.rules if rule.level != "ok"]
+    assert [f"{one.name} {rule.name}" for one, rule in alerts if not one.sign_of(rule)] == []
+
+
 def test_another_reward_begins_the_history_anew():
     monitor = Monitor({"env/return": metric("env/return", Rule("crash", "critical", Drop(0.5, 6)))}, {})
     for iteration, value in enumerate(SAW):
@@ -254,7 +294,7 @@ def test_a_rule_shows_the_sign_that_it_names_or_that_has_its_name(rule: Rule, ca
 
 def judge(name: str, rule: Rule) -> list[Alert]:
     """Alerts of three reports of a metric of the catalogue, and of the metrics that one of its rules names."""
-    text = f"{rule.when} {rule.unless} {rule.check}"
+    text = f"{rule.when} {rule.exceptions} {rule.check}"
     monitor = Monitor(CATALOGUE, dict.fromkeys(VARIABLES, 1.0), frozenset(TAGS))
     rows = [{other: float(place) for other in CATALOGUE if other in text or other == name} for place in range(3)]
     return [alert for place, row in enumerate(rows) for alert in monitor.judge(place, row, progress=0.5)]

@@ -973,7 +973,7 @@ def test_a_rule_shows_a_sign_that_there_is():
 
 def formulas_of(rule: Rule) -> list[str]:
     """Formulas of a rule, without tags."""
-    formulas = (rule.when, rule.unless, rule.check.formula if isinstance(rule.check, Holds) else "")
+    formulas = (rule.when, *rule.exceptions, rule.check.formula if isinstance(rule.check, Holds) else "")
     return [formula for formula in formulas if formula and not formula.startswith("tag:")]
 
 

@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ import rlpipe
 from rlpipe.backends.base import Backend
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
-from rlpipe.run.backend_processes import BackendProcesses
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
+from rlpipe.run.backend_processes import BackendProcesses, _BackendProcess
 from rlpipe.run.directory import RunDirectory, read_jsonl
-from rlpipe.run.follower import Follower, Tail, read_mark
+from rlpipe.run.follower import Follower, Mark, Tail, mark_file, read_mark
 from rlpipe.training.interruption import Interruption
 from tests.helpers.commands import command
 from tests.helpers.runs import beside, scripted
@@ -228,6 +232,34 @@ def test_backends_that_fail_are_reported_once_each_and_cost_neither_the_run_nor_
     assert sorted(event["data"]["backend"] for event in reports) == sorted(names)
     assert all("nothing is lost" in event["message"] for event in reports)
     assert in_csv(directory) == truth(directory)
+
+
+@pytest.fixture
+def sleeping():
+    """A process that does nothing."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_rows_wait_for_a_backend_only_once_it_has_loaded_its_library(tmp_path, sleeping):
+    now = [0.0]
+    backends = BackendProcesses(RunDirectory(tmp_path), [], deadline=600.0, clock=lambda: now[0])
+    backends._backends = [_BackendProcess("csv", sleeping)]
+
+    def lag(iteration: int, seconds: float) -> float:
+        now[0] = seconds
+        backends.tick(iteration, seconds)
+        window = MetricWindow()
+        backends.observe_lag(window)
+        return window.read([m.LOGGER_LAG])["time/logger_lag"]
+
+    assert lag(1, seconds=10.0) == 0.0
+    assert lag(2, seconds=40.0) == 0.0
+    mark_file(tmp_path, "csv").parent.mkdir()
+    mark_file(tmp_path, "csv").write_text(json.dumps(asdict(Mark(iteration=1))))
+    assert lag(3, seconds=50.0) == 0.0  # it begins
+    assert lag(4, seconds=53.0) == 3.0  # row 2 is 13 seconds old, and could be written for 3
 
 
 class BackAfterAWhile(Backend):

@@ -480,6 +480,16 @@ class TestCriticalAlerts:
         raised = [alert["data"] for alert in self.alerts(result.directory) if alert["data"]["level"] == "critical"]
         assert "train/actor/lr" in {alert["metric"] for alert in raised}
 
+    def test_a_larger_gradient_norm_clears_that_of_gradients_which_are_always_clipped(self, tmp_path):
+        options = ("learner.max_grad_norm=1e-6", "runner.total_timesteps=704")
+        first = rlpipe.train(scripted(tmp_path, *options), local=True).directory
+        raised = [alert["data"]["remedy"] for alert in self.alerts(first) if "grad_clip" in alert["data"]["metric"]]
+        assert raised == [CATALOGUE["train/actor/grad_clip_fraction"].signs["always"].remedy]
+        changes = ["learner.max_grad_norm=100", "runner.total_timesteps=1408"]
+        rlpipe.train(load_config(first / "config.yaml", changes), local=True, resume=first)
+        told = [alert["data"]["cleared"] for alert in self.alerts(first) if "grad_clip" in alert["data"]["metric"]]
+        assert told == [False, True]
+
     def test_each_is_raised_once(self, tmp_path):
         result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
         lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from rlpipe.analysis.diagnosis import Diagnosis
 from rlpipe.analysis.floors import FloorResult
 from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.forest import Line, forest
@@ -23,7 +24,7 @@ STATUS_KINDS = {
     Status.COMPLETED: "good", Status.FAILED: "bad", Status.STOPPED: "bad", Status.INTERRUPTED: "warn",
     Status.RUNNING: "info",
 }  # fmt: skip
-VERDICTS = {"critical": "broken", "warn": "has problems", "info": "healthy, with remarks", "healthy": "healthy"}
+VERDICTS = {"critical": "broken", "warn": "has problems", "info": "healthy", "healthy": "healthy"}
 
 
 def is_share(metric: str) -> bool:
@@ -112,11 +113,18 @@ def _cards(content: RunContent) -> list[tuple[str, str, str]]:
     if (speed := course.last(m.FPS.name)) is not None:
         found.append(("throughput", f"{formats.digits(speed)}", "steps/s over the run"))
     if content.diagnosis is not None:
-        standing = len(content.diagnosis.standing)
-        verdict, _, remarks = VERDICTS[content.diagnosis.verdict].partition(", ")
-        detail = f"{standing} alert{'s' if standing != 1 else ''} at the end"
-        found.append(("health", verdict, f"{remarks}, {detail}" if remarks else detail))
+        found.append(("health", VERDICTS[content.diagnosis.verdict], _standing(content.diagnosis)))
     return found
+
+
+def _standing(diagnosis: Diagnosis) -> str:
+    """Counts the alerts at the end of a run; those that only inform are remarks."""
+    remarks = sum(problem.level == "info" for problem in diagnosis.standing)
+    alerts = len(diagnosis.standing) - remarks
+    counted = [
+        f"{count} {word}{'s' if count > 1 else ''}" for count, word in ((alerts, "alert"), (remarks, "remark")) if count
+    ]
+    return f"{', '.join(counted) or 'no alert'} at the end"
 
 
 def _fault(content: RunContent) -> dict[str, str] | None:

@@ -211,8 +211,9 @@ QUEUE_WAIT = observed(
 )
 LOGGER_LAG = observed(
     "time/logger_lag", Distribution, "s", reads="max", tier="core", needs=NEEDS_BACKEND_PROCESS,
-    meaning="Age of the oldest row that a backend has not written yet.",
-    formula="max over backends of now - time at which its oldest pending row was made",
+    meaning="How long the oldest row that a backend has not written yet has been waiting for it. A backend that still "
+            "loads its library makes no row wait.",
+    formula="max over backends of now - time at which its oldest pending row was made, or at which it began to write",
     rules=(
         Rule("behind", "warn", Band(high=10.0), sustained=3),
         Rule("far_behind", "critical", Band(high=120.0), sign="behind"),
