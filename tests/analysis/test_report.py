@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import pytest
 import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluation_report import write_record
-from rlpipe.analysis.report.course import Series
+from rlpipe.analysis.report.course import Course, Series
 from rlpipe.analysis.report.curves import Kept, axes_of, curves_data
 from rlpipe.analysis.report.formats import digits
-from rlpipe.analysis.report.ledger import Limits
+from rlpipe.analysis.report.ledger import Limits, pool_width
 from rlpipe.analysis.report.pages import report
 from rlpipe.analysis.report.run_content import collect
 from rlpipe.errors import RunError
@@ -389,6 +390,46 @@ def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run,
     ledger = collect(copy).ledger
     assert ledger is not None
     assert (ledger.own[-1].episodes, ledger.own[-1].mean_length) == (9000, 2.0)
+
+
+def test_the_first_chart_of_a_curriculum_shows_both_kinds_of_starts(run, tmp_path):
+    copy = copied(run, tmp_path)
+    rows = [row | {"chosen": n % 3 > 0} for n, row in enumerate(lines(run, "episodes.jsonl"))]
+    write_lines(copy / "episodes.jsonl", rows)
+    page = report([copy])
+    found = data_of(page, "curves")["runs"][0]
+    for kind, pools in ((False, "pools"), (True, "elsewhere")):
+        assert sum(pool["episodes"] for pool in found[pools]) == sum(row["chosen"] == kind for row in rows)
+    for text in ("from the task's own starts", "from the curriculum's starts"):
+        assert f"training, {text}" in text_of(page)
+    assert "training, single iterations" not in text_of(page)
+
+
+def test_few_episodes_in_an_iteration_are_pooled_over_more_of_them():
+    steps = {"iteration": [*map(float, range(1, 161))]}
+
+    def width(each: float) -> int:
+        counts = Series(array("l", range(160)), array("d", [each] * 160))
+        return pool_width(Course(steps, {"count": counts}), "count")
+
+    assert width(each=100.0) == 3  # 60 parts
+    assert width(each=2.0) == 15  # 30 episodes
+    assert width(each=1.0) == 20  # 8 parts
+    assert width(each=0.0) == 20
+
+
+def test_a_warning_looks_in_the_legend_as_in_the_chart(run, page, tmp_path):
+    copy = copied(run, tmp_path)
+    data = {"metric": "train/loss", "rule": "high", "level": "warn", "value": 2.0, "cleared": False}
+    append(copy, {"kind": "alert", "message": "raised", "iteration": 2, "time": 1e9, "data": data})
+    warned = report([copy])
+    assert '<span class="key triangle" style="color: var(--warn)"></span>warning (' in warned
+    assert '<span class="key dot" style="color: var(--series-2)"></span>evaluation' in page
+
+
+def test_metrics_that_stay_the_same_stand_in_one_line(page):
+    assert "The same in every iteration: " in text_of(page)
+    assert 'data-small-chart="time/workers_reporting"' not in page
 
 
 def test_episodes_from_chosen_starts_are_told_apart_and_count_in_no_success(run, tmp_path):

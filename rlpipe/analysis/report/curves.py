@@ -8,6 +8,7 @@ from typing import Any
 
 from rlpipe.analysis.report.course import Course, Series
 from rlpipe.analysis.report.formats import significant
+from rlpipe.analysis.report.ledger import Pool
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -145,7 +146,8 @@ def curves_data(
                 | ({"row": list(range(1, course.rows + 1))} if axes == ["row"] else {}),
                 "series": {name: _packed(one, course.rows) for name, one in thin.items()},
                 "marks": _marks(content),
-                "pools": _pools(content),
+                "pools": [] if content.ledger is None else _pools(content.ledger.own),
+                "elsewhere": [] if content.ledger is None else _pools(content.ledger.elsewhere),
             }
         )
     return {
@@ -171,16 +173,19 @@ def _goes_on(course: Course, axis: str) -> bool:
 
 
 def headline_curves(contents: Sequence[RunContent]) -> dict[str, str] | None:
-    """Names the metrics of the first chart: success, or else the return; None without either."""
+    """Names the metrics of the first chart: success, or else the return; None without either.
+
+    ``start`` says where episodes of a curriculum begin; a run without one has no such curve.
+    """
     names = _names(contents)
     if m.ENV_SUCCESS_ONCE.name in names or m.EVAL_SUCCESS_ONCE.name in names:
         return {
             "training": m.ENV_SUCCESS_ONCE.name, "evaluation": m.EVAL_SUCCESS_ONCE.name, "low": m.EVAL_CI_LOW.name,
-            "high": m.EVAL_CI_HIGH.name, "label": "success",
+            "high": m.EVAL_CI_HIGH.name, "label": "success", "start": m.CURRICULUM_START.name,
         }  # fmt: skip
     for training in (m.ENV_EPISODE_RETURN.name, m.ENV_RETURN_MA100.name, m.EVAL_EPISODE_RETURN.name):
         if training in names:
-            found = {"training": training, "evaluation": m.EVAL_EPISODE_RETURN.name, "low": "", "high": ""}
+            found = {"training": training, "evaluation": m.EVAL_EPISODE_RETURN.name, "low": "", "high": "", "start": ""}
             return {**found, "label": "return"}
     return None
 
@@ -228,10 +233,8 @@ def _marks(content: RunContent) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _pools(content: RunContent) -> list[dict[str, Any]]:
+def _pools(pools: Iterable[Pool]) -> list[dict[str, Any]]:
     """Pools of the success chart."""
-    if content.ledger is None:
-        return []
     return [
         {
             "first": pool.first,
@@ -239,5 +242,5 @@ def _pools(content: RunContent) -> list[dict[str, Any]]:
             "episodes": pool.episodes,
             "success": pool.success and [*map(significant, pool.success)],
         }
-        for pool in content.ledger.own
+        for pool in pools
     ]

@@ -11,11 +11,16 @@ from typing import Any
 
 from rlpipe.analysis.report.course import Course
 from rlpipe.functional.intervals import wilson_interval
+from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.reductions import Mean
 from rlpipe.run.directory import read_jsonl
 
 BINS = 60
 """Largest number of consecutive parts of a run whose episodes are pooled."""
+LEAST_BINS = 8
+"""Number of parts that a run keeps where they hold few episodes."""
+FEW_EPISODES = 30
+"""Episodes below which a pool says hardly more than nothing: the interval of 1 or 2 reaches over most of the chart."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Ledger:
         judged: number of the others that say whether they succeeded
         successes: number of these that succeeded at least once
         own: pools of the episodes that began where the task begins
+        elsewhere: pools of the episodes that began where a curriculum chose
         listed: selection for the table: every field that is shown, the oldest episode first
         points: selection for the scatter, likewise
         stride: the scatter shows every so many episodes
@@ -77,6 +83,7 @@ class Ledger:
     judged: int
     successes: int
     own: list[Pool]
+    elsewhere: list[Pool]
     listed: list[dict[str, Any]]
     points: list[dict[str, Any]]
     stride: int
@@ -156,10 +163,12 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
     limits = limits or Limits()
     file = directory / "episodes.jsonl"
     iterations = int(course.axes["iteration"][-1]) if course.rows else 0
-    width = max(1, math.ceil(iterations / BINS))
     expected = int(course.last("time/total_episodes") or 0)
     stride = max(1, math.ceil(expected / limits.points))
-    own = _Pooling(width, iterations)
+    own, elsewhere = (
+        _Pooling(pool_width(course, metric.name), iterations)
+        for metric in (m.ENV_NUM_TRAJECTORIES, m.CURRICULUM_NUM_TRAJECTORIES)
+    )
     newest: deque[Mapping[str, Any]] = deque(maxlen=limits.last)
     failures: deque[Mapping[str, Any]] = deque(maxlen=limits.failures)
     points, tasks = [], Counter[str]()
@@ -169,6 +178,7 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
             break
         if row.get("chosen"):
             chosen += 1
+            elsewhere.add(row)
         else:
             own.add(row)
             judged += row["success_once"] is not None
@@ -183,13 +193,27 @@ def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -
         if row.get("task") is not None:
             tasks[row["task"]] += 1
     own.close()
+    elsewhere.close()
     if not total:
         return None
     listed = [_shown(row) for row in (*failures, *newest)]
     return Ledger(
-        total, chosen, judged, successes, own.found, listed, points, stride, len(failures), failures_total,
-        dict(tasks),
+        total, chosen, judged, successes, own.found, elsewhere.found, listed, points, stride, len(failures),
+        failures_total, dict(tasks),
     )  # fmt: skip
+
+
+def pool_width(course: Course, count: str) -> int:
+    """Returns the number of iterations in a pool: more where few episodes end in each.
+
+    Args:
+        course: of the run
+        count: metric with the number of episodes of an iteration
+    """
+    series, iterations = course.series.get(count), course.rows
+    episodes = math.fsum(series.values) if series else 0.0
+    full = iterations * FEW_EPISODES / max(1.0, episodes)
+    return max(1, math.ceil(iterations / BINS), math.ceil(min(full, iterations / LEAST_BINS)))
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rlpipe.analysis.report.curves import (
     marked,
     small_multiples,
 )
+from rlpipe.analysis.report.ledger import Ledger
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.analysis.web.page import Section, asset, render
 from rlpipe.metrics import catalogue as m
@@ -84,18 +85,29 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
         dots = "; dots are evaluations on held-out seeds" if headline["evaluation"] in content.course.series else ""
         return f"{headline['training']} of each {'iteration' if content.is_ours else 'report'}{dots}."
     if content.ledger is not None and any(pool.success for pool in content.ledger.own):
-        pool = content.ledger.own[0]
-        each = pool.until - pool.first + 1
-        began = "began as the task begins and " if content.ledger.chosen else ""
-        line = (
-            f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
-            if each == 1
-            else f"The line pools all training episodes that {began}ended within every {each} iterations, with the "
-            f"95 % interval (Wilson) as a band; the thin line is {headline['training']} of single iterations."
-        )
+        line = _lines_of(content, content.ledger, headline)
         dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
         return f"Share of episodes that succeeded at least once. {line} {dots}"
     return f"{headline['training']} of single iterations; dots are evaluations with their 95 % intervals."
+
+
+def _lines_of(content: RunContent, ledger: Ledger, headline: dict[str, str]) -> str:
+    """Says which episodes the lines of the first chart pool."""
+    each = ledger.own[0].until - ledger.own[0].first + 1
+    if ledger.chosen:
+        pooled = "in each iteration" if each == 1 else f"in every {each} iterations together"
+        begins = " Grey is where these begin: 1 at the end of a demonstration, 0 at its beginning."
+        return (
+            f"Blue is success of the training episodes that began as the task begins, {pooled}; green is that of those "
+            "that began where the curriculum chose. Bands are 95 % intervals (Wilson)."
+            + (begins if headline["start"] in content.course.series else "")
+        )
+    if each == 1:
+        return f"The line is {headline['training']} of each iteration, with its 95 % interval (Wilson) as a band."
+    return (
+        f"The line pools all training episodes that ended within every {each} iterations, with the 95 % interval "
+        f"(Wilson) as a band; the thin line is {headline['training']} of single iterations."
+    )
 
 
 def _summary(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
@@ -126,6 +138,16 @@ def summary_of(course: Course, name: str) -> str:
     return f"{at(0)} to {at(-1)}; lowest {at(low)}, highest {at(high)}."
 
 
+def span_of(course: Course, name: str) -> str:
+    """Describes a curve in a line: its first and its last value, and what it goes beyond them."""
+    values = course.series[name].values
+    text = f"{formats.digits(values[0])} to {formats.digits(values[-1])}"
+    ends = values[0], values[-1]
+    beyond = [f"lowest {formats.digits(min(values))}"] if min(values) < min(ends) else []
+    beyond += [f"highest {formats.digits(max(values))}"] if max(values) > max(ends) else []
+    return f"{', '.join([text, *beyond])}."
+
+
 def last_values(courses: Sequence[Course], name: str) -> str:
     """Describes where a metric ends in several runs: the lowest and the highest of their last values."""
     last = [course.series[name].values[-1] for course in courses]
@@ -143,18 +165,25 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
     found: list[dict[str, Any]] = []
     ledger = content.ledger
     pooled = ledger is not None and any(pool.success for pool in ledger.own) and headline["label"] == "success"
-    if pooled:
-        found.append({"colour": "series-1", "shape": "", "text": "training, with 95 % band", "opacity": None})
+    curriculum = ledger is not None and ledger.chosen > 0
     alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
     is_training = headline["training"] != headline["evaluation"]  # while cloning there are only evaluations
-    if headline["training"] in content.course.series and is_training and not alone:
-        text = "training, single iterations"
-        found.append({"colour": "series-1", "shape": "", "text": text, "opacity": 0.4 if pooled else None})
+
+    def add(colour: str, shape: str, text: str, opacity: float | None = None) -> None:
+        found.append({"colour": colour, "shape": shape, "text": text, "opacity": opacity})
+
+    if pooled:
+        add("series-1", "", "training, from the task's own starts" if curriculum else "training, with 95 % band")
+    if curriculum and headline["label"] == "success":
+        add("series-3", "", "training, from the curriculum's starts")
+        if headline["start"] in content.course.series:
+            add("muted", "", "where these begin")
+    elif headline["training"] in content.course.series and is_training and not alone:
+        add("series-1", "", "training, single iterations", 0.4 if pooled else None)
     if headline["evaluation"] in content.course.series:
-        found.append({"colour": "series-2", "shape": "dot", "text": "evaluation, with 95 % interval", "opacity": None})
+        add("series-2", "dot", "evaluation, with 95 % interval")
     for mark, count in marked(content.events).items():
-        shape = "dot" if mark.small else "mark"
-        found.append({"colour": mark.colour, "shape": shape, "text": f"{mark.label} ({count})", "opacity": None})
+        add(mark.colour, "triangle" if mark.small else "mark", f"{mark.label} ({count})")
     return found
 
 
@@ -288,7 +317,7 @@ def curves_section(
     names = [name for name in kept.names(contents) if any(name in run["series"] for run in data["runs"])]
     if not names:
         return None
-    small = [name for name in small_multiples(contents) if name in names]
+    constant, small = _constant(contents, [name for name in small_multiples(contents) if name in names])
     spaces: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda one: one.startswith("workers/")):
         spaces.setdefault(_namespace(name), []).append(name)
@@ -299,6 +328,7 @@ def curves_section(
             "Strong lines and bands as above: mean, lowest and highest run at equal positions; thin lines are single "
             "runs. Nothing is smoothed."),
         small=[_small(name, contents, data["metrics"]) for name in small],
+        constant=constant,
         namespaces=spaces,
         chosen=(small or names)[0],
         several=several,
@@ -306,11 +336,24 @@ def curves_section(
     return Section("curves", "Curves", text, style(), scripts("scripts/curves.js"), data)
 
 
+def _constant(contents: Sequence[RunContent], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divides metrics into those with one value in all runs, described in words, and the others."""
+    constant, others = [], []
+    for name in names:
+        values = {value for content in contents if (one := content.course.series.get(name)) for value in one.values}
+        if len(values) == 1 and any(content.course.rows > 1 for content in contents):
+            constant.append(f"{name} {formats.digits(values.pop())}")
+        else:
+            others.append(name)
+    return constant, others
+
+
 def _small(name: str, contents: Sequence[RunContent], metrics: dict[str, Any]) -> dict[str, str]:
     courses = [content.course for content in contents if name in content.course.series]
     about = metrics.get(name, {"unit": "", "meaning": ""})
     summary = summary_of(courses[0], name) if len(contents) == 1 else last_values(courses, name)
-    return {"name": name, "unit": about["unit"], "meaning": about["meaning"], "summary": summary}
+    rest = span_of(courses[0], name) if len(contents) == 1 else summary
+    return {"name": name, "unit": about["unit"], "meaning": about["meaning"], "summary": summary, "rest": rest}
 
 
 def _namespace(name: str) -> str:

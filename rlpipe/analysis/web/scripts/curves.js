@@ -67,7 +67,7 @@
   // success
   const success = document.getElementById("success-chart");
   if (success !== null && data.headline !== null) {
-    const { training, evaluation, low, high } = data.headline;
+    const { training, evaluation, low, high, start } = data.headline;
     const lines = () => {
       if (runs.length > 1) {
         const name = runs.some((run) => run.series[evaluation]) && !runs.some((run) => run.series[training])
@@ -75,17 +75,21 @@
         return linesOf(name);
       }
       const [run] = runs, found = [], bands = [];
-      const pools = run.pools.filter((pool) => pool.success !== null);
-      const at = pools.map((pool) => placeOf(run, pool.until));
-      if (pools.length) {
-        const column = (n) => pools.map((pool) => pool.success[n]);
-        bands.push([2, 1, "series-1"]);
-        const note = (n) => (n < 0 ? "" : ` [${column(1).map(rlpipeCharts.number)[n]}, ${column(2).map(rlpipeCharts.number)[n]}] of ${pools[n].episodes} episodes`);
-        found.push({ label: "training, pooled", x: at, y: column(0), colour: "series-1", width: 2, points: pools.length < 40, size: 5, note });
-        found.push({ label: "low", x: at, y: column(1), colour: "series-1", width: 0.01, alpha: 0.01, quiet: true, points: false });
-        found.push({ label: "high", x: at, y: column(2), colour: "series-1", width: 0.01, alpha: 0.01, quiet: true, points: false });
-      }
-      const raw = series(run, training);
+      const pools = run.pools.filter((pool) => pool.success !== null), curriculum = run.elsewhere.length > 0;
+      const addPools = (label, colour, of) => {
+        if (!of.length) return;
+        const at = of.map((pool) => placeOf(run, pool.until)), column = (n) => of.map((pool) => pool.success[n]);
+        const note = (n) => (n < 0 ? "" : ` [${column(1).map(rlpipeCharts.number)[n]}, ${column(2).map(rlpipeCharts.number)[n]}] of ${of[n].episodes} episodes`);
+        bands.push([found.length + 2, found.length + 1, colour]);
+        found.push({ label, x: at, y: column(0), colour, width: 2, points: of.length < 40, size: 5, note });
+        found.push({ label: "low", x: at, y: column(1), colour, width: 0.01, alpha: 0.01, quiet: true, points: false });
+        found.push({ label: "high", x: at, y: column(2), colour, width: 0.01, alpha: 0.01, quiet: true, points: false });
+      };
+      addPools(curriculum ? "training, own starts" : "training, pooled", "series-1", pools);
+      addPools("training, the curriculum's starts", "series-3", run.elsewhere.filter((pool) => pool.success !== null));
+      const begins = series(run, start);
+      if (begins !== null) found.push({ label: "where these begin", ...begins, colour: "muted", width: 1, points: false });
+      const raw = curriculum ? null : series(run, training);
       if (raw !== null && !(pools.length && pools.every((pool) => pool.first === pool.until))) {
         found.push({ label: "training, this iteration", ...raw, colour: "series-1", width: 1, alpha: pools.length ? 0.35 : 1, points: false });
       }
