@@ -278,7 +278,8 @@ class MetricLogger:
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             found.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
-        return [*found, *(Event(EventKind.SIMULATOR, fault, row.iteration, time.time()) for fault in faults)]
+        once = dict.fromkeys(faults)  # several workers may report the same
+        return [*found, *(Event(EventKind.SIMULATOR, fault, row.iteration, time.time()) for fault in once)]
 
     def event(self, event: Event) -> None:
         """Writes an event."""
