@@ -22,8 +22,10 @@ _STAND_INS = (
     (m.APPROX_KL_K1, m.APPROX_KL, ("high", "very_high")),
     (m.EXPLAINED_VARIANCE_POST, m.EXPLAINED_VARIANCE, ("good", "useless")),
     (m.R2, m.EXPLAINED_VARIANCE, ("good", "useless")),
+    (m.ENV_RETURN_MA100, m.ENV_EPISODE_RETURN, ("finite",)),
+    (m.SCORE, m.ENV_EPISODE_RETURN, ("finite",)),
 )
-"""Metrics that are judged by rules of another metric, in a log without the other: (metric, other, rules)."""
+"""Metrics that are also judged by rules of another metric, in a log without the other: (metric, other, rules)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Diagnosis:
         healthy: metrics that are in order
         unknown: keys that could not be judged
         names: the log's own name of a metric, if it differs from the catalogue's
+        notes: how the log was read, where that is not plain
     """
 
     path: str
@@ -103,6 +106,7 @@ class Diagnosis:
     healthy: list[Healthy]
     unknown: list[str]
     names: dict[str, str]
+    notes: list[str]
 
     @property
     def verdict(self) -> str:
@@ -165,6 +169,7 @@ def diagnose_log(path: Path, log: Log) -> Diagnosis:
         healthy,
         log.unknown,
         log.names,
+        log.notes,
     )
 
 
@@ -209,6 +214,8 @@ def _judged_by(log: Log) -> dict[str, Metric]:
     seen = {name for entry in log.entries for name in entry.values}
     for stand_in, other, rules in _STAND_INS:
         if other.name not in seen:
-            chosen = tuple(rule for rule in other.rules if rule.name in rules)
-            found[stand_in.name] = replace(stand_in, rules=chosen, signs=other.signs)
+            chosen = [rule for rule in other.rules if rule.name in rules]
+            own = [rule for rule in stand_in.rules if rule.name not in rules]
+            signs = {**other.signs, **stand_in.signs}
+            found[stand_in.name] = replace(stand_in, rules=(*chosen, *own), signs=signs)
     return found
