@@ -105,15 +105,15 @@ def trl_grpo(folder: Path, *, learning_rate: float = 3e-3, reward: str = "share"
     ).train()
 
 
-def trl_ppo(folder: Path, *, learning_rate: float = 3e-3) -> None:
+def trl_ppo(folder: Path, *, learning_rate: float = 3e-3, lr_scheduler_type: str = "linear") -> None:
     """Trains with TRL's PPO; the reward model is a random network."""
     from datasets import Dataset
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
     options = PPOConfig(
         output_dir=str(folder), learning_rate=learning_rate, per_device_train_batch_size=16, num_mini_batches=1,
-        total_episodes=640, response_length=8, logging_steps=1, save_steps=40, report_to=["tensorboard"], use_cpu=True,
-        bf16=False, num_sample_generations=0, disable_tqdm=True, seed=0,
+        total_episodes=320, response_length=8, logging_steps=1, save_steps=20, report_to=["tensorboard"], use_cpu=True,
+        bf16=False, num_sample_generations=0, disable_tqdm=True, seed=0, lr_scheduler_type=lr_scheduler_type,
     )  # fmt: skip
     tokenizer = tiny_tokenizer()
     prompts = Dataset.from_dict({"input_ids": [tokenizer(text)["input_ids"] for text in ("a b", "c d", "e f") * 16]})
@@ -214,14 +214,17 @@ class Run:
 RUNS = {
     "sb3": Run(sb3, "sb3", "", {}),
     "sb3_lr": Run(sb3, "sb3", "learning rate 0.05", {"learning_rate": LEARNING_RATE_FAR_TOO_LARGE}),
-    "sb3_entropy": Run(sb3, "sb3", "entropy coefficient -0.5", {"ent_coef": -0.5}),
+    "sb3_entropy": Run(sb3, "sb3", "entropy coefficient -1", {"ent_coef": -1.0, "learning_rate": 3e-3}),
     "sb3_nan": Run(sb3, "sb3", "reward NaN after 2,000 steps", {"nan_after": 2000}),
     "trl_grpo": Run(trl_grpo, "trl", "", {}),
     "trl_grpo_lr": Run(trl_grpo, "trl", "learning rate 0.05", {"learning_rate": LEARNING_RATE_FAR_TOO_LARGE}),
     "trl_grpo_constant": Run(trl_grpo, "trl", "constant reward", {"reward": "constant"}),
     "trl_grpo_nan": Run(trl_grpo, "trl", "reward NaN", {"reward": "nan"}),
     "trl_ppo": Run(trl_ppo, "trl", "", {}),
-    "trl_ppo_lr": Run(trl_ppo, "trl", "learning rate 0.05", {"learning_rate": LEARNING_RATE_FAR_TOO_LARGE}),
+    "trl_ppo_lr": Run(
+        trl_ppo, "trl", "learning rate 0.05",
+        {"learning_rate": LEARNING_RATE_FAR_TOO_LARGE, "lr_scheduler_type": "constant"},
+    ),
     "cleanrl": Run(cleanrl, "cleanrl", "", {}),
     "cleanrl_lr": Run(cleanrl, "cleanrl", "learning rate 0.05", {"learning_rate": LEARNING_RATE_FAR_TOO_LARGE}),
     "rsl_rl": Run(rsl_rl, "rsl_rl", "", {}),

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlpipe.analysis.logs import READABLE, Log, read
+from rlpipe.analysis.logs import OURS, READABLE, Log, read
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.rules import LEVELS, Finite, View
 from rlpipe.plugins import nearest
@@ -129,7 +130,14 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     """
     if dialect is not None and dialect not in READABLE:
         raise ConfigError(f"--dialect is {dialect!r}; legal are {', '.join(READABLE)}{nearest(dialect, READABLE)}")
-    return diagnose_log(path, read(path, dialect))
+    diagnosis = diagnose_log(path, read(path, dialect))
+    if diagnosis.dialect != OURS and not (diagnosis.standing or diagnosis.past or diagnosis.healthy):
+        raise ConfigError(
+            f"{path} holds no number of {SYSTEM_TITLES[diagnosis.dialect]} that a rule could judge, only "
+            f"{', '.join([*diagnosis.names.values(), *diagnosis.unknown][:5])}; give the log of the learner, or name "
+            "another --dialect."
+        )
+    return diagnosis
 
 
 def diagnose_log(path: Path, log: Log) -> Diagnosis:

@@ -83,8 +83,8 @@ def found(path: Path) -> tuple[Path, list[str]]:
             if EVENTS not in log.name and log.is_dir() and not any(True for _ in _points(_event_files(log))):
                 continue
             several = f", the newest of {len(same)}" if len(same) > 1 else ""
-            note = f"read from {log.relative_to(path)}{several}"
-            return log, [note] if several or path not in (log, log.parent) else []
+            plain = path == (log if log.is_dir() else log.parent)
+            return log, [] if plain and not several else [f"read from {log.relative_to(path)}{several}"]
     if monitors:
         raise ConfigError(_monitor(monitors[0]))
     names = ", ".join(KNOWN[:-2])
@@ -234,6 +234,8 @@ def table_of_csv(path: Path) -> Table:
 
 def _columns(path: Path, header: Sequence[str]) -> list[str]:
     """Returns the keys of a header; W&B's export puts the name of the run before them, and adds extremes."""
+    if numbers := [name for name in header if number(name) is not None]:
+        raise ConfigError(f"{path} has no header: where names are expected, it holds {', '.join(numbers[:3])}.")
     parts = [name.rpartition(" - ") for name in header]
     runs = {run for run, _, _ in parts if run}
     if header[0] != "Step" or not runs:

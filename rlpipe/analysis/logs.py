@@ -33,7 +33,7 @@ from rlpipe.run import shapes
 OURS = "rlpipe"
 READABLE = (*DIALECTS, "rlinf", "rsl_rl", "rllib", OURS)
 """Systems whose logs can be judged."""
-_MANY = 5
+_MANY = 4
 """Keys of one system alone that show who wrote a log, however many more keys the user added."""
 _ENTROPIES = (m.ENTROPY.name, m.ENTROPY_LAST_MINIBATCH.name)
 
@@ -163,8 +163,10 @@ def _unknown(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Metric]) 
 def _translated(path: Path, table: Table, dialect: str | None) -> Log:
     """Translates the rows of another system into entries under the catalogue's names."""
     keys = {key for row in table.rows for key, value in row.items() if number(value) is not None}
-    dialect = dialect or _recognised(path, keys - {*log_files.AXES, *log_files.COUNTED})
+    dialect = dialect or _recognised(path, keys)
     words = {key: found for key in keys if (found := _words(dialect, key))}
+    if not words:
+        raise ConfigError(f"{path} holds no number that {dialect} is known to write; name another --dialect.")
     by_trust = sorted(words.items(), key=lambda word: -max(rank for _, _, rank in word[1]))
     entries = []
     for row, place in zip(table.rows, table.places, strict=True):
@@ -179,22 +181,19 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
                     entry.nonfinite[name] = 1
         if entry.values or entry.nonfinite:
             entries.append(entry)
-    seen = {name for entry in entries for name in (*entry.values, *entry.nonfinite)}
-    if not any(metric.rules for name, metric in CATALOGUE.items() if name in seen):
-        judged = "that a rule could judge" if words else f"that {dialect} is known to write"
-        raise ConfigError(f"{path} holds no number {judged}; name another --dialect if another system wrote it.")
     names = {name: key for key, meanings in by_trust for name, _, _ in meanings if name != key}
     unknown = sorted(keys - words.keys() - {*log_files.AXES})
     return Log(dialect, table.axis, entries, unknown, names, [({}, _tags(entries))], notes=table.notes)
 
 
 def _recognised(path: Path, keys: set[str]) -> str:
-    """Returns the system that wrote the keys: it knows half of them, or wrote five that only it writes.
+    """Returns the system that wrote the keys: it knows half of them, or wrote some that only it writes.
 
     Raises:
         ConfigError: no system knows a key, or which one wrote them is a guess.
     """
-    known = {system: sorted(key for key in keys if knows(system, key)) for system in READABLE}
+    telling = sorted(keys - {*log_files.AXES, *log_files.COUNTED})
+    known = {system: [key for key in telling if knows(system, key)] for system in READABLE}
     marks = {system: [key for key in known[system] if is_mark(system, key, READABLE)] for system in READABLE}
     best, second = sorted(READABLE, key=lambda system: (-len(known[system]), -len(marks[system])))[:2]
     if not known[best]:
@@ -203,13 +202,13 @@ def _recognised(path: Path, keys: set[str]) -> str:
             f"{path} holds {shown}, which none of {', '.join(READABLE)} writes; if one of them did, name it "
             "with --dialect."
         )
-    enough = 2 * len(known[best]) >= len(keys) or len(marks[best]) >= _MANY
+    enough = 2 * len(known[best]) >= len(telling) or len(marks[best]) >= _MANY
     if marks[best] and enough and len(known[best]) > len(known[second]):
         return best
     found = ", ".join(known[best][:3]) + (", ..." if len(known[best]) > 3 else "")
     shared = "" if marks[best] else ", none of which is its alone"
     raise ConfigError(
-        f"{path} is not judged, because the system that wrote it is a guess: {len(known[best])} of its {len(keys)} "
+        f"{path} is not judged, because the system that wrote it is a guess: {len(known[best])} of its {len(telling)} "
         f"keys are names of {SYSTEM_TITLES[best]} ({found}){shared}; name the system with --dialect "
         f"({', '.join(READABLE)})."
     )

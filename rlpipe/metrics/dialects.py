@@ -41,7 +41,6 @@ _OTHERS = {
 _COMMON = frozenset(
     {"loss", "reward", "kl", "entropy", "lr", "learning_rate", "grad_norm", "num_tokens", "episode", "eps"}
     | {"policy_loss", "clip_ratio", "step_time", "entropy_coef"}
-    | {"train/loss", "train/learning_rate", "train/value_loss", "train/entropy_loss"}
 )
 """Keys that show nothing about who wrote them, because many programs choose the same words."""
 
@@ -154,17 +153,19 @@ def bare(system: str, key: str) -> str:
 
 def knows(system: str, key: str) -> bool:
     """True if a system, which may be ``rlpipe``, writes a key."""
-    own = bare(system, key)
-    if any(fnmatchcase(own, pattern) for pattern in _OTHERS.get(system, "").split()):
-        return True
-    return key in CATALOGUE if system == "rlpipe" else any(_as_asked(use, own) for use in uses(system))
+    others = _OTHERS.get(system, "").split()
+    return _translates(system, key) or any(fnmatchcase(bare(system, key), pattern) for pattern in others)
 
 
-def is_mark(system: str, key: str, others: Iterable[str]) -> bool:
-    """True if a key shows that a system wrote it: none of the others does, nor does any program."""
-    if bare(system, key) in _COMMON:
+def is_mark(system: str, key: str, systems: Iterable[str]) -> bool:
+    """True if a key shows that a system wrote it: it means a metric there, and none of the others writes it."""
+    if bare(system, key) in _COMMON or not _translates(system, key):
         return False
-    return [other for other in others if knows(other, key)] == [system]
+    return not any(knows(other, key) for other in systems if other != system)
+
+
+def _translates(system: str, key: str) -> bool:
+    return key in CATALOGUE if system == "rlpipe" else any(_as_asked(use, bare(system, key)) for use in uses(system))
 
 
 def find(name: str) -> list[Use]:
