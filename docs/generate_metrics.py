@@ -148,8 +148,8 @@ is raised once, with the metric, its value, the rule, the likely cause and what 
 rule has been met for as long. Alerts go to the console, to `events.jsonl`, and to TensorBoard as text. There are three
 levels:
 
-- **critical**: the run is broken, or soon will be. `runner.health.on_critical` decides what happens: `continue`,
-  `checkpoint`, or `stop`, which saves a checkpoint and exits with 3.
+- **critical**: the run is broken, or soon will be. `runner.health.on_critical` decides what happens: `auto`,
+  `checkpoint`, `stop`, which saves a checkpoint and exits with 3, or `continue`.
 - **warn**: look at it.
 - **info**: worth knowing.
 

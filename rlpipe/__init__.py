@@ -7,7 +7,7 @@ report = rlpipe.evaluate(result.checkpoint, episodes=400)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,7 @@ def evaluate(
     overrides: Sequence[str] = (),
     local: bool = False,
     ray_address: str | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
 ) -> EvaluationReport:
     """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a floor, for comparison.
 
@@ -102,8 +103,10 @@ def evaluate(
         overrides: ``key=value`` on the configuration it was trained with, or the one that is named
         local: as for ``train``
         ray_address: as for ``train``
+        progress: called about once a second with the number of episodes that have ended, of all, and the seconds so far
     Raises:
         rlpipe.errors.ConfigError: there is no such checkpoint, or an override is wrong.
+        rlpipe.errors.RunError: not all episodes had ended after ``evaluation.timeout``.
     """
     from rlpipe import files
     from rlpipe.analysis.evaluation_report import folder_of
@@ -117,17 +120,24 @@ def evaluate(
     changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
     changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
+    shown = progress or (lambda *_: None)
     if policy is not None:
-        return _evaluate_floor(Path(checkpoint), policy, best, changes, local, ray_address)
+        return _evaluate_floor(Path(checkpoint), policy, best, changes, local, ray_address, shown)
     state, trained_with = find_checkpoint(Path(checkpoint), best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)
-    report = evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address))
+    report = evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address), shown)
     return report.recorded(folder_of(state.path))
 
 
 def _evaluate_floor(
-    source: Path, policy: str, best: bool, overrides: Sequence[str], local: bool, ray_address: str | None
+    source: Path,
+    policy: str,
+    best: bool,
+    overrides: Sequence[str],
+    local: bool,
+    ray_address: str | None,
+    progress: Callable[[int, int, float], None],
 ) -> EvaluationReport:
     """Evaluates a floor under the protocol of a run or a configuration, and writes its record."""
     from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS
@@ -151,7 +161,7 @@ def _evaluate_floor(
         check_replay(config)
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate_floor(
-        config, policy, lambda acting: _engine(without_learner(acting), local, ray_address)
+        config, policy, lambda acting: _engine(without_learner(acting), local, ray_address), progress
     )
     folder = Path(config.runner.logger.log_path, FLOORS) if run is None else run / EVALUATIONS
     return report.recorded(folder.resolve())

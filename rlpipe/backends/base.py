@@ -174,6 +174,15 @@ class Backend(ABC):
     def event(self, event: Event) -> None:
         """Shows an event; the default ignores it."""
 
+    def evaluating(self, ended: int, episodes: int, seconds: float) -> None:
+        """Shows how far an evaluation is, about once a second; only of backends on the terminal. Ignored by default.
+
+        Args:
+            ended: number of episodes that have ended.
+            episodes: number of all.
+            seconds: time since it began.
+        """
+
     @abstractmethod
     def close(self, status: Status) -> None:
         """Closes the backend; ``status`` is completed, interrupted, stopped or failed."""

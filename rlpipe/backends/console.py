@@ -61,6 +61,21 @@ def _is_without_success(row: Row) -> bool:
     return bool(metrics.get(m.ENV.num_trajectories.name)) and m.ENV.success_once.name not in metrics
 
 
+class EvaluationProgress:
+    """Prints how far an evaluation is: after ten seconds, and then ever more rarely, up to every five minutes."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        """Prints on a terminal."""
+        self._terminal, self._due = terminal, 10.0
+
+    def __call__(self, ended: int, episodes: int, seconds: float) -> None:
+        """Takes the number of episodes that have ended, of all, and the seconds since the evaluation began."""
+        if seconds >= self._due:
+            self._due = seconds + min(seconds, 300.0)
+            message = f"· Evaluating: {ended:,} of {episodes:,} episodes after {clock(seconds)}."
+            self._terminal.print(Text(message, style="dim"), soft_wrap=True)
+
+
 class Console(Backend):
     """Shows progress, time left, success with its number of episodes, throughput, and the health of learning."""
 
@@ -79,16 +94,21 @@ class Console(Backend):
         self._alerts = ToldAlerts()
         self._live: Live | None = None
         self._kinds_shown: set[str] = set()
+        self._evaluation = EvaluationProgress(self.terminal)
         if run.console_style == "table" and sys.stdout.isatty() and self.terminal.is_terminal:
             self._live = Live(self.panel(), console=self.terminal, refresh_per_second=4, transient=False)
             self._live.start()
 
     def write(self, row: Row) -> None:
+        self._evaluation = EvaluationProgress(self.terminal)  # of the next evaluation
         self.show(row)
         if self._live is not None:
             self._live.update(self.panel())
         else:
             self.terminal.print(self._printed(row), soft_wrap=True)
+
+    def evaluating(self, ended: int, episodes: int, seconds: float) -> None:
+        self._evaluation(ended, episodes, seconds)
 
     def _printed(self, row: Row) -> Text:
         """Text of one iteration without a panel, in the style of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,10 +74,13 @@ def evaluate(
     floors/<n>.json in runner.logger.log_path.
     """
     import rlpipe
+    from rlpipe.backends.console import EvaluationProgress
 
+    for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
+        signal.signal(number, signal.default_int_handler)
     report = rlpipe.evaluate(
         path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-        local=local, ray_address=ray_address,
+        local=local, ray_address=ray_address, progress=EvaluationProgress(Console(stderr=True, highlight=False)),
     )  # fmt: skip
     if as_json:
         print(json.dumps(report.as_json(), indent=2))

@@ -6,15 +6,18 @@ where success ends an episode those are the successful ones.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks, in_float32, take
+from rlpipe.collection.decisions import Chunks, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
@@ -30,6 +33,13 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Acting
 from rlpipe.trajectory import Observations, SpaceSpec
 from rlpipe.trajectory.tree import tensors
+
+Watch: TypeAlias = Callable[[int], bool]
+"""Is called after each step with the number of episodes that have ended; True ends the evaluation."""
+
+
+class _CutShortError(Exception):
+    """The evaluation ends before its episodes do. The message says why."""
 
 
 def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
@@ -138,17 +148,25 @@ class Evaluator:
         if not self._protocol.deterministic:
             drawn = [policy.noise(episode.generator, 1) for episode in self._running.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
-        decided = in_float32(policy.decide_each, tensors(observations[running]), noise, self._memories.of(running))
+        decided = policy.decide_each(tensors(observations[running]), noise, self._memories.of(running))
         self._memories.keep(decided.memories, running)
         actions[running] = decided.actions.numpy()
         return actions
 
     @torch.inference_mode()
-    def evaluate(self, policy: Acting, policy_version: int) -> MetricWindow:
+    def evaluate(
+        self, policy: Acting, policy_version: int, watch: Watch | None = None, deadline: float = math.inf
+    ) -> MetricWindow:
         """Runs this worker's episodes to their end.
 
+        Args:
+            policy: that acts
+            policy_version: version of its weights
+            watch: is told of the progress, and can end the evaluation
+            deadline: value of ``time.monotonic`` at which it ends in any case
         Returns:
-            A window with the ``eval/`` metrics and the episodes.
+            A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
+            the episodes that had ended would favour short ones.
         Raises:
             SimulatorError: the simulator raised; the episodes so far do not count.
         """
@@ -174,13 +192,31 @@ class Evaluator:
                 ended = tracker.step(step, policy_version)
                 window.eval_episodes += ended
                 recorder.step(step, actions, number, self._chunks, {one.slot - self._first_slot: one for one in ended})
+                if watch is not None and watch(len(window.eval_episodes)):
+                    raise _CutShortError("it was interrupted")
+                if time.monotonic() > deadline:
+                    raise _CutShortError(self._why_late(window, episodes, tracker))
 
-            while len(window.eval_episodes) < episodes:
-                actions = self._actions(policy, observations)
-                step = take(simulator, actions, self._chunks, follow).step
-                self._memories.begin_episodes(step)
-                observations = step.observations
-            self._recorder = None
+            try:
+                while len(window.eval_episodes) < episodes:
+                    actions = self._actions(policy, observations)
+                    step = take(simulator, actions, self._chunks, follow).step
+                    self._memories.begin_episodes(step)
+                    observations = step.observations
+            except _CutShortError as cut:
+                return MetricWindow(cut_short=str(cut))
+            finally:
+                self._recorder = None
             recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)
         return window
+
+    def _why_late(self, window: MetricWindow, episodes: int, tracker: EpisodeTracker) -> str:
+        """Says what had not ended when the time was over."""
+        longest, left = int(tracker.lengths.argmax()), episodes - len(window.eval_episodes)
+        return (
+            f"{left} of {episodes} episodes of rollout-{self._rank} had not ended after {self._protocol.timeout:g} s "
+            f"(evaluation.timeout); that of slot {self._first_slot + longest} has gone on for "
+            f"{tracker.lengths[longest]:,} steps. If episodes do not end by themselves, give env.eval a time limit; "
+            "else raise evaluation.timeout"
+        )

@@ -22,6 +22,8 @@ from rlpipe.trajectory.tree import Tree
 
 MOST_NUMBERS = 1024
 """Numbers of a leaf of the observation, above which it is left out. Images are left out in any case."""
+MOST_STEPS = 10_000
+"""Steps of an episode above which it has no replay: one that never ends would fill the memory."""
 _VECTOR = "observation"
 
 
@@ -101,6 +103,9 @@ class Recorder:
         for n in np.flatnonzero(step.valid).tolist():
             running = self._running.get(n)
             if running is None:
+                continue
+            if len(running.actions) == MOST_STEPS:
+                del self._running[n]
                 continue
             running.actions.append(np.array(taken[n]))  # a view would hold the whole array
             running.rewards.append(float(step.rewards[n]))

@@ -15,16 +15,15 @@ import torch
 
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
-from rlpipe.collection.evaluator import Evaluator, check_same_spaces
+from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
 from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import curriculum_class, simulator_name
+from rlpipe.config.selection import curriculum_class
 from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
 from rlpipe.errors import ConfigError, SimulatorError, ignored
-from rlpipe.foreign import foreign_code, take_notes
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
@@ -202,7 +201,7 @@ class RolloutWorker:
 
     def ready(self) -> Ready:
         """Reports the simulator's spaces and notes to the driver."""
-        return Ready(self._simulator.spec, self._simulator.has_success, (*self._simulator.notes, *take_notes()))
+        return Ready(self._simulator.spec, self._simulator.has_success, self._simulator.notes)
 
     def collect(
         self, snapshot: Snapshot, stage: int, first_step: int | None = None
@@ -220,12 +219,10 @@ class RolloutWorker:
             SimulatorError: the simulator keeps raising.
         """
         reports: list[str] = []
-        torch.set_num_threads(1)
         try:
             while True:
                 try:
-                    with foreign_code(simulator_name(self._config.env.train)):
-                        batch, window = self._collect(snapshot, stage, first_step)
+                    batch, window = self._collect(snapshot, stage, first_step)
                     break
                 except SimulatorError as error:
                     if not self._retries(error, reports, "collecting"):
@@ -235,7 +232,7 @@ class RolloutWorker:
         finally:
             if self._server is not None:
                 self._server.release(self._rank)  # in any case: the others must not wait for this worker
-        window.faults += [*reports, *take_notes()]
+        window.faults += reports
         return batch, window
 
     def _retries(self, error: SimulatorError, reports: list[str], doing: str) -> bool:
@@ -258,6 +255,7 @@ class RolloutWorker:
 
     def _collect(self, snapshot: Snapshot, stage: int, first_step: int | None) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()
+        torch.set_num_threads(1)
         self._enter(stage)
         if self._broken:
             self._replace_simulator()
@@ -328,17 +326,16 @@ class RolloutWorker:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
-    def evaluate(self, snapshot: Snapshot) -> MetricWindow:
-        """Runs this worker's share of an evaluation.
+    def evaluate(self, snapshot: Snapshot, watch: Watch | None = None) -> MetricWindow:
+        """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
         """
         reports: list[str] = []
-        torch.set_num_threads(1)
+        deadline = time.monotonic() + self._config.evaluation.timeout
         while True:
             try:
-                with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                    window = self._evaluate(snapshot)
+                window = self._evaluate(snapshot, watch, deadline)
                 break
             except SimulatorError as error:
                 if not self._retries(error, reports, "evaluating"):
@@ -346,10 +343,11 @@ class RolloutWorker:
                 if self._evaluator is not None:
                     self._evaluator.close()
                 self._evaluator = None
-        window.faults += [*reports, *take_notes()]
+        window.faults += reports
         return window
 
-    def _evaluate(self, snapshot: Snapshot) -> MetricWindow:
+    def _evaluate(self, snapshot: Snapshot, watch: Watch | None, deadline: float) -> MetricWindow:
+        torch.set_num_threads(1)
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
@@ -357,17 +355,16 @@ class RolloutWorker:
         made = time.perf_counter()
         self._load(snapshot)
         loaded = time.perf_counter()
-        window = self._evaluator.evaluate(self._policy, snapshot.version)
+        window = self._evaluator.evaluate(self._policy, snapshot.version, watch, deadline)
         self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""
-        with foreign_code("Closing simulators"):
-            with ignored():
-                self._simulator.close()
-            if self._evaluator is not None:
-                self._evaluator.close()
+        with ignored():
+            self._simulator.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
 
     def _stamp(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
         """Adds the worker's rank to a window, and the spans between some moments."""

@@ -105,9 +105,11 @@ class LoggerConfig:
 class HealthConfig:
     """How the metrics are judged, and the reaction to a critical alert."""
 
-    on_critical: str = option("continue", choices=("continue", "checkpoint", "stop"), affects=_COURSE)
-    """Reaction to a critical alert: ``continue``, ``checkpoint``, or ``stop``, which writes a checkpoint and exits with
-    code 3."""
+    on_critical: str = option(AUTO, choices=(AUTO, "continue", "checkpoint", "stop"), affects=_COURSE)
+    """Reaction to a critical alert: ``auto`` and ``checkpoint``, which writes one, train on, until three iterations in
+    a row were in vain (every optimiser step was skipped, or the simulators of all workers were replaced): then the run
+    has failed. ``continue`` trains on even then; ``stop`` writes a checkpoint at the first alert and exits with code
+    3."""
     target: float | None = option(None, unit="reward", affects=_COURSE)
     """Mean return at which the task counts as solved, so that a plateau above it raises no alert; None for none."""
     tags: list[str] = option([], choices=tuple(TAGS), affects=_COURSE)

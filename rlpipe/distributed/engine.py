@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from rlpipe.backends.base import Place, RunInfo
+from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
@@ -37,6 +38,7 @@ from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError, how_it_f
 from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import share_of_learner
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import NoWeights, Snapshot, Weights
@@ -48,6 +50,8 @@ log = logging.getLogger("rlpipe")
 
 _DRAIN_CHECK_SECONDS = 2.0
 """Interval between two looks for draining nodes."""
+_EVALUATION_SLACK = 10.0
+"""Seconds beyond ``evaluation.timeout`` after which a worker, which keeps that limit by itself, must have answered."""
 
 
 @dataclass
@@ -353,16 +357,26 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(self, snapshot: Any) -> list[Any]:
+    def evaluate(self, snapshot: Any, watch: Watch) -> list[MetricWindow]:
         assert self._worker_pool is not None
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
         def send(worker: Actor, rank: int) -> Any:
             return [worker.call_within(seconds, RolloutWorker.evaluate, snapshots[rank % len(snapshots)])]
 
-        task = Task(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True)
-        _, windows = self._worker_pool.gather(self._worker_pool.send(task))
+        task = self._worker_pool.send(
+            Task(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
+        )
+        while task.waiting:
+            if watch(sum(len(window.eval_episodes) for window in task.answers.values())):
+                return [MetricWindow(cut_short="it was interrupted")]
+            self._worker_pool.poll([task])
+        _, windows = self._worker_pool.gather(task)
         return [*windows, *self._worker_pool.take_losses()]
+
+    def prepare(self, windows: list[Any]) -> Any:
+        assert self._logger is not None
+        return self._logger.call(MetricLogger.prepare, *windows)
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         assert self._logger is not None

@@ -94,6 +94,7 @@ class Task:
         seconds: time limit of each worker.
         key: configuration key of the time limit.
         waits_for_all: True if all must answer, whatever ``rollout.min_workers`` says.
+        slack: seconds beyond the limit for the answer of a worker that keeps the limit by itself.
         ranks: workers to send it to, whether present or not; None for all that are needed.
         requests: request to each worker that received it, by rank.
         answers: object of the last reference of each worker that has answered, by rank.
@@ -105,6 +106,7 @@ class Task:
     seconds: float
     key: str
     waits_for_all: bool = False
+    slack: float = 0.0
     ranks: Sequence[int] | None = None
     requests: dict[int, _Request] = field(default_factory=dict)
     answers: dict[int, Any] = field(default_factory=dict)
@@ -294,7 +296,7 @@ class WorkerPool:
         return any(member.absent for member in self._members)
 
     def _deadline(self, task: Task, *, starting: bool) -> float:
-        return self._answers.now() + task.seconds + self._config.cluster.start_timeout * starting
+        return self._answers.now() + task.seconds + task.slack + self._config.cluster.start_timeout * starting
 
     def _may_leave_out(self, waiting: Sequence[int], task: Task) -> bool:
         """True if enough workers have answered and all others have failed and not recovered."""

@@ -84,6 +84,23 @@ class SimulatorConfig:
         return None
 
 
+def check_ends(config: Any, key: str, limit: int | None) -> None:
+    """Checks that episodes can end in a simulator that truncates them at its time limit alone.
+
+    Args:
+        config: section of the configuration, with ``id`` and ``max_episode_steps``.
+        key: its key, for the error.
+        limit: time limit in environment steps; None for none.
+    Raises:
+        ConfigError: they cannot.
+    """
+    if limit is None and config.ignore_terminations:
+        raise ConfigError(
+            f"{key}.ignore_terminations is true and {config.id} has no time limit, so no episode could end: set "
+            f"{key}.max_episode_steps, or {key}.ignore_terminations=false."
+        )
+
+
 @dataclass(frozen=True)
 class TaskEntry:
     """Task that a simulator offers, as far as is known without making it.

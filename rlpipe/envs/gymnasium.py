@@ -31,6 +31,7 @@ from rlpipe.envs.base import (
     SingleStep,
     Step,
     TaskEntry,
+    check_ends,
 )
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
@@ -616,7 +617,8 @@ class Gymnasium(OneByOne):
 
         registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
         given: int | None = make_kwargs(config).get("max_episode_steps")
-        return registered if given is None else given
+        limit = registered if given is None else given
+        return None if limit == -1 else limit  # as in gymnasium.make
 
     @classmethod
     def check(cls, config: GymnasiumConfig, key: str) -> None:
@@ -641,6 +643,7 @@ class Gymnasium(OneByOne):
             raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
+        check_ends(config, key, cls.time_limit(config))
 
     @classmethod
     def check_evaluation(cls, config: GymnasiumConfig, key: str) -> None:

@@ -30,6 +30,7 @@ from rlpipe.envs.base import (
     SingleStep,
     Step,
     TaskEntry,
+    check_ends,
 )
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
@@ -570,6 +571,7 @@ class ManiSkill(OneByOne):
         if config.has_cameras and config.mesh_triangles is not None:
             require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
         if config.id in _known_tasks():
+            check_ends(config, key, cls.time_limit(config))
             return
         load_maniskill()  # slow, so only if the user's own module may have registered the id
         from mani_skill.utils.registration import REGISTERED_ENVS
@@ -579,3 +581,4 @@ class ManiSkill(OneByOne):
                 f"{key}.id is {config.id!r}, but ManiSkill has no such task{nearest(config.id, REGISTERED_ENVS)} "
                 f"It knows {len(REGISTERED_ENVS)} tasks."
             )
+        check_ends(config, key, cls.time_limit(config))

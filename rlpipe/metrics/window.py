@@ -32,6 +32,8 @@ class MetricWindow:
         faults: a sentence for each fault from which the actor recovered by itself.
         eval_replays: replays of some of the evaluation episodes.
         scenes: what their bodies look like, by key.
+        cut_short: why a share of an evaluation ended before its episodes did, which then do not count; empty if it
+            did not. Not merged.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class MetricWindow:
     faults: list[str] = field(default_factory=list)
     eval_replays: list[Replay] = field(default_factory=list)
     scenes: dict[str, Scene] = field(default_factory=dict)
+    cut_short: str = ""
 
     def observe(
         self,

@@ -426,6 +426,21 @@ def first_unbounded(low: Float32, high: Float32) -> int | None:
     return None if finite.all() else int(np.argmin(finite))
 
 
+def check_bounds(spec: SpaceSpec) -> None:
+    """Checks that the bounds of continuous actions are bounds; they may be infinite, and equal.
+
+    Raises:
+        ConfigError: one is NaN, or a lower bound lies above the upper one.
+    """
+    low, high = spec.action_low, spec.action_high
+    if low is not None and high is not None and not (ordered := low <= high).all():
+        first = int(np.argmin(ordered))
+        raise ConfigError(
+            f"number {first} of the simulator's actions lies between {low[first]} and {high[first]}: the lower bound "
+            "must not be above the upper one, and neither may be NaN. Mend the action space of the simulator."
+        )
+
+
 def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
     """Returns the [A] lower and upper bounds of continuous actions.
 
@@ -435,6 +450,7 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
     Raises:
         ConfigError: the actions are discrete, have no finite bounds, or can only be one and the same.
     """
+    check_bounds(spec)
     low, high = spec.action_low, spec.action_high
     if low is None or high is None:
         found, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
@@ -457,6 +473,7 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     """Builds the configured policy for the spaces of a simulator; its first weights depend on ``runner.seed`` alone."""
+    check_bounds(spec)
     torch.manual_seed(config.runner.seed)
     spec = spec.chunked(config.policy.chunk_size)
     policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)

@@ -170,6 +170,11 @@ class RunDirectory:
         file = self.path / "config.yaml"
         return dict(files.checked(from_yaml(files.text(file), str(file)), shapes.ConfigRecord, str(file)))
 
+    def last_iteration(self) -> int:
+        """Returns the iteration of the last row; 0 without one."""
+        file = self.path / "metrics.jsonl"
+        return max((row["iteration"] for row in read_jsonl(file)), default=0) if file.is_file() else 0
+
     def write_json(self, contents: Mapping[str, Any]) -> None:
         """Replaces ``run.json``, whole or not at all."""
         self._write(_PendingWrite("run.json", (json.dumps(contents, indent=2) + "\n").encode(), replaces=True))

@@ -46,6 +46,9 @@ from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.replay import worth_keeping
 
+_PATIENCE = 1000
+"""Steps of each environment without the end of an episode, after which that is worth a note."""
+
 
 @dataclass(frozen=True)
 class Backlog:
@@ -78,6 +81,8 @@ class MetricLogger:
         self._info = info
         self._config = config
         self._lifetime = {name: from_json(state) for name, state in kept.items()}
+        self._prepared: tuple[MetricWindow, ...] = ()
+        self._steps_without_end, self._patience = 0, _PATIENCE  # of each environment
         self._declared = declared_metrics(config)
         logger = config.runner.logger
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
@@ -116,12 +121,29 @@ class MetricLogger:
         separate = [name for name, cls in classes.items() if cls.place is Place.APART]
         self._backend_processes = BackendProcesses(directory, separate, deadline=logger.deadline)
 
+    def prepare(self, *windows: MetricWindow) -> None:
+        """Counts windows of the next iteration whose last ones are still to come, so that it can be saved before.
+
+        Args:
+            windows: windows of the learner and the workers by rank
+        """
+        self._count(merged(windows))
+        self._prepared = windows
+
+    def _count(self, window: MetricWindow) -> None:
+        """Adds to the metrics that are counted over the whole run."""
+        for name, state in window.states.items():
+            if self._declaration(name).lifetime:
+                before = self._lifetime.get(name)
+                self._lifetime[name] = state if before is None else before.merge(state)  # type: ignore[arg-type]
+
     def write(self, iteration: int, *windows: MetricWindow) -> Row:
         """Writes one iteration.
 
         Args:
             iteration: counted from 1, one more than in the last call
-            windows: windows of the driver, the learner and the workers by rank, merged in this order
+            windows: windows of the driver, the learner and the workers by rank, merged in this order; without those
+                that were prepared, which come after the driver's
         Returns:
             The row, after it was written to the run directory and passed to the backends.
         Raises:
@@ -129,12 +151,12 @@ class MetricLogger:
         """
         began = time.perf_counter()
         window = merged(windows)
+        self._count(window)
+        if self._prepared:
+            windows, self._prepared = (*windows[:1], *self._prepared, *windows[1:]), ()
+            window = merged(windows)
         self._backend_processes.observe_lag(window)
         nonfinite = window.nonfinite()
-        for name, state in window.states.items():
-            if self._declaration(name).lifetime:
-                before = self._lifetime.get(name)
-                self._lifetime[name] = state if before is None else before.merge(state)  # type: ignore[arg-type]
         window.states.update(self._lifetime)
         total = int(window.states[m.TOTAL_TIMESTEPS.name].read()["sum"])
         left = self._info.total_iterations - iteration  # each with the mean number of steps so far
@@ -157,7 +179,8 @@ class MetricLogger:
             *self._disk_events(iteration),
             *self._backend_processes.tick(iteration, time.time()),
             *self._still_active(iteration),
-            *self._incidents(row, window.faults),
+            *self._incidents(row, windows),
+            *self._endless(iteration, window),
             *self._write_replays(iteration, window),
             *self._videos.poll(),
             *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
@@ -263,7 +286,27 @@ class MetricLogger:
             found.append(Event(EventKind.NOTE, f"Alerts still active on {', '.join(names)}.", iteration, time.time()))
         return found
 
-    def _incidents(self, row: Row, faults: Sequence[str]) -> list[Event]:
+    def _endless(self, iteration: int, window: MetricWindow) -> list[Event]:
+        """Event for episodes that may never end, repeated each time when twice as many steps were taken without an end.
+
+        Those with a longer time limit than that are waited for.
+        """
+        train = self._config.env.train
+        if window.episodes or not algorithm_class(self._config).collects:
+            self._steps_without_end, self._patience = 0, _PATIENCE
+            return []
+        self._steps_without_end += self._config.steps_per_iteration // train.total_num_envs
+        limit = simulator_class(train, "env.train").time_limit(train) or 0
+        if self._steps_without_end < max(self._patience, limit + 1):
+            return []
+        self._patience = 2 * self._steps_without_end
+        message = (
+            f"No episode has ended in the last {self._steps_without_end:,} steps of each environment. If episodes do "
+            "not end by themselves, give env.train a time limit."
+        )
+        return [Event(EventKind.NOTE, message, iteration, time.time(), {"level": "warn"})]
+
+    def _incidents(self, row: Row, windows: Sequence[MetricWindow]) -> list[Event]:
         """Events for an update that ended early, skipped optimiser steps and simulators that raised."""
         stage = int(row.metrics.get(m.STAGE.name, 0))
         config, found = self._plan[stage].config.algorithm, []
@@ -278,8 +321,10 @@ class MetricLogger:
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             found.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
-        once = dict.fromkeys(faults)  # several workers may report the same
-        return [*found, *(Event(EventKind.SIMULATOR, fault, row.iteration, time.time()) for fault in once)]
+        for window in windows:
+            data = {"part": f"rollout-{window.worker}", "evaluating": m.EVAL.num_trajectories.name in window.states}
+            found += [Event(EventKind.SIMULATOR, one, row.iteration, time.time(), data) for one in window.faults]
+        return found
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -309,6 +354,7 @@ class MetricLogger:
             "run_id": self._directory.run_id,
             "config": self._info.config_yaml,
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
+            **({"row": False} if self._prepared else {}),
         }
         try:
             path = self._retention.save(arrays, meta)

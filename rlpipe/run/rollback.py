@@ -27,8 +27,13 @@ class Rollback:
     damaged: tuple[str, ...] = ()
 
 
-def roll_back(directory: Path, iteration: int) -> Rollback:
+def roll_back(directory: Path, iteration: int, newest: int) -> Rollback:
     """Discards everything after an iteration; discarded lines are kept in ``discarded-<n>-<file>``.
+
+    Args:
+        directory: run directory
+        iteration: last one whose lines stay
+        newest: iteration of the newest whole checkpoint
 
     Events stay, because what happened has happened; they only lose a last line that a crash left incomplete.
     """
@@ -48,7 +53,7 @@ def roll_back(directory: Path, iteration: int) -> Rollback:
         discarded += len(cut) if name == "metrics.jsonl" else 0
         (directory / f"discarded-{number}-{name}").write_bytes(b"".join(cut))
         _replace(file, [line for line in lines if _iteration_of(line) <= last])
-    return Rollback(discarded, tuple(torn), set_aside(directory, iteration))
+    return Rollback(discarded, tuple(torn), set_aside(directory, newest))
 
 
 def _replace(file: Path, lines: list[bytes]) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rlpipe.backends.base import Place, RunInfo
+from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready
 from rlpipe.config.schema import Config, Stage
 from rlpipe.errors import Fault
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run.checkpoint import Checkpoint
@@ -81,8 +83,13 @@ class Engine(Protocol):
     def learner_is_finished(self) -> bool:
         """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
-    def evaluate(self, snapshot: Ref) -> list[Ref]:
-        """Evaluates on all workers and returns their windows."""
+    def evaluate(self, snapshot: Ref, watch: Watch) -> list[MetricWindow]:
+        """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
+
+        Args:
+            snapshot: weights to evaluate
+            watch: is told of the progress of all workers together, and can end the evaluation
+        """
 
     def repaired_faults(self) -> list[Fault]:
         """Returns the faults of workers that have been replaced since the last call."""
@@ -96,6 +103,9 @@ class Engine(Protocol):
         Raises:
             ActorLostError: another actor must move as well.
         """
+
+    def prepare(self, windows: list[Ref]) -> Ref:
+        """Counts windows of the next iteration that is written, so that a checkpoint may come before its row."""
 
     def write(self, iteration: int, windows: list[Ref]) -> Ref:
         """Writes an iteration; returns its row."""

@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from rlpipe.analysis.evaluation_report import EvaluationReport
+from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.floors import Replay, acting_config
 from rlpipe.collection.worker import Ready
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.dataset import load_actions
+from rlpipe.errors import Fault, RunError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
 from rlpipe.training.engine import Engine
+from rlpipe.training.interruption import Interruption
+
+Progress: TypeAlias = Callable[[int, int, float], None]
+"""Is called about once a second with the number of episodes that have ended, of all, and the seconds so far."""
 
 
-def evaluate(config: Config, state: Checkpoint, engine: Engine) -> EvaluationReport:
+def watch_of(config: Config, progress: Progress, interruption: Interruption) -> Watch:
+    """Returns what an evaluation calls after each step: shows the progress, and asks whether to end."""
+    began = shown = time.monotonic()
+
+    def watch(ended: int) -> bool:
+        nonlocal shown
+        if (now := time.monotonic()) - shown >= 1.0:
+            shown = now
+            progress(ended, config.evaluation.episodes, now - began)
+        return interruption.reason is not None
+
+    return watch
+
+
+def evaluate(config: Config, state: Checkpoint, engine: Engine, progress: Progress) -> EvaluationReport:
     """Evaluates a checkpoint under a configuration's protocol.
 
     Args:
         config: the checkpoint's, perhaps with another ``evaluation`` section
         state: the checkpoint
         engine: place where the workers live; closed before this function returns
+        progress: is told how far the evaluation is
+    Raises:
+        RunError: the time for it was over before all episodes had ended.
     """
     snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
-    return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine), config, state)
+    return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress), config, state)
 
 
-def evaluate_floor(config: Config, policy: str, make_engine: Callable[[Config], Engine]) -> EvaluationReport:
+def evaluate_floor(
+    config: Config, policy: str, make_engine: Callable[[Config], Engine], progress: Progress
+) -> EvaluationReport:
     """Evaluates a floor under a configuration's protocol.
 
     Args:
         config: configuration of a run or a task
         policy: name of the floor
         make_engine: makes an engine for the configuration under which workers act; closed before this function returns
+        progress: is told how far the evaluation is
+    Raises:
+        RunError: the time for it was over before all episodes had ended.
     """
     acting = acting_config(config, policy)
 
@@ -46,15 +76,20 @@ def evaluate_floor(config: Config, policy: str, make_engine: Callable[[Config], 
         shown = load_actions(config.demos, ready.spec, config.num_demos, config.runner.seed)
         return Snapshot(0, Replay.weights_of(shown))
 
-    return EvaluationReport.of(_evaluated(acting, snapshot, make_engine(acting)), config, policy=policy)
+    return EvaluationReport.of(_evaluated(acting, snapshot, make_engine(acting), progress), config, policy=policy)
 
 
-def _evaluated(config: Config, snapshot: Callable[[Ready], Snapshot], engine: Engine) -> MetricWindow:
+def _evaluated(
+    config: Config, snapshot: Callable[[Ready], Snapshot], engine: Engine, progress: Progress
+) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = stages(config)
     try:
         ready = engine.start_workers(plan, 0)
-        windows = engine.evaluate(snapshot(ready))
-        return merged([engine.get(ref) for ref in windows])
+        windows = engine.evaluate(snapshot(ready), watch_of(config, progress, Interruption()))
+        for window in windows:
+            if window.cut_short:
+                raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
+        return merged(windows)
     finally:
         engine.close()

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlpipe.backends.base import Place, RunInfo
+from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import number_of_workers
 from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.base import LearnerBase, learner_class
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run.checkpoint import Checkpoint
@@ -119,12 +121,22 @@ class LocalEngine:
     def learner_is_finished(self) -> bool:
         return self._learner.is_finished()
 
-    def evaluate(self, snapshot: Any) -> list[Any]:
-        windows = []
+    def evaluate(self, snapshot: Any, watch: Watch) -> list[MetricWindow]:
+        windows: list[MetricWindow] = []
+
+        def watch_all(ended: int) -> bool:
+            return watch(ended + sum(len(window.eval_episodes) for window in windows))
+
         for rank, worker in enumerate(self._workers):
             with _actor(f"rollout-{rank}", "evaluate"):
-                windows.append(worker.evaluate(snapshot))
+                windows.append(worker.evaluate(snapshot, watch_all))
+            if windows[-1].cut_short:
+                break
         return windows
+
+    def prepare(self, windows: list[Any]) -> Any:
+        with _actor("metric-logger", "write"):
+            return self._logger.prepare(*windows)
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         with _actor("metric-logger", "write"):

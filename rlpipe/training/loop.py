@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlpipe.backends.base import Backend
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import algorithm_class
-from rlpipe.errors import Fault
+from rlpipe.errors import ActorLostError, Fault, RunError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind, Row, Status
 from rlpipe.run.checkpoint import Checkpoint
@@ -22,8 +22,10 @@ from rlpipe.run.metric_logger import backend_closed_event
 from rlpipe.run.rollback import Rollback
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.engine import Engine, Ref
+from rlpipe.training.evaluation import watch_of
 from rlpipe.training.interruption import Interruption
 from rlpipe.training.pipeline import make_pipeline, stage_at
+from rlpipe.training.setbacks import Setbacks
 
 _UNWAITED_WRITES = 100
 """Checkpoints and events that may be on their way before the loop waits for all of them."""
@@ -40,6 +42,7 @@ class TrainingLoop:
         terminal: Sequence[Backend],
         interruption: Interruption,
         done: int,
+        only_evaluates: bool = False,
     ) -> None:
         """Prepares a loop that continues after an iteration.
 
@@ -50,6 +53,7 @@ class TrainingLoop:
             terminal: backends that show rows and events on the terminal
             interruption: request to end, checked after every iteration
             done: iterations that are complete
+            only_evaluates: True if the weights have learnt from the next one already, so that it is only evaluated
         """
         self._config = config
         self._algorithm = algorithm_class(config)
@@ -62,11 +66,14 @@ class TrainingLoop:
         self._total = plan[-1].until
         self._stage = -1
         self._clock = PhaseClock()
-        self._unread: deque[Ref] = deque()
+        self._unread: deque[tuple[Ref, set[str]]] = deque()  # rows, and the workers that were replaced before each
         self._written: list[Ref] = []
         self._saved_at = done
         self._last: Row | None = None
         self._alarm: str | None = None
+        self._setbacks = Setbacks(engine.num_workers)
+        self._only_evaluates = only_evaluates
+        self._evaluated = True
 
     @property
     def done(self) -> int:
@@ -89,18 +96,55 @@ class TrainingLoop:
             snapshot = self._iterate(snapshot, self._done + 1)
         self._save()
         self._show_rows(behind=0)
+        if self._done == self._total:
+            self._check_outcome()
         return self._end()
+
+    def _check_outcome(self) -> None:
+        """Reports a run that has learnt nothing, at all or at its end.
+
+        Raises:
+            RunError: every optimiser step was skipped, or, unless the user wants to train on, those of the last
+                iterations.
+        """
+        self._check_progress()
+        if (fault := self._setbacks.fault_at_end) is not None:
+            raise RunError(fault)
+        if self._setbacks.skipped:
+            count = self._setbacks.skipped
+            message = (
+                f"Nothing was learnt in the last {count} of {self._total} iterations: all their steps were skipped."
+            )
+            self.report(EventKind.NOTE, message, level="warn")
+        elif not self._setbacks.learnt and self._last is not None:
+            message = "Nothing was learnt: no optimiser step was taken in the whole run."
+            self.report(EventKind.NOTE, message, level="warn")
+
+    def _check_progress(self) -> None:
+        """Ends the run if it has not got on for several iterations, unless the user wants it to train on.
+
+        Raises:
+            RunError: it has not.
+        """
+        if self._config.runner.health.on_critical != "continue" and (fault := self._setbacks.fault) is not None:
+            if not self._setbacks.skipped:
+                self._save()
+            raise RunError(fault)
 
     def _iterate(self, snapshot: Ref, iteration: int) -> Ref:
         """Runs one iteration; returns the weights that act in the next one."""
         engine, clock, pipeline = self._engine, self._clock, self._pipeline
         stage = self._enter_stage(iteration)
         self._evacuate_draining_nodes()
-        with clock(m.GENERATE_ROLLOUTS):
-            batches, windows = pipeline.next(snapshot, iteration)
-        with clock(m.UPDATE):
-            snapshot, learnt = engine.update(batches, stage, iteration)
-            pipeline.wait(learnt)
+        windows: list[Ref] = []
+        if not self._only_evaluates:
+            with clock(m.GENERATE_ROLLOUTS):
+                batches, collected = pipeline.next(snapshot, iteration)
+            with clock(m.UPDATE):
+                snapshot, learnt = engine.update(batches, stage, iteration)
+                pipeline.wait(learnt)
+            windows = [*learnt, *collected]
+        self._only_evaluates = False
         if not self._algorithm.collects and engine.learner_is_finished():
             self._total = iteration
         interval = self._config.runner.val_check_interval
@@ -109,23 +153,61 @@ class TrainingLoop:
             if pipeline.collecting:
                 with clock(m.GENERATE_ROLLOUTS):
                     pipeline.settle()
-            with clock(m.EVAL_TIME):
-                windows = [*windows, *engine.evaluate(snapshot)]
-        self._report_restarts()
-        timed = clock.lap()
-        with clock(m.LOG_TIME):
-            self._unread.append(engine.write(iteration, [timed, *learnt, *windows]))
-        self._done = iteration
+            if iteration == self._total:
+                self._save_before_evaluation(iteration, windows)
+                windows = []
+            try:
+                windows += self._evaluate(snapshot, iteration)
+            except ActorLostError:
+                raise
+            except BaseException:
+                self._write(iteration, windows)
+                self._save()
+                raise
+        self._write(iteration, windows)
         self._save_if_due(evaluated=due)
         with clock(m.LOG_TIME):
             shown = self._show_rows(behind=1)
         self._act_on_alerts(shown)
+        self._check_progress()
         return snapshot
+
+    def _write(self, iteration: int, windows: list[Ref]) -> None:
+        """Writes an iteration, with the time since the last one."""
+        restarted = self._report_restarts()
+        timed = self._clock.lap()
+        with self._clock(m.LOG_TIME):
+            self._unread.append((self._engine.write(iteration, [timed, *windows]), restarted))
+        self._done = iteration
+
+    def _save_before_evaluation(self, iteration: int, windows: list[Ref]) -> None:
+        """Saves what was learnt before the last evaluation, whose simulators may fail or never end an episode."""
+        with self._clock(m.CHECKPOINT_TIME):
+            self._written += [self._engine.prepare(windows), self._engine.save(iteration)]
+        with self._clock(m.LOG_TIME):
+            self._show_rows(behind=0)
+
+    def _evaluate(self, snapshot: Ref, iteration: int) -> list[Ref]:
+        """Evaluates; returns no window of an evaluation that was cut short, because it would favour short episodes."""
+
+        def show(*progress: Any) -> None:
+            self._on_terminals(lambda one: one.evaluating(*progress))
+
+        with self._clock(m.EVAL_TIME):
+            windows = self._engine.evaluate(snapshot, watch_of(self._config, show, self._interruption))
+        cut_short = next((window.cut_short for window in windows if window.cut_short), "")
+        if not cut_short:
+            return list(windows)
+        self._evaluated = iteration < self._total or self._interruption.reason is None
+        remedy = "" if iteration < self._total else " Training is complete, and rlpipe evaluate can make up for it."
+        message = f"The evaluation of iteration {iteration} does not count: {cut_short}.{remedy}"
+        self.report(EventKind.NOTE, message, level="warn")
+        return [window for window in windows if window.worker is None]  # of replaced workers
 
     def _end(self) -> Status:
         """Reports how the run ended, after everything has been written."""
         status, why = Status.COMPLETED, ""
-        if self._done < self._total:
+        if self._done < self._total or not self._evaluated:
             status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
             if self._alarm is not None:
                 status, why = Status.STOPPED, f" by a critical alert on {self._alarm}"
@@ -168,10 +250,13 @@ class TrainingLoop:
             message = f"The last line of {name} was incomplete; it is kept in discarded-*-{name}."
             self.report(EventKind.REPAIRED, message)
 
-    def _report_restarts(self) -> None:
-        for fault in self._engine.repaired_faults():
+    def _report_restarts(self) -> set[str]:
+        """Reports the workers that were replaced; returns the names of those that failed."""
+        faults = self._engine.repaired_faults()
+        for fault in faults:
             after = "" if fault.taken is None else f" after {fault.taken:.1f} s"
             self.report(EventKind.RESTARTED, f"{fault.sentence}. It was replaced{after}.", **fault.as_json())
+        return {fault.actor for fault in faults if not fault.planned}
 
     def _evacuate_draining_nodes(self) -> None:
         """Saves the run and moves actors before their node goes away."""
@@ -219,7 +304,9 @@ class TrainingLoop:
             self._written.clear()
         shown = []
         while len(self._unread) > behind:
-            self._last = row = self._engine.get(self._unread.popleft())
+            ref, restarted = self._unread.popleft()
+            self._last = row = self._engine.get(ref)
+            self._setbacks.add(row, restarted)
             self._show(row)
             for event in row.events:
                 self._show(event)
@@ -227,10 +314,14 @@ class TrainingLoop:
         return shown
 
     def _show(self, shown: Row | Event) -> None:
-        """Shows a row or an event on the terminal. A closed terminal must not stop the run."""
+        """Shows a row or an event on the terminal."""
+        self._on_terminals(lambda one: one.write(shown) if isinstance(shown, Row) else one.event(shown))
+
+    def _on_terminals(self, show: Callable[[Backend], None]) -> None:
+        """Calls every backend on the terminal. A closed terminal must not stop the run."""
         for backend in list(self._terminal):
             try:
-                backend.write(shown) if isinstance(shown, Row) else backend.event(shown)
+                show(backend)
             except BaseException as error:
                 self._terminal.remove(backend)
                 self._report(backend_closed_event(backend, error, self._done))
@@ -244,5 +335,5 @@ class TrainingLoop:
         ]  # fmt: skip
         if critical and wanted == "stop":
             self._alarm = critical[0].data["metric"]
-        if critical and wanted != "continue":
+        if critical and wanted in ("checkpoint", "stop"):
             self._save()

@@ -16,7 +16,6 @@ from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, RunError, how_it_failed
-from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
@@ -85,7 +84,6 @@ class _Run:
 
     def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
         """Reads the checkpoint of a run that is resumed."""
-        begin_notes()
         self._config = config
         self._engine = engine
         self._interruption = interruption
@@ -172,15 +170,23 @@ class _Run:
                 lost = error.fault
 
     @property
-    def _done(self) -> int:
-        """Iterations that the newest checkpoint covers."""
+    def _learnt(self) -> int:
+        """Iterations that the newest checkpoint has learnt from."""
         return 0 if self._state is None else int(self._state.meta["iteration"])
+
+    @property
+    def _done(self) -> int:
+        """Iterations that the newest checkpoint covers: without the last one, if it still has to be evaluated."""
+        assert self._directory is not None
+        if self._state is None or self._state.meta.get("row", True):
+            return self._learnt
+        return self._learnt - (self._directory.last_iteration() < self._learnt)
 
     def _roll_back(self) -> Rollback:
         """Takes the run directory back to the checkpoint, or to the beginning."""
         assert self._directory is not None
         with self._directory.lock_for_writing():
-            rollback = roll_back(self._directory.path, self._done)
+            rollback = roll_back(self._directory.path, self._done, self._learnt)
             self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
         return rollback
 
@@ -193,10 +199,11 @@ class _Run:
         assert self._directory is not None
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         self._loop = TrainingLoop(
-            self._config, self._plan, self._engine, self._terminal, self._interruption, self._done
-        )
-        notes = () if lost else dict.fromkeys((*take_notes(), *self._ready.notes, *demonstration_notes(self._config)))
-        self._loop.report_start(list(notes), self._state, rollback, lost)
+            self._config, self._plan, self._engine, self._terminal, self._interruption, self._done,
+            only_evaluates=self._done < self._learnt,
+        )  # fmt: skip
+        notes = () if lost else (*self._ready.notes, *demonstration_notes(self._config))
+        self._loop.report_start(notes, self._state, rollback, lost)
         return self._loop.run(snapshot)
 
     def _count_recovery(self, fault: Fault) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.errors import ConfigError
 from rlpipe.trajectory.tree import Tree
 
 Float32 = NDArray[np.float32]
@@ -64,20 +63,6 @@ class SpaceSpec:
     action_low: Float32 | None = None
     action_high: Float32 | None = None
     leaves: Mapping[str, LeafSpec] | None = None
-
-    def __post_init__(self) -> None:
-        """Checks the bounds of the actions.
-
-        Raises:
-            ConfigError: a bound is NaN, or a lower bound lies above the upper one.
-        """
-        low, high = self.action_low, self.action_high
-        if low is not None and high is not None and not (ordered := low <= high).all():
-            first = int(np.argmin(ordered))
-            raise ConfigError(
-                f"number {first} of the simulator's actions lies between {low[first]} and {high[first]}: the lower "
-                "bound must not be above the upper one, and neither may be NaN. Mend the action space of the simulator."
-            )
 
     @property
     def varying(self) -> Bool | None:

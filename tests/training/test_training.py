@@ -20,7 +20,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.envs.scripted import Scripted
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, RunError
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import observed
@@ -228,12 +228,14 @@ def test_a_target_kl_ends_an_update_early(tmp_path):
 
 def test_an_update_that_is_not_finite_never_reaches_the_weights(tmp_path):
     script = "env.train.script=[[{length: 5, reward: .nan}]]"
-    result = rlpipe.train(scripted(tmp_path, script, "algorithm.normalize_advantages=false"), local=True)
-    first = lines(result.directory, "metrics.jsonl")[0]
+    with pytest.raises(RunError, match="skipped every optimiser step"):
+        rlpipe.train(scripted(tmp_path, script, "algorithm.normalize_advantages=false"), local=True)
+    (run,) = (tmp_path / "scripted").iterdir()
+    first = lines(run, "metrics.jsonl")[0]
     assert first["metrics"]["train/nonfinite_steps"] == 8
     assert first["metrics"]["train/n_updates"] == 0
     assert first["nonfinite"]["rollout/rewards"] > 0
-    assert all(np.isfinite(array).all() for array in checkpoint.load(result.checkpoint).arrays.values())
+    assert all(np.isfinite(array).all() for array in checkpoint.newest(run).arrays.values())
 
 
 def test_an_interruption_saves_and_resuming_continues_the_same_curve(tmp_path):
@@ -469,12 +471,12 @@ def test_evaluate_prints_json_that_a_program_can_read(finished):
 class TestCriticalAlerts:
     """A learning rate that no network survives raises critical alerts."""
 
-    broken = ("learner.lr=10.0", "runner.total_timesteps=640")
+    broken = ("learner.lr=10.0", "runner.total_timesteps=640", "runner.health.on_critical=continue")
 
     def alerts(self, run: Path) -> list[dict]:
         return [event for event in lines(run, "events.jsonl") if event["kind"] == "alert"]
 
-    def test_by_default_they_are_told_and_the_run_goes_on(self, tmp_path):
+    def test_they_are_told_and_the_run_goes_on(self, tmp_path):
         result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
         assert result.status == "completed"
         raised = [alert["data"] for alert in self.alerts(result.directory) if alert["data"]["level"] == "critical"]
@@ -535,8 +537,8 @@ class TestCriticalAlerts:
         assert [(alert["iteration"], alert["data"]["cleared"]) for alert in lr] == [(1, False), (3, True)]
 
     def test_a_checkpoint_they_ask_for_is_counted_once_in_the_time(self, tmp_path):
-        options = ("runner.health.on_critical=checkpoint", "runner.save_interval=100")
-        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
+        options = ("learner.lr=10.0", "runner.health.on_critical=checkpoint", "runner.save_interval=100")
+        result = rlpipe.train(scripted(tmp_path, *options), local=True)
         for row in lines(result.directory, "metrics.jsonl"):
             assert row["metrics"]["time/other"] >= 0.0
 
