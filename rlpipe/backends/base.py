@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -109,6 +111,45 @@ def unescaped(name: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
+TEXT = r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"
+"""Characters of one line of Unicode text: neither control characters nor halves of surrogate pairs."""
+_END = 24
+"""Bytes at the end of a shortened name, which often hold the statistic."""
+_NAMED = 60
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """Names that a tracker accepts; every other name is fitted to them, and different names stay different.
+
+    Attributes:
+        allowed: characters, as for ``escaped``.
+        longest: bytes in UTF-8; None for any number.
+        reserved: names that the tracker, or the backend itself, uses for something else.
+        paths: True if a name must be a path in its shortest form, which slashes at its ends and ``..`` are not.
+    """
+
+    allowed: str = TEXT
+    longest: int | None = None
+    reserved: tuple[str, ...] = ()
+    paths: bool = False
+
+    def fit(self, name: str) -> str:
+        """Returns a name as the tracker accepts it: escaped, and with a digest for its middle where it is too long."""
+        whole = self.spelled(name)
+        if self.longest is None or len(whole.encode()) <= self.longest:
+            return whole
+        digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+        ends = whole.encode()[: self.longest - len(digest) - 2 - _END], whole.encode()[-_END:]
+        return f"_{digest}_".join(end.decode(errors="ignore") for end in ends)
+
+    def spelled(self, name: str) -> str:
+        """Returns a name in the characters that the tracker accepts, however long; see ``unescaped``."""
+        plain = not self.paths or (posixpath.normpath(name) == name and not name.startswith(("/", "..")))
+        whole = escaped(name, self.allowed if plain else "a-zA-Z0-9_")
+        return f"_x{ord(whole[0]):x}_{whole[1:]}" if whole in self.reserved else whole
+
+
 class Backend(ABC):
     """A backend shows or stores the metrics. Made as ``Backend(run)``; receives every row once, in order.
 
@@ -123,6 +164,8 @@ class Backend(ABC):
 
     A backend that cannot forget receives only rows that a checkpoint covers, because a resume cannot take those back.
     It reports in ``reached`` what it holds already."""
+    names: NameRules = NameRules()
+    """Names that the backend's store accepts, for ``fitted``."""
 
     def __init_subclass__(cls) -> None:
         """Accepts the old name of a hook."""
@@ -162,6 +205,25 @@ class Backend(ABC):
     def reached(cls, run: RunInfo) -> int | None:  # noqa: ARG003 - for backends whose store can be asked
         """Last iteration that the backend's own store holds for certain; None if the store cannot be asked."""
         return None
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        """Sentences about metrics that are shown under a shortened name or not at all, by name; told once each."""
+        return self.__dict__.setdefault("_remarks", {})  # type: ignore[no-any-return]
+
+    def fitted(self, name: str) -> str:
+        """Returns the name under which the store shows a metric, and remarks on one that is shortened."""
+        shown = self.names.fit(name)
+        if shown != self.names.spelled(name):
+            self.remarks[name] = (
+                f"{name[:_NAMED]}... has {len(name)} characters, more than fit, and is shown as {shown}."
+            )
+        return shown
+
+    def refuse(self, name: str, why: str) -> None:
+        """Remarks on a metric, or another value of the run, that the store does not accept and does not show."""
+        short = name if len(name) <= _NAMED else f"{name[:_NAMED]}..."
+        self.remarks[name] = f"{short} is not shown: {why}."
 
     @abstractmethod
     def __init__(self, run: RunInfo) -> None:

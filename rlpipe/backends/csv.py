@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.backends.base import Backend, NameRules, RunInfo
 from rlpipe.metrics.row import Row, Status
 
 __all__ = ["CSV"]
@@ -16,6 +16,8 @@ _FIRST = ("iteration", "total_timesteps", "time")
 class CSV(Backend):
     """Writes ``metrics.csv`` in the run directory. An empty field means an absent number."""
 
+    names = NameRules(reserved=_FIRST)
+
     def __init__(self, run: RunInfo) -> None:
         """Keeps the lines before the run's next iteration."""
         self._path = run.directory / "metrics.csv"
@@ -24,7 +26,8 @@ class CSV(Backend):
         self._rewrite([row for row in rows if int(row["iteration"]) < run.first_iteration])
 
     def write(self, row: Row) -> None:
-        line = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "time": row.time, **row.series}
+        first = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "time": row.time}
+        line = first | {self.fitted(name): value for name, value in row.series.items()}
         if new := [name for name in line if name not in self._columns]:
             self._columns += new
             self._rewrite(_read(self._path))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import posixpath
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base import Backend, NameRules, RunInfo
 from rlpipe.backends.base_video import video_of
 from rlpipe.config.tree import leaves
 from rlpipe.metrics.row import Event, Row, Status
@@ -26,7 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["MLflow"]
 
 RUN_ID, REACHED = "rlpipe.run_id", "rlpipe.iteration"
-_METRICS_AT_ONCE, _PARAMS_AT_ONCE, _LONGEST_PARAM = 1000, 100, 6000
+_METRICS_AT_ONCE, _PARAMS_AT_ONCE = 1000, 100
+_LONGEST_PARAM, _LONGEST_TAG = 6000, 5000
+_PROJECTS = NameRules(longest=256)
+_REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_LIMIT_EXCEEDED")
+"""Codes with which MLflow refuses a value that it will not accept later either."""
 _STATUS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED"}
 
 
@@ -51,6 +54,7 @@ class MLflow(Backend):
 
     Config = Options
     forgets = False
+    names = NameRules(r"a-zA-Z0-9_\-. :/", longest=250, paths=True)
 
     @classmethod
     def check(cls) -> None:
@@ -83,21 +87,35 @@ class MLflow(Backend):
     def _configure(self, tree: Mapping[str, Any], params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        config = {_name(key): _param(value) for key, value in leaves(tree)}
+        config = {self.fitted(key): _param(value) for key, value in leaves(tree)}
         new = [Param(key, value) for key, value in config.items() if key not in params]
-        for start in range(0, len(new), _PARAMS_AT_ONCE):
-            self._client.log_batch(self._id, params=new[start : start + _PARAMS_AT_ONCE], synchronous=True)
+        self._log(new, _PARAMS_AT_ONCE, lambda some: self._client.log_batch(self._id, params=some, synchronous=True))
         for key, value in config.items():
             if tags.get(f"config/{key}", params.get(key, value)) != value:
                 self._tag(f"config/{key}", value)
+
+    def _log(self, values: Sequence[Any], at_once: int, log: Callable[[Sequence[Any]], None]) -> None:
+        """Logs values in batches, and leaves out the single values that MLflow refuses."""
+        from mlflow.exceptions import MlflowException
+
+        for start in range(0, len(values), at_once):
+            some = values[start : start + at_once]
+            try:
+                log(some)
+            except MlflowException as error:
+                if error.error_code not in _REFUSED:
+                    raise
+                if len(some) > 1:
+                    self._log(some, (len(some) + 1) // 2, log)
+                else:
+                    self.refuse(some[0].key, f"MLflow does not accept it ({error.message.splitlines()[0]})")
 
     def write(self, row: Row) -> None:
         from mlflow.entities import Metric
 
         self._end = int(1000 * row.time)
-        metrics = [Metric(_name(name), value, self._end, row.iteration) for name, value in row.series.items()]
-        for start in range(0, len(metrics), _METRICS_AT_ONCE):
-            self._client.log_batch(self._id, metrics[start : start + _METRICS_AT_ONCE], synchronous=True)
+        metrics = [Metric(self.fitted(name), value, self._end, row.iteration) for name, value in row.series.items()]
+        self._log(metrics, _METRICS_AT_ONCE, lambda some: self._client.log_batch(self._id, some, synchronous=True))
         self._tag(REACHED, str(row.iteration))
 
     def event(self, event: Event) -> None:
@@ -111,7 +129,10 @@ class MLflow(Backend):
             self._tag(f"event/{event.kind}", f"iteration {event.iteration}: {event.message}")
 
     def _tag(self, key: str, value: str) -> None:
-        self._client.set_tag(self._id, _name(key), value, synchronous=True)
+        from mlflow.entities import RunTag
+
+        tag = RunTag(self.fitted(key), value[:_LONGEST_TAG])
+        self._log([tag], 1, lambda _: self._client.set_tag(self._id, tag.key, tag.value, synchronous=True))
 
     def close(self, status: Status) -> None:
         if status != Status.RUNNING:
@@ -158,7 +179,7 @@ def _find(client: MlflowClient, run: RunInfo) -> Run | None:
 
     An id says the second and the seed of a run, so two experiments may share one; their milliseconds differ.
     """
-    experiment = client.get_experiment_by_name(run.project)
+    experiment = client.get_experiment_by_name(_PROJECTS.fit(run.project))
     if experiment is None:
         return None
     found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'")
@@ -171,11 +192,11 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
     # else MLflow would put videos into the working directory
     own = {} if _uri(run.options) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
     try:
-        client.create_experiment(run.project, **own)
+        client.create_experiment(_PROJECTS.fit(run.project), **own)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    experiment = client.get_experiment_by_name(run.project)
+    experiment = client.get_experiment_by_name(_PROJECTS.fit(run.project))
     tags = {RUN_ID: run.run_id, "rlpipe.experiment": run.experiment}
     return client.create_run(experiment.experiment_id, _started(run), tags, run_name=run.run_id)
 
@@ -188,9 +209,3 @@ def _started(run: RunInfo) -> int:
 def _param(value: Any) -> str:
     """Text of a configuration value, cut to the length that MLflow accepts."""
     return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]
-
-
-def _name(name: str) -> str:
-    """Name as MLflow accepts it: with few kinds of characters, and as a path in its shortest form."""
-    plain = posixpath.normpath(name) == name and not name.startswith(("/", ".."))
-    return escaped(name, r"a-zA-Z0-9_\-. :/" if plain else "a-zA-Z0-9_")

@@ -13,7 +13,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base import Backend, NameRules, RunInfo
 from rlpipe.backends.base_video import TAG, animation, video_of
 from rlpipe.config.fields import check_path, option
 from rlpipe.config.tree import leaves
@@ -35,8 +35,6 @@ from rlpipe.plugins import require
 __all__ = ["SwanLab"]
 
 _T = TypeVar("_T")
-_ALLOWED = r"\w/-"
-"""Characters of a metric's name; SwanLab strips full stops from its ends, so none is allowed."""
 _POINTS_A_FILE = 1000
 _PATIENCE_SECONDS = 60.0
 """Time SwanLab's cloud may take to begin a run, or to receive what is pending at its end."""
@@ -62,8 +60,14 @@ class Options:
     """Workspace in the cloud; empty for that of the key's owner."""
 
 
+_IN_FILES = NameRules(r"\w/-", longest=512, paths=True)  # full stops and slashes would be stripped from the ends
+_NAMES = {Mode.local: NameRules(longest=255), Mode.offline: _IN_FILES, Mode.cloud: _IN_FILES}
+"""Names of metrics."""
+_RUNS, _PROJECTS = NameRules(r"\w.-", longest=200), NameRules("0-9A-Za-z_.+-", longest=100)
+
+
 class _Writer(ABC):
-    """Writes to SwanLab in one mode."""
+    """Writes to SwanLab in one mode. Rows come with names that fit, in the order of sections and charts."""
 
     @staticmethod
     def reached(run: RunInfo) -> int | None:  # noqa: ARG004 - for the mode that can be asked
@@ -111,10 +115,14 @@ class SwanLab(Backend):
 
     def __init__(self, run: RunInfo) -> None:
         """Opens the writer of the mode."""
+        self.names = _NAMES[run.options.mode]
         self._writer = _WRITERS[run.options.mode](run)
 
     def write(self, row: Row) -> None:
-        self._writer.write(row)
+        series = row.series
+        self._writer.write(
+            replace(row, metrics={self.fitted(name): series[name] for name in ranked(series)}, workers={})
+        )
 
     def event(self, event: Event) -> None:
         self._writer.event(event)
@@ -172,7 +180,7 @@ class _Local(_Writer):
                 shutil.rmtree(path)
 
     def write(self, row: Row) -> None:
-        new = ranked([name for name in row.series if name not in self._curves])
+        new = [name for name in row.series if name not in self._curves]
         for name in new:
             self._curves[name] = _Curve(self._logs / str(len(self._curves) + 1), row.iteration)
         for name, value in row.series.items():
@@ -306,9 +314,8 @@ class _Offline(_Writer):
         )
         from swanlab.proto.swanlab.metric.data.v1.data_pb2 import ScalarRecord, ScalarValue
 
-        for metric in ranked(row.series):  # sections and charts stand in the order in which they come
-            value = row.series[metric]
-            key, scalar = escaped(metric, _ALLOWED), ColumnType.COLUMN_TYPE_SCALAR
+        for key, value in row.series.items():
+            scalar = ColumnType.COLUMN_TYPE_SCALAR
             if key not in self._sections:
                 self._sections.add(key)
                 column = ColumnRecord(
@@ -376,13 +383,13 @@ class _Cloud(_Writer):
         atexit.register(self.close, Status.INTERRUPTED)  # before SwanLab's handler, which reports a success
 
     def write(self, row: Row) -> None:
-        self._run.log({escaped(name, _ALLOWED): row.series[name] for name in ranked(row.series)}, step=row.iteration)
+        self._run.log(row.series, step=row.iteration)
 
     def event(self, event: Event) -> None:
         if (file := video_of(event, self._directory)) and (moving := animation(file)):  # it shows videos as GIF alone
             self._run.log({TAG: self._show(BytesIO(moving))}, step=event.iteration)
             return
-        name = escaped(f"events/{event.data.get('metric', event.kind)}", _ALLOWED)
+        name = _IN_FILES.fit(f"events/{event.data.get('metric', event.kind)}")
         self._run.log({name: self._text(_sentence(event))}, step=max(event.iteration, 0))
 
     def close(self, status: Status) -> None:
@@ -425,7 +432,7 @@ def _folder(run: RunInfo) -> Path:
 
 def _name(run: RunInfo) -> str:
     """Name of the run as a folder and as SwanLab's id, unique in the store."""
-    return escaped(f"{run.experiment}-{run.run_id}", r"\w.-")
+    return _RUNS.fit(f"{run.experiment}-{run.run_id}")
 
 
 def _title(run: RunInfo) -> str:
@@ -433,7 +440,7 @@ def _title(run: RunInfo) -> str:
 
 
 def _project(run: RunInfo) -> str:
-    return escaped(run.project, "0-9A-Za-z_.+-")[:100]
+    return _PROJECTS.fit(run.project)
 
 
 def _section(metric: str) -> str:

@@ -62,14 +62,16 @@ class TensorBoard(Backend):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._iteration = row.iteration
-        histograms = [Summary.Value(tag=name, histo=_histogram(view)) for name, view in row.histograms.items()]
+        histograms = [
+            Summary.Value(tag=self.fitted(name), histo=_histogram(view)) for name, view in row.histograms.items()
+        ]
         for system, metrics in {"": row.series, **row.dialects}.items():
             by_timesteps = system in BY_TIMESTEPS
             if system not in self._files:
                 decisions = int(row.metrics.get(m.NUM_DECISIONS.name, 0))  # there are none while cloning
                 first = row.total_timesteps - decisions + 1 if by_timesteps else self._first
                 self._files[system] = _File(self._folder / system, first)
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+            values = [Summary.Value(tag=self.fitted(name), simple_value=value) for name, value in metrics.items()]
             step = row.total_timesteps if by_timesteps else row.iteration
             self._files[system].add(step, row.time, Summary(value=values + ([] if system else histograms)))
         if not self._arranged and any(name.startswith("train/") for name in row.metrics):
@@ -89,7 +91,7 @@ class TensorBoard(Backend):
     def _text(self, tag: str, text: str, step: int, wall_time: float | None) -> None:
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        self._files[""].add(step, wall_time, text_pb(tag, text))
+        self._files[""].add(step, wall_time, text_pb(self.fitted(tag), text))
 
     def close(self, status: Status) -> None:
         self._text("status", status, self._iteration, None)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlpipe.backends.base import Backend, RunInfo
+from rlpipe.backends.base import Backend, NameRules, RunInfo
 from rlpipe.backends.base_video import TAG, video_of
 from rlpipe.config.fields import check_path, option
 from rlpipe.metrics.row import Event, Row, Status
@@ -21,6 +21,8 @@ __all__ = ["Trackio"]
 
 RESERVED = ("project", "run", "timestamp", "step", "time", "metrics")
 """Names that Trackio keeps for itself."""
+_PROJECTS = NameRules(longest=200)
+"""Its files are named like the project."""
 _LEVELS = {"warn": "warn", "critical": "error"}
 
 
@@ -49,7 +51,7 @@ class Trackio(Backend):
     @classmethod
     def view_command(cls, options: Options, run: Path, project: str) -> str:
         folder = f"TRACKIO_DIR={run.parents[1] / options.folder} " if options.folder else ""
-        return f"{folder}trackio show --project {project}"
+        return f"{folder}trackio show --project {_PROJECTS.fit(project)}"
 
     @classmethod
     def reached(cls, run: RunInfo) -> int:
@@ -60,7 +62,7 @@ class Trackio(Backend):
         """Deletes the run's rows from its next iteration on."""
         self._storage = _storage(run)
         self._folder = run.directory
-        self._run = {"project": run.project, "run": run.run_id, "run_id": run.run_id}
+        self._run = {"project": _PROJECTS.fit(run.project), "run": run.run_id, "run_id": run.run_id}
         self._config: dict[Any, Any] | None = {**run.config, "_Group": run.experiment}
         with _database(run) as database:
             database.execute("DELETE FROM metrics WHERE run_id = ? AND step >= ?", (run.run_id, run.first_iteration))
@@ -72,7 +74,7 @@ class Trackio(Backend):
         }
         self._storage.bulk_log(
             **self._run,
-            metrics_list=[{_name(name): value for name, value in {**histograms, **row.series}.items()}],
+            metrics_list=[{_name(self.fitted(name)): value for name, value in {**histograms, **row.series}.items()}],
             steps=[row.iteration],
             timestamps=[_time(row.time)],
             log_ids=[f"{self._run['run_id']}/{row.iteration}"],  # unique in the database and in a Space
@@ -126,7 +128,8 @@ def _storage(run: RunInfo) -> Any:
 @contextmanager
 def _database(run: RunInfo) -> Iterator[sqlite3.Connection]:
     """A transaction in the database of the run's project."""
-    with closing(sqlite3.connect(_storage(run).init_db(run.project), timeout=30.0)) as database, database:
+    file = _storage(run).init_db(_PROJECTS.fit(run.project))
+    with closing(sqlite3.connect(file, timeout=30.0)) as database, database:
         yield database
 
 

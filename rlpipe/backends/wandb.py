@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from rlpipe.backends.base import Backend, RunInfo, escaped
+from rlpipe.backends.base import Backend, NameRules, RunInfo
 from rlpipe.backends.base_video import TAG, video_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WandB"]
 
-NAMES = "A-Za-z0-9_/ -"
-"""Characters of a metric's name; W&B would read a full stop as a level of nesting."""
+_LABELS = NameRules(longest=128)
+"""Names of projects and groups."""
+_TAG_LENGTH = 64
 FLUSH_SECONDS = 1.0
 """Offline, time between writes to the disk."""
 PATIENCE_SECONDS = 10.0
@@ -63,6 +64,10 @@ class Options:
                 f"runner.logger.options.wandb.mode (or WANDB_MODE) is {self.mode!r}{nearest(self.mode, _MODES)} Legal "
                 f"are {', '.join(_MODES)}."
             )
+        if unfit := [tag for tag in self.tags if not 1 <= len(tag) <= _TAG_LENGTH]:
+            raise ConfigError(
+                f"runner.logger.options.wandb.tags has {unfit[0]!r}; W&B accepts tags of 1 to {_TAG_LENGTH} characters."
+            )
 
 
 class WandB(Backend):
@@ -74,6 +79,8 @@ class WandB(Backend):
 
     Config = Options
     forgets = False
+    # W&B would read a full stop as a level of nesting
+    names = NameRules("A-Za-z0-9_/ -", reserved=("iteration", "total_timesteps", "_timestamp", "_step", "_runtime"))
 
     @classmethod
     def check(cls) -> None:
@@ -102,10 +109,10 @@ class WandB(Backend):
         import wandb
 
         histograms = {
-            f"histograms/{escaped(name, NAMES)}": wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
+            f"histograms/{self.fitted(name)}": wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
             for name, histogram in row.histograms.items()
         }
-        numbers = {escaped(name, NAMES): value for name, value in row.series.items()}
+        numbers = {self.fitted(name): value for name, value in row.series.items()}
         axes = {"iteration": row.iteration, "total_timesteps": row.total_timesteps, "_timestamp": row.time}
         self._run.log({**numbers, **histograms, **self._newest_video(), **axes}, step=row.iteration, commit=True)
         self._last = row.iteration
@@ -170,9 +177,9 @@ def _opened(run: RunInfo) -> wandb.Run:
             resume="allow",
             mode=options.mode,
             dir=str(run.directory),
-            project=re.sub(r"[/\\#?%:]", "-", run.project),
+            project=_LABELS.fit(re.sub(r"[/\\#?%:]", "-", run.project)),
             entity=options.entity,
-            group=options.group or run.experiment,
+            group=_LABELS.fit(options.group or run.experiment),
             name=run.run_id,
             tags=options.tags or None,
             config=run.config,

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rlpipe.errors import Fault
+
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0
 
@@ -33,7 +35,7 @@ def sync(
     from omegaconf import OmegaConf
 
     from rlpipe.config.tree import container, overridden
-    from rlpipe.errors import ConfigError
+    from rlpipe.errors import ConfigError, RunError
     from rlpipe.plugins import resolve
     from rlpipe.run.directory import RunDirectory
     from rlpipe.run.follower import Follower
@@ -52,12 +54,21 @@ def sync(
         )
     # the backend process of a run that was killed and is resumed at once may take a moment to notice
     follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
-    while not follower.catch_up() and watch:
-        if parent is not None and os.getppid() != parent:
-            break
-        time.sleep(POLL_SECONDS)
+    try:
+        while not follower.catch_up() and watch:
+            if parent is not None and os.getppid() != parent:
+                break
+            time.sleep(POLL_SECONDS)
+    except ConfigError:
+        raise
+    except Exception as error:  # a library, a service or a plug-in may raise anything
+        if parent is not None:  # the traceback is for the log of a run's own process
+            raise
+        raise RunError(_failure(to, error, follower.mark.iteration)) from error
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{to} shows {run} up to iteration {follower.mark.iteration}")
+    for remark in follower.mark.remarks:
+        console.print(f"  {escape(remark)}")
     if follower.withheld:
         console.print(
             f"  [dim]{follower.withheld} later iterations are not in a checkpoint yet: a resume would replay them, and "
@@ -65,3 +76,11 @@ def sync(
         )
     if command := follower.view_command():
         console.print(f"  [dim]open with:[/] {escape(command)}")
+
+
+def _failure(name: str, error: Exception, iteration: int) -> Fault:
+    message = " ".join(str(error).split()).rstrip(".")
+    advice = f"It shows the run up to iteration {iteration}; nothing is lost. Remove the cause and repeat the command."
+    return Fault(
+        f"the backend {name}", f"raised {type(error).__name__}{f': {message}' if message else ''}", advice=advice
+    )

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -38,6 +39,7 @@ class _BackendProcess:
         pause: seconds before the next restart
         restart_at: time of the next restart; None while the process runs
         began: time of its first progress since its start; None while it loads its library
+        told: remarks of its mark that were reported
         failing: True once a failure was reported, until the backend has recovered
     """
 
@@ -48,6 +50,7 @@ class _BackendProcess:
     pause: float = FIRST_PAUSE
     restart_at: float | None = None
     began: float | None = None
+    told: tuple[str, ...] = ()
     failing: bool = False
 
 
@@ -74,7 +77,7 @@ class BackendProcesses:
         self._deadline = deadline
         self._clock = clock
         self._written: deque[tuple[int, float]] = deque()
-        self._backends = [_BackendProcess(name) for name in names]
+        self._backends = [_BackendProcess(name, told=self._mark(name).remarks) for name in names]
         for backend in self._backends:
             self._start(backend)
 
@@ -126,14 +129,26 @@ class BackendProcesses:
                 level, message = report
                 data = {"backend": backend.name, "level": level}
                 events.append(Event(EventKind.BACKEND, message, iteration, now, data))
+        events += [Event(EventKind.NOTE, remark, iteration, now, {"level": "warn"}) for remark in self.new_remarks()]
         slowest = min((backend.mark.iteration for backend in self._backends), default=iteration)
         while self._written and self._written[0][0] <= slowest:
             self._written.popleft()
         return events
 
+    def _mark(self, name: str) -> Mark:
+        return read_mark(mark_file(self._directory.path, name))
+
+    def new_remarks(self) -> list[str]:
+        """Returns what backends show otherwise than they were given it, each sentence once."""
+        found = []
+        for backend in self._backends:
+            found += [f"{backend.name}: {remark}" for remark in backend.mark.remarks if remark not in backend.told]
+            backend.told = backend.mark.remarks
+        return found
+
     def _check(self, backend: _BackendProcess, iteration: int) -> tuple[str, str] | None:
         """Restarts a process or ends a stuck one; returns level and message of a report, if there is one."""
-        now, mark = self._clock(), read_mark(mark_file(self._directory.path, backend.name))
+        now, mark = self._clock(), self._mark(backend.name)
         if mark != backend.mark and backend.began is None:
             backend.began = now
         if mark != backend.mark or mark.iteration >= iteration:
@@ -159,9 +174,10 @@ class BackendProcesses:
         backend.failing = True
         why = f"made no progress for {self._deadline:g} s" if stuck else f"ended with exit code {code}"
         log = mark_file(self._directory.path, backend.name).with_suffix(".log")
+        cause = _last_failure(log) if code is not None and code > 0 else ""
         return "warn", (
-            f"The {backend.name} backend {why}. Training continues, nothing is lost, and the backend is restarted. Its "
-            f"output is in {log}."
+            f"The {backend.name} backend {why}{cause}. Training continues, nothing is lost, and the "
+            f"backend is restarted. Its output is in {log}."
         )
 
     def observe_lag(self, window: MetricWindow) -> None:
@@ -193,6 +209,7 @@ class BackendProcesses:
                     behind.append(backend.name)
                     break
                 time.sleep(FIRST_PAUSE)
+            backend.mark = self._mark(backend.name)
         return behind
 
     def _finishes(self, backend: _BackendProcess, ends: float) -> bool:
@@ -206,3 +223,13 @@ class BackendProcesses:
             backend.process.kill()
             backend.process.wait()
             return False
+
+
+def _last_failure(log: Path) -> str:
+    """Returns what a process said last, if that is why it ended, as the end of a sentence; it has no credentials."""
+    with suppress(OSError):
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        for beginning in ("failed: ", "error: "):
+            if last.startswith(beginning):
+                return f" ({last.removeprefix(beginning).rstrip('.')[:300]})"
+    return ""

@@ -36,6 +36,7 @@ class Mark:
         events: number of lines of ``events.jsonl`` that were passed on
         status: status that the backend was closed with; empty while it is open
         options: hash of the backend's options. With other options it may show the run elsewhere, so the mark is void.
+        remarks: sentences about metrics that the backend shows under a shortened name or not at all, the first ones
     """
 
     iteration: int = 0
@@ -43,6 +44,10 @@ class Mark:
     events: int = 0
     status: str = ""
     options: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+_MOST_REMARKS = 20
 
 
 class Tail:
@@ -152,18 +157,22 @@ class Follower:
                 held_back.append(row)
             else:
                 self._backend.write(row)
-                self._set_mark(replace(self._mark, iteration=row.iteration))
+                self._set_mark(replace(self._mark, iteration=row.iteration, remarks=self._remarks()))
         self._held_back = held_back
         for event in self._events.read():
             self._seen_events += 1
             if self._seen_events > self._mark.events:
                 self._backend.event(Event(**event))
-                self._set_mark(replace(self._mark, events=self._seen_events))
+                self._set_mark(replace(self._mark, events=self._seen_events, remarks=self._remarks()))
         if ended:
             self._backend.close(run["status"])
             self._backend = None
             self._set_mark(replace(self._mark, status=run["status"]))
         return ended
+
+    def _remarks(self) -> tuple[str, ...]:
+        assert self._backend is not None
+        return tuple(dict.fromkeys([*self._mark.remarks, *self._backend.remarks.values()]))[:_MOST_REMARKS]
 
     def view_command(self) -> str:
         """Returns the command that opens what the backend shows; empty if there is none."""
@@ -196,7 +205,7 @@ class Follower:
         self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
         self._seen_events = 0
         events = self._mark.events if reached else 0  # a backend that starts again is given every event again
-        self._set_mark(Mark(reached, run["incarnation"], events, "", self._mark.options))
+        self._set_mark(Mark(reached, run["incarnation"], events, "", self._mark.options, self._remarks()))
 
     def _set_mark(self, mark: Mark) -> None:
         """Stores the progress. A mark that is lost on a full disk duplicates nothing and only costs time."""

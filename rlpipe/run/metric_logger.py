@@ -57,10 +57,12 @@ class Backlog:
     Attributes:
         behind: backends that do not show everything yet
         unwritten: number of iterations for which the disk had no room; they are lost
+        remarks: sentences about what backends show otherwise, as far as no event says it
     """
 
     behind: tuple[str, ...] = ()
     unwritten: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class MetricLogger:
@@ -381,7 +383,7 @@ class MetricLogger:
             backend.close(status)
         behind = self._backend_processes.finish(timeout)
         self._lock.release()
-        return Backlog(tuple(behind), unwritten)
+        return Backlog(tuple(behind), unwritten, tuple(self._backend_processes.new_remarks()))
 
 
 def backend_closed_event(backend: Backend, error: BaseException, iteration: int) -> Event:

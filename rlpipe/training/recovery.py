@@ -258,6 +258,8 @@ class _Run:
             with suppress(Exception):  # the terminal may be closed
                 backend.close(status)
         backlog = engine.finish(status)
+        for remark in backlog.remarks:
+            log.warning("%s", remark)
         for name in backlog.behind:
             log.warning(
                 "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",

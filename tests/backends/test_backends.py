@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.util import tensor_util
 
-from rlpipe.backends.base import RunInfo, escaped, unescaped
+from rlpipe.backends.base import NameRules, RunInfo, escaped, unescaped
 from rlpipe.backends.console import Console, seconds_left
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.config.tree import to_yaml
@@ -59,6 +59,31 @@ def test_an_escaped_name_is_legal_and_can_be_read_back(name):
     written = escaped(name, "a-z0-9_")
     assert re.fullmatch("[a-z0-9_]*", written)
     assert unescaped(written) == name
+
+
+RULES = (
+    NameRules(),
+    NameRules("a-z0-9_", longest=40),
+    NameRules("a-zA-Z0-9_./", longest=45, paths=True, reserved=("x", "é")),
+)
+
+
+@pytest.mark.parametrize("rules", RULES)
+@given(
+    names=st.sets(st.text(st.characters(), max_size=8).map(lambda end: f"x/{end}/") | st.sampled_from(["x", "é", "/x"]))
+)
+def test_names_that_are_fitted_stay_apart_and_within_the_limit(rules, names):
+    long = {name * 10 for name in names} | {f"{name * 10}." for name in names}
+    shown = {rules.fit(name) for name in names | long}
+    assert len(shown) == len(names | long)
+    assert max((len(name.encode()) for name in shown), default=0) <= (rules.longest or 10_000)
+    assert all(re.fullmatch(f"[{rules.allowed}]*", name) for name in shown)
+    assert not shown & set(rules.reserved)
+    assert {unescaped(rules.spelled(name)) for name in names} == names
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end():
+    assert NameRules(longest=60).fit(f"env/{90 * 'x'}/std") == f"env/{22 * 'x'}_65c7c570_{20 * 'x'}/std"
 
 
 def test_a_name_that_a_service_accepts_stays_as_it_is():

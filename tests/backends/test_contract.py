@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 
 import pytest
@@ -74,3 +76,27 @@ def test_a_run_that_is_killed_and_resumed_stands_there_once(tmp_path):
         assert catch_up(run, name)
         assert_shows_everything(run, name)
         assert_shows_the_end(run, name)
+
+
+ODD = (
+    f"env/{300 * 'x'}/mean", f"env/{300 * 'x'}/std", f"env/{300 * 'é'}/mean",
+    "env/a\nb", "env/a\u2028b", "env/a@50", "env/A@50", "/a", "a/", "iteration", "time",
+)  # fmt: skip
+LONGEST = {"mlflow": 250, "swanlab": 255}
+SLOW = ("mlflow", "wandb")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in SLOW)) for name in STORES])
+def test_every_metric_is_held_whatever_its_name_and_shortened_names_are_told(run, name, tmp_path):
+    copy = tmp_path / "runs" / "scripted" / "odd"
+    shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("backends", "tensorboard", "wandb", "metrics.csv"))
+    row = next(iter(read_jsonl(copy / "metrics.jsonl")))
+    row |= {"metrics": {odd: float(place) for place, odd in enumerate(ODD)}, "workers": {}}
+    (copy / "metrics.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    odd = RunDirectory(copy)
+    assert catch_up(odd, name)
+    held = STORES[name].numbers(odd)[1]
+    assert sorted(held.values()) == list(range(len(ODD)))
+    shortened = sum(len(one) > LONGEST.get(name, 1000) for one in ODD)
+    told = read_mark(mark_file(copy, name)).remarks
+    assert [remark.split("...")[0] for remark in told] == [one[:60] for one in ODD[:shortened]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlpipe.backends.base import RunInfo
+from rlpipe.backends.base import NameRules, RunInfo
 from rlpipe.backends.mlflow import MLflow
 from rlpipe.metrics.row import Event, Row
 from tests.helpers.stores.mlflow import held, shown
@@ -97,6 +97,20 @@ def test_any_name_can_be_read_back(log_path):
     metrics = {name: float(i) for i, name in enumerate(NAMES)}
     MLflow(run_info(log_path, "names")).write(row(1, **metrics))
     assert shown(*held(log_path, "names", "p")) == {1: metrics}
+
+
+def test_a_long_name_is_shortened_and_what_mlflow_refuses_costs_that_value_alone(log_path, monkeypatch):
+    monkeypatch.setattr(MLflow, "names", NameRules())  # a server with stricter rules than those we know
+    backend = MLflow(run_info(log_path, "refused", "kwargs: {a^b: 1, c: 2}"))
+    many = {f"m{i}": float(i) for i in range(40)}
+    backend.write(row(1, **many, **{"p^2": 1.0, 251 * "x": 1.0}))
+    backend.event(Event("note", "m" * 9000, 1, 1767225601.0))
+    found = held(log_path, "refused", "p")[1]
+    assert found.data.metrics == many
+    assert found.data.params == {"kwargs.c": "2"}
+    assert found.data.tags["rlpipe.iteration"] == "1"
+    assert list(backend.remarks) == ["kwargs.a^b", "p^2", 251 * "x"]
+    assert backend.remarks["p^2"].startswith("p^2 is not shown: MLflow does not accept it (")
 
 
 def test_the_configuration_is_parameters_and_what_a_resume_changes_a_tag(log_path):

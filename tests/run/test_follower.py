@@ -30,6 +30,7 @@ from tests.helpers.runs import beside, scripted
 from tests.helpers.stores import jsonl
 
 HERE = "tests.run.test_follower"
+SHORT_NAMES = "tests.helpers.short_names:ShortNames"
 
 
 def run(tmp_path: Path, *backends: str, overrides: tuple[str, ...] = ()) -> RunDirectory:
@@ -82,10 +83,13 @@ def events(directory: RunDirectory, kind: str) -> list[dict]:
     return [event for event in read_jsonl(directory.path / "events.jsonl") if event["kind"] == kind]
 
 
-def test_a_run_feeds_its_backends_while_it_goes_on(tmp_path):
-    directory = run(tmp_path, "csv", "jsonl", overrides=(*jsonl.OPTIONS, "runner.logger.finish_timeout=600"))
+def test_a_run_feeds_its_backends_while_it_goes_on_and_tells_once_what_they_do_not_show(tmp_path, caplog):
+    backends = "csv", "jsonl", f"'{SHORT_NAMES}'"
+    directory = run(tmp_path, *backends, overrides=(*jsonl.OPTIONS, "runner.logger.finish_timeout=600"))
     assert in_csv(directory) == truth(directory)
     assert jsonl.numbers(directory) == truth(directory)
+    told = [*caplog.messages, *(event["message"] for event in events(directory, "note"))]
+    assert told.count(f"{SHORT_NAMES}: env/odd is not shown: it is odd.") == 1
 
 
 def test_sync_shows_a_finished_run_and_a_second_one_changes_nothing(directory):
@@ -284,6 +288,27 @@ def test_what_a_backend_missed_is_filled_up_when_it_comes_back(directory):
     (directory.path / "repaired").touch()
     assert follow(directory, f"{HERE}:BackAfterAWhile")
     assert (directory.path / "shown").read_text().split() == ["1", "2", "3", "4"]
+
+
+def test_sync_says_in_a_sentence_why_a_backend_failed(directory):
+    answer = command("sync", str(directory.path), "--to", f"{HERE}:BackAfterAWhile")
+    assert answer.code == 1
+    assert answer.err == (
+        f"failed: the backend {HERE}:BackAfterAWhile raised RuntimeError: not yet.\n"
+        "It shows the run up to iteration 0; nothing is lost. Remove the cause and repeat the command.\n"
+    )
+
+
+def test_sync_tells_which_metrics_have_another_name_and_which_are_missing(directory):
+    answer = command("sync", str(directory.path), "--to", SHORT_NAMES)
+    long = {name for metrics in truth(directory).values() for name in metrics if len(name) > 36}
+    assert answer.code == 0
+    assert len(long) > 0
+    for name in long:
+        assert (
+            answer.out.count(f"  {name}... has {len(name)} characters, more than fit, and is shown as {name[:2]}_") == 1
+        )
+    assert answer.out.count("  env/odd is not shown: it is odd.\n") == 1
 
 
 def test_a_run_that_has_not_begun_cannot_be_shown_but_can_be_followed(tmp_path):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpipe.backends.base import Backend, Place, RunInfo, escaped
+from rlpipe.backends.base import Backend, NameRules, Place, RunInfo
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.alerts import TAKES_BACK, ToldAlerts
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Prometheus"]
 
+_FILES = NameRules("A-Za-z0-9_.-", longest=200)
 REFRESH_SECONDS = 1.0
 """Interval at which gauges are set again: Ray drops a gauge that was not set for two of its report intervals, which
 last at least 1 s and by default 10 s."""
@@ -98,7 +99,7 @@ class Prometheus(Backend):
         if run.first_iteration > 1:
             self._recall()
         self._set("rlpipe_status", 1, status=Status.RUNNING)
-        self._target = run.log_path / "prometheus" / f"{escaped(run.experiment, 'A-Za-z0-9_.-')}.{run.run_id}.json"
+        self._target = run.log_path / "prometheus" / f"{_FILES.fit(run.experiment)}.{run.run_id}.json"
         _replace(self._target, json.dumps([{"targets": [_address()], "labels": {"job": "ray"}}]))
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._export, name="prometheus", daemon=True)
@@ -119,8 +120,8 @@ class Prometheus(Backend):
             self._set("rlpipe_total_timesteps", row.total_timesteps)
             self._set("rlpipe_row_timestamp_seconds", row.time)
             for name, value in row.metrics.items():
-                self._set(gauge_name(name), value, metric=name)
-                self._set("rlpipe_reported", row.iteration, metric=name)
+                self._set(gauge_name(name), value, metric=self.fitted(name))
+                self._set("rlpipe_reported", row.iteration, metric=self.fitted(name))
 
     def event(self, event: Event) -> None:
         self._alerts.add(event)
@@ -180,8 +181,9 @@ class Prometheus(Backend):
 
 
 def gauge_name(metric: str) -> str:
-    """Returns the name of a metric's gauge, to which Ray adds the prefix ``ray_``."""
-    return "rlpipe_" + re.sub("[^a-zA-Z0-9_]", "_", metric)
+    """Returns the name of a metric's gauge, to which Ray adds the prefix ``ray_``; its label tells names apart."""
+    name = "rlpipe_" + re.sub("[^a-zA-Z0-9_]", "_", metric)
+    return f"{name}_" if name in OWN else name
 
 
 def _address() -> str:

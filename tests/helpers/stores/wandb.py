@@ -36,8 +36,9 @@ def _records(file, size, moment):
 
 def metrics(item):
     """The numbers of a row that are a metric's."""
-    ours = ("iteration", "total_timesteps", "_", "histograms/")
-    return {unescaped(name): value for name, value in item.items() if not name.startswith(ours)}
+    ours = ("iteration", "total_timesteps", "_timestamp", "_step", "_runtime", "_wandb")
+    named = {name: value for name, value in item.items() if name not in ours and not name.startswith("histograms/")}
+    return {unescaped(name): value for name, value in named.items()}
 
 
 def numbers(run):
