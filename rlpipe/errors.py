@@ -30,7 +30,8 @@ def how_it_failed(error: BaseException) -> str:
             raise raised
         raised = raised.__context__
     if isinstance(error, SystemExit):
-        return f"called sys.exit({'' if error.code is None else repr(error.code)})"
+        call = getattr(error, "call", "sys.exit")  # or os._exit, which ``foreign_code`` has raise it too
+        return f"called {call}({'' if error.code is None else repr(error.code)})"
     message = str(error).strip()
     if isinstance(error, ForeignError):
         return message

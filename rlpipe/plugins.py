@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.errors import ConfigError, how_it_failed
+from rlpipe.foreign import foreign_code
 
 _HALLMARKS = {
     "envs": "make",
@@ -81,7 +82,8 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     if ":" in name:
         module_name, _, class_name = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module_name), class_name)
+            with foreign_code(f"Importing {module_name}"):
+                found = getattr(importlib.import_module(module_name), class_name)
         except BaseException as error:  # a module outside the package may raise anything
             raise ConfigError(f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}.") from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "rlpipe"
 FLOORS = (
-    ("errors", "trajectory", "learner_group", "functional"),
+    ("errors", "foreign", "trajectory", "learner_group", "functional"),
     ("files", "secrets", "plugins", "metrics"),
     ("config",),
     ("envs", "policies", "backends", "curricula"),

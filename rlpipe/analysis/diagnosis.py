@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlpipe.analysis.logs import READABLE, Log, read
+from rlpipe.analysis.logs import OURS, READABLE, Log, read
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.rules import LEVELS, Finite, View
 from rlpipe.plugins import nearest
@@ -22,8 +23,10 @@ _STAND_INS = (
     (m.APPROX_KL_K1, m.APPROX_KL, ("high", "very_high")),
     (m.EXPLAINED_VARIANCE_POST, m.EXPLAINED_VARIANCE, ("good", "useless")),
     (m.R2, m.EXPLAINED_VARIANCE, ("good", "useless")),
+    (m.ENV_RETURN_MA100, m.ENV_EPISODE_RETURN, ("finite",)),
+    (m.SCORE, m.ENV_EPISODE_RETURN, ("finite",)),
 )
-"""Metrics that are judged by rules of another metric, in a log without the other: (metric, other, rules)."""
+"""Metrics that are also judged by rules of another metric, in a log without the other: (metric, other, rules)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Diagnosis:
         healthy: metrics that are in order
         unknown: keys that could not be judged
         names: the log's own name of a metric, if it differs from the catalogue's
+        notes: how the log was read, where that is not plain
     """
 
     path: str
@@ -103,6 +107,7 @@ class Diagnosis:
     healthy: list[Healthy]
     unknown: list[str]
     names: dict[str, str]
+    notes: list[str]
 
     @property
     def verdict(self) -> str:
@@ -125,7 +130,14 @@ def diagnose(path: Path, dialect: str | None = None) -> Diagnosis:
     """
     if dialect is not None and dialect not in READABLE:
         raise ConfigError(f"--dialect is {dialect!r}; legal are {', '.join(READABLE)}{nearest(dialect, READABLE)}")
-    return diagnose_log(path, read(path, dialect))
+    diagnosis = diagnose_log(path, read(path, dialect))
+    if diagnosis.dialect != OURS and not (diagnosis.standing or diagnosis.past or diagnosis.healthy):
+        raise ConfigError(
+            f"{path} holds no number of {SYSTEM_TITLES[diagnosis.dialect]} that a rule could judge, only "
+            f"{', '.join([*diagnosis.names.values(), *diagnosis.unknown][:5])}; give the log of the learner, or name "
+            "another --dialect."
+        )
+    return diagnosis
 
 
 def diagnose_log(path: Path, log: Log) -> Diagnosis:
@@ -165,6 +177,7 @@ def diagnose_log(path: Path, log: Log) -> Diagnosis:
         healthy,
         log.unknown,
         log.names,
+        log.notes,
     )
 
 
@@ -209,6 +222,8 @@ def _judged_by(log: Log) -> dict[str, Metric]:
     seen = {name for entry in log.entries for name in entry.values}
     for stand_in, other, rules in _STAND_INS:
         if other.name not in seen:
-            chosen = tuple(rule for rule in other.rules if rule.name in rules)
-            found[stand_in.name] = replace(stand_in, rules=chosen, signs=other.signs)
+            chosen = [rule for rule in other.rules if rule.name in rules]
+            own = [rule for rule in stand_in.rules if rule.name not in rules]
+            signs = {**other.signs, **stand_in.signs}
+            found[stand_in.name] = replace(stand_in, rules=(*chosen, *own), signs=signs)
     return found

@@ -90,6 +90,7 @@ def _header(diagnosis: Diagnosis) -> Panel:
         (VERDICTS[verdict] + once, STYLES[verdict]),
         (f"\n{diagnosis.path}", "bold"),
         (f"\n{diagnosis.reports} reports, {diagnosis.axis} {diagnosis.first:,} to {diagnosis.last:,}{written}", "dim"),
+        ("".join(f"\n{note}" for note in diagnosis.notes), "dim"),
     )
     return Panel(body, box=box.ROUNDED, border_style=STYLES[verdict], padding=(0, 1))
 

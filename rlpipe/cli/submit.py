@@ -250,9 +250,14 @@ def _write(text: str) -> None:
 
 def _show(submission: Submission) -> None:
     """Prints what will be sent."""
+    from rlpipe.distributed.packages import DEFAULT
+
     sent = submission.package
     largest = ", ".join(f"{name} {decimal(size)}" for name, size in sent.largest()[:4])
-    left_out = list(dict.fromkeys(name.rpartition("/")[2] for name in sent.left_out))
+    left_out = list(dict.fromkeys(
+        name.rpartition("/")[2] if rule is not None and rule.source == DEFAULT else name
+        for name, rule in sent.left_out.items()
+    ))  # fmt: skip
     more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
     facts = Table.grid()
     facts.add_column(min_width=13, style="dim")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, take
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.memories import Memories
 from rlpipe.envs.base import Simulator, Step
@@ -184,7 +184,7 @@ class Collector:
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
-            decided = policy.decide(tensors(self._observations), noise[t], self._memories.of())
+            decided = in_float32(policy.decide, tensors(self._observations), noise[t], self._memories.of())
             actions, log_probs = decided.actions.numpy(), decided.log_probs.numpy()
             self._memories.keep(decided.memories)
             fragment.decide(t, self._observations, actions)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.errors import SimulatorError
 from rlpipe.plugins import resolve
+from rlpipe.policies.base import Decisions
 from rlpipe.trajectory import Bool, Float32
 
 
@@ -44,6 +46,18 @@ class Chunks:
 
 
 SINGLE_ACTIONS = Chunks()
+
+
+def in_float32(decide: Callable[..., Decisions], *given: Any) -> Decisions:
+    """Has a policy decide under torch's usual default dtype; the simulator beside it may work under another."""
+    dtype = torch.get_default_dtype()
+    if dtype is torch.float32:
+        return decide(*given)
+    torch.set_default_dtype(torch.float32)
+    try:
+        return decide(*given)
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 class Outcome(NamedTuple):

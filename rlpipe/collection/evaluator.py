@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks, take
+from rlpipe.collection.decisions import Chunks, in_float32, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
@@ -148,7 +148,7 @@ class Evaluator:
         if not self._protocol.deterministic:
             drawn = [policy.noise(episode.generator, 1) for episode in self._running.values()]
             noise = torch.from_numpy(np.concatenate(drawn))
-        decided = policy.decide_each(tensors(observations[running]), noise, self._memories.of(running))
+        decided = in_float32(policy.decide_each, tensors(observations[running]), noise, self._memories.of(running))
         self._memories.keep(decided.memories, running)
         actions[running] = decided.actions.numpy()
         return actions

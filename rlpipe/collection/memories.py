@@ -21,7 +21,7 @@ class Memories:
             slots: number of slots, N
             width: numbers that the policy remembers, H; 0 for a policy without a memory
         """
-        self._all = torch.zeros(slots, width) if width else None
+        self._all = torch.zeros(slots, width, dtype=torch.float32) if width else None
 
     def clear(self) -> None:
         """Empties all: an episode begins in every slot."""

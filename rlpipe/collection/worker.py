@@ -19,11 +19,12 @@ from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
 from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import curriculum_class
+from rlpipe.config.selection import curriculum_class, simulator_name
 from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import training_allotment
 from rlpipe.errors import ConfigError, SimulatorError, ignored
+from rlpipe.foreign import foreign_code, take_notes
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
@@ -201,7 +202,7 @@ class RolloutWorker:
 
     def ready(self) -> Ready:
         """Reports the simulator's spaces and notes to the driver."""
-        return Ready(self._simulator.spec, self._simulator.has_success, self._simulator.notes)
+        return Ready(self._simulator.spec, self._simulator.has_success, (*self._simulator.notes, *take_notes()))
 
     def collect(
         self, snapshot: Snapshot, stage: int, first_step: int | None = None
@@ -219,10 +220,12 @@ class RolloutWorker:
             SimulatorError: the simulator keeps raising.
         """
         reports: list[str] = []
+        torch.set_num_threads(1)
         try:
             while True:
                 try:
-                    batch, window = self._collect(snapshot, stage, first_step)
+                    with foreign_code(simulator_name(self._config.env.train)):
+                        batch, window = self._collect(snapshot, stage, first_step)
                     break
                 except SimulatorError as error:
                     if not self._retries(error, reports, "collecting"):
@@ -232,7 +235,8 @@ class RolloutWorker:
         finally:
             if self._server is not None:
                 self._server.release(self._rank)  # in any case: the others must not wait for this worker
-        window.faults += reports
+        window.faults += [*reports, *take_notes()]
+        window.simulator_failed = bool(reports)
         return batch, window
 
     def _retries(self, error: SimulatorError, reports: list[str], doing: str) -> bool:
@@ -255,7 +259,6 @@ class RolloutWorker:
 
     def _collect(self, snapshot: Snapshot, stage: int, first_step: int | None) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()
-        torch.set_num_threads(1)
         self._enter(stage)
         if self._broken:
             self._replace_simulator()
@@ -332,10 +335,12 @@ class RolloutWorker:
         A simulator that raises is replaced, and the share starts again without the episodes so far.
         """
         reports: list[str] = []
+        torch.set_num_threads(1)
         deadline = time.monotonic() + self._config.evaluation.timeout
         while True:
             try:
-                window = self._evaluate(snapshot, watch, deadline)
+                with foreign_code(simulator_name(self._stages[0].config.env.eval)):
+                    window = self._evaluate(snapshot, watch, deadline)
                 break
             except SimulatorError as error:
                 if not self._retries(error, reports, "evaluating"):
@@ -343,11 +348,10 @@ class RolloutWorker:
                 if self._evaluator is not None:
                     self._evaluator.close()
                 self._evaluator = None
-        window.faults += reports
+        window.faults += [*reports, *take_notes()]
         return window
 
     def _evaluate(self, snapshot: Snapshot, watch: Watch | None, deadline: float) -> MetricWindow:
-        torch.set_num_threads(1)
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
@@ -361,10 +365,11 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""
-        with ignored():
-            self._simulator.close()
-        if self._evaluator is not None:
-            self._evaluator.close()
+        with foreign_code("Closing simulators"):
+            with ignored():
+                self._simulator.close()
+            if self._evaluator is not None:
+                self._evaluator.close()
 
     def _stamp(self, window: MetricWindow, moments: Sequence[float], names: Sequence[str]) -> None:
         """Adds the worker's rank to a window, and the spans between some moments."""

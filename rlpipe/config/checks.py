@@ -9,6 +9,7 @@ from rlpipe.config.schema import AUTO, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
 from rlpipe.config.selection import (
     algorithm_class,
+    asking_simulator,
     curriculum_class,
     declared_metrics,
     pipeline_kind,
@@ -37,9 +38,10 @@ def check(config: Config) -> None:
     _check_pipeline(config)
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
         simulator = simulator_class(section, key)
-        simulator.check(section, key)
-        if key == "env.eval":
-            simulator.check_evaluation(section, key)
+        with asking_simulator(section, key):
+            simulator.check(section, key)
+            if key == "env.eval":
+                simulator.check_evaluation(section, key)
         _check_chunks(config.policy.chunk_size, simulator, section, key)
     _check_tasks(config)
     _check_steps_after_success(config)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlpipe.config.schema import AUTO, PLUGIN_KINDS, Config, PipelineKind
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, how_it_failed
+from rlpipe.foreign import foreign_code
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
@@ -34,6 +37,30 @@ def simulator_class(section: Any, key: str) -> Any:
     if section.tasks:
         return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks", key)
     return named if section.python is None else resolve("envs", "rlpipe.envs.base_process:ProcessSimulator", key)
+
+
+def simulator_name(section: Any) -> str:
+    """Returns what to call a simulator at the beginning of a sentence, such as ``The simulator CartPole-v1``."""
+    return f"The simulator {getattr(section, 'id', '') or section.name}"
+
+
+@contextmanager
+def asking_simulator(section: Any, key: str) -> Iterator[None]:
+    """Calls class methods of a simulator before anything starts. What they raise is an error of the configuration.
+
+    Args:
+        section: a ``SimulatorConfig``.
+        key: key of the section, for the error.
+    """
+    try:
+        with foreign_code(simulator_name(section)):
+            yield
+    except ConfigError:
+        raise
+    except BaseException as error:
+        raise ConfigError(
+            f"{key} cannot be checked before the start: {simulator_name(section)} {how_it_failed(error)}."
+        ) from error
 
 
 def pipeline_kind(config: Config) -> PipelineKind:

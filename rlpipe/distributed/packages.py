@@ -6,7 +6,8 @@ import contextlib
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
@@ -25,6 +26,19 @@ EXCLUDES = (
 """Patterns as in a ``.gitignore`` of what a package leaves out: histories, environments, caches, results,
 demonstrations, credentials."""
 IGNORE_FILES = (".gitignore", ".rayignore")
+DEFAULT, OPTION = "default", "--exclude"
+
+
+class Rule(NamedTuple):
+    """Pattern that leaves a file out.
+
+    Attributes:
+        source: file with the pattern, relative to the working directory; or ``DEFAULT`` or ``OPTION``.
+        pattern: as it stands there.
+    """
+
+    source: str
+    pattern: str
 
 
 @dataclass(frozen=True)
@@ -34,12 +48,12 @@ class Package:
     Attributes:
         folder: the working directory.
         files: size in bytes of each file, by its path in the folder.
-        left_out: files and folders that are not sent.
+        left_out: rule that leaves out a file or folder, by its path; None for a link.
     """
 
     folder: Path
     files: Mapping[str, int]
-    left_out: tuple[str, ...]
+    left_out: Mapping[str, Rule | None]
 
     @property
     def size(self) -> int:
@@ -53,6 +67,27 @@ class Package:
             top = "/".join(name.split("/")[:depth])
             sizes[top] = sizes.get(top, 0) + size
         return sorted(sizes.items(), key=lambda item: -item[1])
+
+    def why_left_out(self, name: str) -> str:
+        """Returns the end of the sentence "the file is left out", with the rule and how to send the file nevertheless.
+
+        Args:
+            name: path in the folder of a file that is not sent.
+        """
+        path = PurePosixPath(name)
+        covered = next((str(one) for one in (path, *path.parents) if str(one) in self.left_out), name)
+        rule = self.left_out.get(covered)
+        if rule is None:
+            return f"because {covered} is a link to a folder or out of {self.folder}: put the files themselves there"
+        why = f"by {rule.source} ({rule.pattern})"
+        if rule.source == DEFAULT:
+            return f"{why}: move it elsewhere"
+        if rule.source == OPTION:
+            return f"{why}: leave that option out"
+        base = PurePosixPath(rule.source).parent
+        slash = "/" if (self.folder / covered).is_dir() else ""
+        line = f"!/{PurePosixPath(covered).relative_to(base)}{slash}"
+        return f"{why}: add the line {line} to {base / '.rayignore'}"
 
     def write(self, archive: Path) -> None:
         """Writes the files to a zip file.
@@ -85,11 +120,11 @@ def package(folder: Path, *, named: Sequence[str] = (), excludes: Sequence[str] 
             for found in [folder / name, *(folder / name).rglob("*")]:
                 if found.is_file():
                     selection.files[found.relative_to(folder).as_posix()] = found.stat().st_size
-    left_out = tuple(name for name in selection.left_out if name not in selection.files)
+    left_out = {name: rule for name, rule in selection.left_out.items() if name not in selection.files}
     return Package(folder, dict(sorted(selection.files.items())), left_out)
 
 
-_Rules = list[tuple[Path, GitIgnoreSpec]]
+_Rules = list[tuple[Path, GitIgnoreSpec, list[Rule]]]
 """Ignore patterns by the folder to which they are relative."""
 
 
@@ -100,7 +135,7 @@ class _Selection:
         self._folder = folder
         self._excludes = [*excludes]
         self.files: dict[str, int] = {}
-        self.left_out: list[str] = []
+        self.left_out: dict[str, Rule | None] = {}
 
     def walk(self, inside: Path, rules: _Rules) -> None:
         """Sorts the content of a folder, with the rules of the folders above."""
@@ -108,29 +143,47 @@ class _Selection:
         for found in sorted(inside.iterdir()):
             name = found.relative_to(self._folder).as_posix()
             demonstrations = found.with_suffix(".h5")
-            describes_ignored = found.suffix == ".json" and demonstrations.exists() and _ignored(demonstrations, rules)
-            if _ignored(found, rules) or describes_ignored:
-                self.left_out.append(name)
+            rule = _rule(found, rules)
+            if rule is None and found.suffix == ".json" and demonstrations.exists():
+                rule = _rule(demonstrations, rules)  # it describes them
+            if rule is not None:
+                self.left_out[name] = rule
             elif found.is_dir() and not found.is_symlink():
                 self.walk(found, rules)
             elif found.is_file() and self._stays_inside(found):
                 self.files[name] = found.stat().st_size
             else:
-                self.left_out.append(name)  # a link to a folder, to nothing, or out of the working directory
+                self.left_out[name] = None  # a link to a folder, to nothing, or out of the working directory
 
     def _with_own(self, inside: Path, rules: _Rules) -> _Rules:
-        lines = [line for name in IGNORE_FILES if (inside / name).is_file() for line in _lines(inside / name)]
+        where = inside.relative_to(self._folder)
+        found = [
+            Rule((where / name).as_posix(), line)
+            for name in IGNORE_FILES
+            if (inside / name).is_file()
+            for line in _lines(inside / name)
+        ]
         if inside == self._folder:
-            lines = [*EXCLUDES, *lines, *self._excludes]
-        return [*rules, (inside, GitIgnoreSpec.from_lines(lines))] if lines else rules
+            found = [
+                *(Rule(DEFAULT, line) for line in EXCLUDES),
+                *found,
+                *(Rule(OPTION, line) for line in self._excludes),
+            ]
+        found = [rule for rule in found if rule.pattern]  # as pathspec counts them
+        return [*rules, (inside, GitIgnoreSpec.from_lines(rule.pattern for rule in found), found)] if found else rules
 
     def _stays_inside(self, found: Path) -> bool:
         return not found.is_symlink() or found.resolve().is_relative_to(self._folder.resolve())
 
 
-def _ignored(found: Path, rules: _Rules) -> bool:
+def _rule(found: Path, rules: _Rules) -> Rule | None:
+    """Returns the rule that leaves a file or folder out; None if it is sent."""
     slash = "/" if found.is_dir() else ""
-    return any(spec.match_file(found.relative_to(base).as_posix() + slash) for base, spec in rules)
+    for base, spec, lines in rules:
+        decided = spec.check_file(found.relative_to(base).as_posix() + slash)
+        if decided.include and decided.index is not None:
+            return lines[decided.index]
+    return None
 
 
 def _lines(file: Path) -> list[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 from rich.filesize import decimal
@@ -17,7 +21,7 @@ from rich.filesize import decimal
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.shipped import names as shipped_names
-from rlpipe.config.tree import read_tree
+from rlpipe.config.tree import read_tree, to_yaml
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.packages import Package, package
 from rlpipe.errors import ConfigError
@@ -62,6 +66,7 @@ class _Order:
         results: folder of its runs on the cluster.
         source: configuration, as the command names it; empty for a run that is resumed.
         files: files and folders that it needs of the working directory.
+        modules: key of the configuration by the module that it names.
     """
 
     command: str
@@ -69,6 +74,7 @@ class _Order:
     results: str
     source: str = ""
     files: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(
@@ -94,7 +100,7 @@ def prepare(
         max_megabytes: size above which the package is refused.
         stop_wait: seconds that a stopped job has before it is killed; Ray's default of 3 saves nothing.
     Raises:
-        ConfigError: the configuration cannot be run, or the package is too big.
+        ConfigError: the configuration cannot be run, or the package is too big or lacks a module that it needs.
     """
     variables = {**_environment(env, os.environ), "RAY_JOB_STOP_WAIT_TIME_S": str(stop_wait)}
     if resume is not None:
@@ -103,6 +109,8 @@ def prepare(
         assert source is not None
         order = _new(source, overrides, folder)
     sent = package(folder, named=order.files, excludes=excludes)
+    if order.source:
+        _check_modules(order, sent, variables)
     _check_size(sent, max_megabytes)
     held_back = tuple(name for name in FORWARDED if name in os.environ and name not in variables)
     about = {"rlpipe": metadata.version("rlpipe")} | ({"config": order.source} if order.source else {})
@@ -122,7 +130,7 @@ def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
     # Ray deletes the working directory with the job, so a relative folder of runs is moved to the home folder.
     others = [change for change in overrides if change.partition("=")[0] != _LOG_PATH]
     command = f"{shlex.join([*_COMMAND, source, *others])} {_LOG_PATH}={_cluster_path(log_path)}"
-    return _Order(command, name, f"{log_path}/{name}", source, tuple(files))
+    return _Order(command, name, f"{log_path}/{name}", source, tuple(files), _named_modules(config))
 
 
 def _resumed(run: str, overrides: Sequence[str]) -> _Order:
@@ -130,6 +138,88 @@ def _resumed(run: str, overrides: Sequence[str]) -> _Order:
     check_no_secrets({"overrides": dict(OmegaConf.from_dotlist(list(overrides)))}, os.environ)
     command = f"{shlex.join(_COMMAND)} --resume {_cluster_path(run)} {shlex.join(overrides)}".strip()
     return _Order(command, Path(run).parent.name, run)
+
+
+def _named_modules(config: Config) -> dict[str, str]:
+    """Returns the key that names each module, as in ``my_lab.tasks:Reach-v0``."""
+
+    def texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from texts(inner, f"{key}.{name}" if key else str(name))
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                yield from texts(inner, f"{key}[{index}]")
+
+    found: dict[str, str] = {}
+    for key, text in texts(OmegaConf.to_container(OmegaConf.create(to_yaml(config))), ""):
+        if named := re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):", text):
+            found.setdefault(named[1], key)
+    return found
+
+
+def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -> None:
+    """Checks that the job can import what the checks here have imported.
+
+    Raises:
+        ConfigError: a module is left out of the package, or only PYTHONPATH, which the job does not get, leads to it.
+    """
+    needed = {**dict(_imported()), **_in_folder(order.modules, sent.folder)}
+    named_first = sorted(needed, key=lambda name: (name not in order.modules, name))
+    missing = [sentence for name in named_first if (sentence := _left_out(name, needed[name], order, sent))]
+    if missing:
+        raise ConfigError(" ".join(missing[:3]) + (f" {len(missing) - 3} more are." if len(missing) > 3 else ""))
+    if os.path.isabs(variables.get("PYTHONPATH", "")):
+        return  # the cluster has what it leads to
+    given = [Path(os.path.abspath(folder)) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    beside = (sent.folder, (sent.folder / order.source).parent)  # where rlpipe looks by itself
+    for name in named_first:
+        root = needed[name].parents[name.count(".") + (needed[name].stem == "__init__")]
+        if root in given and root not in beside and (name in order.modules or root.is_relative_to(sent.folder)):
+            raise ConfigError(
+                f"{name}, {_reason(name, order.modules)}, is found here by PYTHONPATH in {root}, where a job does not "
+                f"look: move {name.partition('.')[0]} to {sent.folder}, or name a folder of the cluster that holds it, "
+                "with --env PYTHONPATH=/FOLDER."
+            )
+
+
+def _left_out(name: str, file: Path, order: _Order, sent: Package) -> str | None:
+    """Returns a sentence about a module of the folder that is not sent; None if it is."""
+    if not file.is_relative_to(sent.folder) or (path := file.relative_to(sent.folder).as_posix()) in sent.files:
+        return None
+    return f"{name}, {_reason(name, order.modules)}, is left out {sent.why_left_out(path)}."
+
+
+def _reason(module: str, named: Mapping[str, str]) -> str:
+    """Returns why a job needs a module."""
+    for other, key in named.items():
+        if f"{other}.".startswith(f"{module}."):
+            return f"which {key} names"
+    return f"which was imported for {', '.join(named.values())}" if named else "which the checks here imported"
+
+
+def _imported() -> Iterator[tuple[str, Path]]:
+    """Yields the modules that are imported here, and that neither Python nor its environment brings."""
+    standard = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "rlpipe":
+            continue
+        path = Path(os.path.abspath(file))
+        installed = {"site-packages", "dist-packages"} & {*path.parts}
+        if not installed and not any(path.is_relative_to(folder) for folder in standard):
+            yield name, path
+
+
+def _in_folder(modules: Mapping[str, str], folder: Path) -> dict[str, Path]:
+    """Returns the files of modules that another Python imports, where they lie in the folder."""
+    found: dict[str, Path] = {}
+    for name in modules.keys() - sys.modules.keys():
+        place = folder.joinpath(*name.split("."))
+        found.update((name, file) for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file())
+    return found
 
 
 def _check_size(sent: Package, max_megabytes: float) -> None:

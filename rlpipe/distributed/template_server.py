@@ -61,7 +61,7 @@ class TemplateServer:
         for line in lines:
             try:
                 _load(line.decode())
-            except Exception:  # a worker that loads for itself reports what is wrong
+            except (Exception, SystemExit):  # a worker that loads for itself reports what is wrong
                 self._loaded = False
         gc.freeze()  # else each child would copy all objects when it first collects garbage
         return bool(received)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.selection import simulator_class, simulator_name
 from rlpipe.envs.base import KEY, Allotment, NextSeed, NextStart, Simulator
 from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.foreign import foreign_code
 
 
 def make_simulator(
@@ -32,7 +33,8 @@ def make_simulator(
     """
     tasks = {} if allotment is None else {"allotment": allotment}
     try:
-        made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+        with foreign_code(simulator_name(config)):
+            made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
     except ConfigError as error:
         raise ConfigError(str(error).replace(KEY, key)) from error
     except SimulatorError:  # of one of several tasks

@@ -41,7 +41,7 @@ class Name:
     """Name of a metric in another system.
 
     Attributes:
-        system: sb3, trl, trl_legacy, rlinf, cleanrl or maniskill.
+        system: one of ``dialects.SYSTEMS``.
         key: its name there.
         relation: one of ``RELATIONS``.
         note: how the two differ, or under which condition they agree.

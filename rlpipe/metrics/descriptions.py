@@ -15,6 +15,8 @@ SYSTEM_TITLES = {
     "cleanrl": "CleanRL",
     "rlinf": "RLinf",
     "maniskill": "ManiSkill",
+    "rsl_rl": "rsl_rl",
+    "rllib": "RLlib",
 }
 """Names of the systems as their makers write them."""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.declaration import RELATIONS, Metric, Name
@@ -18,8 +19,30 @@ DIALECTS = ("sb3", "trl", "trl_legacy", "cleanrl")
 """Systems whose keys can be written next to ours. RLinf is missing because its keys are ours."""
 BY_TIMESTEPS = ("sb3", "cleanrl")
 """Systems that plot over environment steps; the others plot over updates, which are our iterations."""
-SYSTEMS = (*DIALECTS, "rlinf", "maniskill")
+SYSTEMS = (*DIALECTS, "rlinf", "maniskill", "rsl_rl", "rllib")
 """Systems whose keys can be looked up."""
+_PREFIXES = {"trl": "train/", "rllib": "ray/tune/"}
+"""What a system's callbacks for TensorBoard and W&B put before its keys."""
+_OTHERS = {
+    "sb3": "rollout/exploration_rate time/episodes train/policy_loss train/kl_divergence_loss train/policy_objective",
+    "trl": "loss epoch global_step total_flos train_loss train_runtime train_*_per_second mean_token_accuracy "
+    "completions/* rewards/* sampling/* tools/* logps/* logits/* profiling/* eval_* eval/* num_input_tokens_seen",
+    "trl_legacy": "ppo/* tokens/* time/ppo/*",
+    "cleanrl": "charts/* losses/td_loss losses/q_values losses/qf1_loss losses/qf2_loss losses/qf2_values "
+    "losses/actor_loss losses/alpha_loss",
+    "rsl_rl": "Loss/* Policy/mean_* Perf/* Train/mean_* Episode/* Episode_Reward/* Episode_Termination/* Curriculum/* "
+    "Metrics/* Rnd/*",
+    "rllib": "env_runners/* learners/* evaluation/* timers/* fault_tolerance/* env_runner_group/* perf/* config/* "
+    "info/* counters/* sampler_results/* sampler_perf/* hist_stats/* custom_metrics/* connector_metrics/* "
+    "episode_*_m?? episode_*_mean num_*_lifetime num_*_steps_* num_*_workers* num_training_step_calls_per_iteration "
+    "agent_timesteps_total episodes_t* time_*_s time_since_restore iterations_since_restore timestamp pid done",
+}
+"""Patterns of further keys that a system writes; no metric of ours is the same."""
+_COMMON = frozenset(
+    {"loss", "reward", "kl", "entropy", "lr", "learning_rate", "grad_norm", "num_tokens", "episode", "eps"}
+    | {"policy_loss", "clip_ratio", "step_time", "entropy_coef"}
+)
+"""Keys that show nothing about who wrote them, because many programs choose the same words."""
 
 
 def _sample_std(value: float, state: Reduction | None) -> float | None:
@@ -121,6 +144,28 @@ def _named(key: str, family: Metric, member: Metric) -> str:
     before, _, after = family.name.partition("{name}")
     name = member.name.removeprefix(before).removesuffix(after)
     return key[: key.index("{")] + name + key[key.index("}") + 1 :] if "{" in key else key
+
+
+def bare(system: str, key: str) -> str:
+    """Returns a key without what the system's callbacks put before it."""
+    return key.removeprefix(_PREFIXES.get(system, ""))
+
+
+def knows(system: str, key: str) -> bool:
+    """True if a system, which may be ``rlpipe``, writes a key."""
+    others = _OTHERS.get(system, "").split()
+    return _translates(system, key) or any(fnmatchcase(bare(system, key), pattern) for pattern in others)
+
+
+def is_mark(system: str, key: str, systems: Iterable[str]) -> bool:
+    """True if a key shows that a system wrote it: it means a metric there, and none of the others writes it."""
+    if bare(system, key) in _COMMON or not _translates(system, key):
+        return False
+    return not any(knows(other, key) for other in systems if other != system)
+
+
+def _translates(system: str, key: str) -> bool:
+    return key in CATALOGUE if system == "rlpipe" else any(_as_asked(use, bare(system, key)) for use in uses(system))
 
 
 def find(name: str) -> list[Use]:

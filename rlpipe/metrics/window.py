@@ -32,6 +32,7 @@ class MetricWindow:
         faults: a sentence for each fault from which the actor recovered by itself.
         eval_replays: replays of some of the evaluation episodes.
         scenes: what their bodies look like, by key.
+        simulator_failed: True if the worker replaced its simulator while it collected. Not merged.
         cut_short: why a share of an evaluation ended before its episodes did, which then do not count; empty if it
             did not. Not merged.
     """
@@ -44,6 +45,7 @@ class MetricWindow:
     faults: list[str] = field(default_factory=list)
     eval_replays: list[Replay] = field(default_factory=list)
     scenes: dict[str, Scene] = field(default_factory=dict)
+    simulator_failed: bool = False
     cut_short: str = ""
 
     def observe(

@@ -323,10 +323,12 @@ class MetricLogger:
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             found.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
+        faults: dict[str, Event] = {}  # several workers may report the same
         for window in windows:
-            data = {"part": f"rollout-{window.worker}", "evaluating": m.EVAL.num_trajectories.name in window.states}
-            found += [Event(EventKind.SIMULATOR, one, row.iteration, time.time(), data) for one in window.faults]
-        return found
+            data = {"part": f"rollout-{window.worker}", "replaced": window.simulator_failed}
+            for fault in window.faults:
+                faults.setdefault(fault, Event(EventKind.SIMULATOR, fault, row.iteration, time.time(), data))
+        return [*found, *faults.values()]
 
     def event(self, event: Event) -> None:
         """Writes an event."""

@@ -6,7 +6,7 @@ import torch
 
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.selection import asking_simulator, simulator_class
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
@@ -36,7 +36,8 @@ def check_machine(config: Config) -> None:
         ConfigError: it has not.
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        simulator_class(section, key).check_machine(section, key)
+        with asking_simulator(section, key):
+            simulator_class(section, key).check_machine(section, key)
     if config.evaluation.videos:
         check_drawing(f"evaluation.videos={config.evaluation.videos}")
 
@@ -51,7 +52,8 @@ def check_spaces(config: Config) -> None:
     train, evaluated = config.env.train, config.env.eval
     some_tasks = len(evaluated.tasks) < len(train.tasks)  # of which the policy tells apart as many as env.train has
     for key, section in (("env.train", train), *(() if some_tasks else (("env.eval", evaluated),))):
-        spec = simulator_class(section, key).check_spaces(section)
+        with asking_simulator(section, key):
+            spec = simulator_class(section, key).check_spaces(section)
         if spec is not None:
             config.algorithm.check_spaces(spec)
             if key == "env.train":

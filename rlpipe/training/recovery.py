@@ -16,6 +16,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, RunError, how_it_failed
+from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
@@ -84,6 +85,7 @@ class _Run:
 
     def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
         """Reads the checkpoint of a run that is resumed."""
+        begin_notes()
         self._config = config
         self._engine = engine
         self._interruption = interruption
@@ -202,8 +204,8 @@ class _Run:
             self._config, self._plan, self._engine, self._terminal, self._interruption, self._done,
             only_evaluates=self._done < self._learnt,
         )  # fmt: skip
-        notes = () if lost else (*self._ready.notes, *demonstration_notes(self._config))
-        self._loop.report_start(notes, self._state, rollback, lost)
+        notes = () if lost else dict.fromkeys((*take_notes(), *self._ready.notes, *demonstration_notes(self._config)))
+        self._loop.report_start(list(notes), self._state, rollback, lost)
         return self._loop.run(snapshot)
 
     def _count_recovery(self, fault: Fault) -> None:

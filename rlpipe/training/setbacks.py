@@ -44,11 +44,11 @@ class Setbacks:
             first = min(row.nonfinite, key=_place_on_the_data_path, default="")
             found = f"; {first} was not finite in {row.nonfinite[first]:,} observations" if first else ""
             self._skipped_because = f"because the loss or a gradient was not finite{found}"
-        faults = [event for event in row.events if event.kind == EventKind.SIMULATOR and not event.data["evaluating"]]
+        faults = [event for event in row.events if event.kind == EventKind.SIMULATOR and event.data["replaced"]]
         failed = {event.data["part"] for event in faults}.union(restarted)
         self.replaced = self.replaced + 1 if len(failed) >= self._num_workers else 0
         if self.replaced and faults:
-            self._replaced_because = f". The last time: {faults[-1].message.removesuffix('.')}"
+            self._replaced_because = f". The last time: {faults[0].message.removesuffix('.')}"
 
     @property
     def fault(self) -> Fault | None:

@@ -85,7 +85,7 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path):
     (tmp_path / "here/b.txt").symlink_to("a.txt")
     (tmp_path / "here/c.txt").symlink_to(tmp_path / "elsewhere/key")
     sent = package(tmp_path / "here")
-    assert (list(sent.files), sent.left_out) == (["a.txt", "b.txt"], ("c.txt",))
+    assert (list(sent.files), sent.left_out) == (["a.txt", "b.txt"], {"c.txt": None})
 
 
 def test_ignore_files_hold_for_their_folders_and_below(tmp_path):
@@ -105,18 +105,18 @@ def test_only_demonstrations_that_the_configuration_names_are_sent(tmp_path):
     fill(tmp_path, "demos/a.h5", "demos/a.json", "demos/b.h5", "demos/b.json", "demos/readme.txt")
     sent = package(tmp_path, named=["demos/a.h5", "demos/a.json"])
     assert list(sent.files) == ["demos/a.h5", "demos/a.json", "demos/readme.txt"]
-    assert sent.left_out == ("demos/b.h5", "demos/b.json")
+    assert list(sent.left_out) == ["demos/b.h5", "demos/b.json"]
 
 
 def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere cannot be packed: No such file or directory\. .* --exclude"):
         package(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"gone\.txt cannot be packed"):
-        Package(tmp_path, {"gone.txt": 1}, ()).write(tmp_path / "package.zip")
+        Package(tmp_path, {"gone.txt": 1}, {}).write(tmp_path / "package.zip")
 
 
 def test_the_largest_parts_come_first():
-    sent = Package(Path(), {"a/b/c": 1, "a/b/d": 2, "a/e": 10, "f": 5}, ())
+    sent = Package(Path(), {"a/b/c": 1, "a/b/d": 2, "a/e": 10, "f": 5}, {})
     assert (sent.size, sent.largest()) == (18, [("a/e", 10), ("f", 5), ("a/b", 3)])
 
 
@@ -140,6 +140,87 @@ def test_a_shipped_configuration_is_named_and_not_sent(folder):
 def test_an_absolute_folder_of_runs_is_that_of_the_cluster(folder):
     sent = prepare("small.yaml", ["runner.logger.log_path=/data/my runs"], folder=folder)
     assert sent.command == "python -m rlpipe train small.yaml runner.logger.log_path='/data/my runs'"
+
+
+@pytest.fixture
+def lab(folder, monkeypatch) -> str:
+    """Name of a new package in the folder, which registers a task in ``task_gen`` and imports ``tools`` for it."""
+    name = f"lab_{folder.name}"  # of its own, because a module is imported once in a process
+    fill(folder, f"{name}/__init__.py", f"{name}/tools.py", size=0)
+    (folder / name / "task_gen.py").write_text(
+        f"import gymnasium\nfrom {name} import tools\n"
+        f"gymnasium.register('{name}-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    train = {"name": "gymnasium", "id": f"{name}.task_gen:{name}-v0", "total_num_envs": 2, "max_episode_steps": 9}
+    (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | {"env": {"train": train}}))
+    monkeypatch.syspath_prepend(folder)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("ignored", "where", "what", "rule", "line", "file"),
+    [
+        ("LAB/*_gen.py", ".gitignore", "LAB.task_gen, which env.train.id names", ".gitignore (LAB/*_gen.py)",
+         "!/LAB/task_gen.py", ".rayignore"),
+        ("tool*", ".rayignore", "LAB.tools, which was imported for env.train.id", ".rayignore (tool*)",
+         "!/LAB/tools.py", ".rayignore"),
+        ("*_gen.py", "LAB/.gitignore", "LAB.task_gen, which env.train.id names", "LAB/.gitignore (*_gen.py)",
+         "!/task_gen.py", "LAB/.rayignore"),
+        ("# ours\n\nlab_*/", ".gitignore", "LAB, which env.train.id names", ".gitignore (lab_*/)", "!/LAB/",
+         ".rayignore"),
+    ],
+)  # fmt: skip
+def test_a_module_that_the_checks_imported_is_sent_or_the_rule_that_leaves_it_out_is_named_and_can_be_undone(
+    folder, lab, ignored, where, what, rule, line, file
+):
+    what, ignored, where, rule, line, file = (
+        text.replace("LAB", lab) for text in (what, ignored, where, rule, line, file)
+    )
+    (folder / where).write_text(f"{ignored}\n")
+    with pytest.raises(ConfigError) as raised:
+        prepare("small.yaml", [], folder=folder)
+    assert f"{what}, is left out by {rule}: add the line {line} to {file}." in str(raised.value)
+    with (folder / file).open("a") as out:
+        out.write(f"{line}\n")
+    assert {f"{lab}/__init__.py", f"{lab}/task_gen.py", f"{lab}/tools.py"} <= prepare(
+        "small.yaml", [], folder=folder
+    ).package.files.keys()
+
+
+def test_a_module_that_an_option_leaves_out_names_the_option(folder, lab):
+    with pytest.raises(ConfigError, match=r"task_gen, .* by --exclude \(\*_gen\.py\): leave that option out"):
+        prepare("small.yaml", [], folder=folder, excludes=["*_gen.py"])
+
+
+def test_a_module_behind_a_link_out_of_the_folder_is_refused(folder, lab, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "tools.py"
+    (folder / lab / "tools.py").rename(elsewhere)
+    (folder / lab / "tools.py").symlink_to(elsewhere)
+    with pytest.raises(
+        ConfigError, match=r"tools, .* because .*tools\.py is a link .*: put the files themselves there"
+    ):
+        prepare("small.yaml", [], folder=folder)
+
+
+@pytest.mark.parametrize("where", ["src", "../elsewhere"])
+def test_a_module_that_only_pythonpath_leads_to_is_refused_because_workers_do_not_find_it_there(
+    folder, lab, monkeypatch, where
+):
+    place = (folder / where).resolve()
+    place.mkdir()
+    (folder / lab).rename(place / lab)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    with pytest.raises(ConfigError, match=rf"task_gen, .* PYTHONPATH in {place}, .*: move {lab} to {folder}, or"):
+        prepare("small.yaml", [], folder=folder, env=["PYTHONPATH=src"])
+    prepare("small.yaml", [], folder=folder, env=["PYTHONPATH=/of/the/cluster"])
+
+
+def test_files_that_are_left_out_are_shown_with_their_folders_and_the_usual_ones_once(folder, capsys):
+    fill(folder, "a/b/notes.log", "a/__pycache__/x", "c/__pycache__/x")
+    (folder / ".gitignore").write_text("*.log\n")
+    _show(prepare("small.yaml", [], folder=folder))
+    assert "left out __pycache__, a/b/notes.log" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("run", ["runs/small/1", "~/runs/small/1"])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 TOLD = {
     "kill": "died without a message, as after SIGKILL",
     "crash": "crashed (Segmentation fault)",
-    "exit": "ended with exit code 7",
+    "exit": "raised SimulatorError: the simulator called os._exit(7) while taking step",
     "sys.exit": "raised SimulatorError: the simulator called sys.exit(7) while taking step",
     "interrupt": "raised SimulatorError: the simulator raised KeyboardInterrupt while taking step",
     "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",

@@ -50,7 +50,7 @@ def notes(run: Path) -> str:
 
 def row(iteration: int, updates: float, skipped: float, *failed: int) -> Row:
     events = tuple(
-        Event(EventKind.SIMULATOR, "it fell over.", 1, 0.0, {"part": f"rollout-{rank}", "evaluating": False})
+        Event(EventKind.SIMULATOR, "it fell over.", 1, 0.0, {"part": f"rollout-{rank}", "replaced": True})
         for rank in failed
     )
     metrics = {"train/n_updates": updates, "train/nonfinite_steps": skipped}

@@ -1,0 +1,173 @@
+"""Runs code outside this package, such as a simulator's, and sets back what it changes in the process.
+
+Such code may change the working directory, torch's default dtype or the handler of Ctrl-C, on which the run relies
+afterwards. What it raises is the subject of ``errors.how_it_failed``.
+"""
+
+from __future__ import annotations
+
+import locale
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+import numpy as np
+
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "TMPDIR")
+"""Environment variables on which the run's own code and its child processes depend."""
+_LOGGERS = (logging.getLogger(), logging.getLogger("rlpipe"))
+
+State = tuple[Callable[[], Any], Callable[[Any], object]]
+"""Reads a part of the process's state, and sets it to what was read before."""
+
+
+def _set_handler(number: int) -> Callable[[Any], object]:
+    return lambda handler: handler is not None and signal.signal(number, handler)
+
+
+def _handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Returns the handlers, without that of absl, which many libraries load; it is there only where no other is."""
+    return [one for one in logger.handlers if not type(one).__module__.startswith("absl.")]
+
+
+def _read_loggers() -> Any:
+    return [(one.level, one.disabled, one.propagate, *_handlers(one)) for one in _LOGGERS], logging.root.manager.disable
+
+
+def _set_loggers(before: Any) -> None:
+    for one, (level, disabled, propagate, *handlers) in zip(_LOGGERS, before[0], strict=True):
+        one.setLevel(level)
+        one.disabled, one.propagate, one.handlers[:] = disabled, propagate, handlers
+    logging.disable(before[1])
+
+
+def _raised_warnings() -> Any:
+    return [one for one in warnings.filters if one[0] == "error"]
+
+
+def _set_raised_warnings(before: Any) -> None:
+    warnings.filters[:] = [one for one in warnings.filters if one[0] != "error" or one in before]  # type: ignore[index]
+
+
+def _read_variables() -> Any:
+    return [os.environ.get(name) for name in _VARIABLES]
+
+
+def _set_variables(before: Any) -> None:
+    for name, value in zip(_VARIABLES, before, strict=True):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _folder() -> str | None:
+    with suppress(OSError):  # it was removed
+        return os.getcwd()
+    return None
+
+
+_PROCESS: dict[str, State] = {
+    "the working directory": (_folder, os.chdir),
+    "sys.stdout": (lambda: sys.stdout, lambda stream: setattr(sys, "stdout", stream)),
+    "sys.stderr": (lambda: sys.stderr, lambda stream: setattr(sys, "stderr", stream)),
+    "the handler of SIGINT": (lambda: signal.getsignal(signal.SIGINT), _set_handler(signal.SIGINT)),
+    "the handler of SIGTERM": (lambda: signal.getsignal(signal.SIGTERM), _set_handler(signal.SIGTERM)),
+    "logging": (_read_loggers, _set_loggers),
+    "which warnings are raised": (_raised_warnings, _set_raised_warnings),
+    "the locale": (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+    "environment variables": (_read_variables, _set_variables),
+    "NumPy's treatment of floating-point errors": (np.geterr, lambda before: np.seterr(**before)),
+}
+
+
+def _torch_state(torch: Any) -> dict[str, State]:
+    return {
+        "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "torch's default device": (torch.get_default_device, torch.set_default_device),
+        "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
+        "torch's recording of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "torch's deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    }
+
+
+_KEPT = ("the working directory", "the locale", "environment variables", "torch's default dtype")
+"""Parts that such code finds again as it left them the next time: it may rely on them, and its neighbours do not."""
+_states = dict(_PROCESS)
+_left: dict[str, dict[str, Any]] = {}
+_told: set[tuple[str, str]] = set()
+_notes: list[str] = []
+
+
+def _read() -> dict[str, Any]:
+    """Returns the present state; that of torch once it is loaded."""
+    if "torch's default dtype" not in _states and hasattr(sys.modules.get("torch"), "set_deterministic_debug_mode"):
+        _states.update(_torch_state(sys.modules["torch"]))
+    return {name: read() for name, (read, _) in _states.items()}
+
+
+@contextmanager
+def foreign_code(name: str) -> Iterator[None]:
+    """Runs code outside this package; afterwards, the state of the process is as before, and ``take_notes`` says so.
+
+    Args:
+        name: what runs, such as ``The simulator CartPole-v1``, at the beginning of a sentence.
+    """
+    before, leave = _read(), os._exit
+    _set({part: value for part, value in _left.get(name, {}).items() if part in _KEPT})
+    os._exit = _Leave()  # which never returns either
+    try:
+        yield
+    finally:
+        os._exit = leave
+        if (after := _read()) != before:
+            changed = {part: value for part, value in before.items() if after[part] != value}
+            _set(changed)
+            _left.setdefault(name, {}).update({part: after[part] for part in changed})
+            if new := [part for part in changed if (name, part) not in _told]:
+                _told.update((name, part) for part in new)
+                _notes.append(f"{name} changed {' and '.join(new)}; that was undone for the rest of the run.")
+
+
+def _set(values: dict[str, Any]) -> None:
+    for part, value in values.items():
+        with suppress(ValueError, OSError):  # a handler from another thread, a folder that is gone
+            _states[part][1](value)
+
+
+def take_notes() -> list[str]:
+    """Returns what was set back since the last call, one sentence each; a run is told no change twice."""
+    found = list(_notes)
+    _notes.clear()
+    return found
+
+
+def begin_notes() -> None:
+    """Begins a run, which is to be told everything, whatever an earlier one in this process was told."""
+    _told.clear()
+
+
+class _ProcessExit(SystemExit):
+    """Call of ``os._exit``, which would end the process without a word."""
+
+    call = "os._exit"
+
+
+class _Leave:
+    """Raises in the thread that made it; other threads, and processes that were forked meanwhile, do end."""
+
+    def __init__(self) -> None:
+        self._maker = os.getpid(), threading.get_ident()
+        self._leave: Any = os._exit
+
+    def __call__(self, status: int) -> NoReturn:
+        if self._maker == (os.getpid(), threading.get_ident()):
+            raise _ProcessExit(status)
+        self._leave(status)
+        raise AssertionError("the process has ended")

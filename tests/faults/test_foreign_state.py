@@ -1,0 +1,162 @@
+"""What code outside this package changes in the process is undone, and told once."""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import logging
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rlpipe
+from rlpipe import foreign
+from rlpipe.cli.train import _listen
+from rlpipe.errors import UserInterrupt, how_it_failed
+from rlpipe.foreign import foreign_code, take_notes
+from tests.helpers.faulty import Faulty, FaultyConfig, events, faulty, rows
+
+SHORT = ("runner.total_timesteps=128", "rollout.num_workers=1", "evaluation.episodes=1",
+         "algorithm.num_minibatches=2")  # fmt: skip
+CHANGES = {
+    "the working directory": lambda: os.chdir("/"),
+    "sys.stdout": lambda: setattr(sys, "stdout", sys.stderr),
+    "sys.stderr": lambda: setattr(sys, "stderr", None),
+    "the handler of SIGINT": lambda: signal.signal(signal.SIGINT, lambda *_: os._exit(0)),
+    "the handler of SIGTERM": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "logging": lambda: logging.disable(logging.CRITICAL),
+    "which warnings are raised": lambda: warnings.simplefilter("error"),
+    "the locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "environment variables": lambda: os.environ.update(CUDA_VISIBLE_DEVICES="7"),
+    "NumPy's treatment of floating-point errors": lambda: np.seterr(under="raise"),
+    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "torch's default device": lambda: torch.set_default_device("meta"),
+    "torch's number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "torch's recording of gradients": lambda: torch.set_grad_enabled(False),
+    "torch's deterministic algorithms": lambda: torch.set_deterministic_debug_mode("warn"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _untold():
+    foreign.begin_notes()
+    foreign._left.clear()
+    take_notes()
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_the_state_is_set_back_and_told_once(part):
+    before = foreign._read()
+    for _ in range(2):
+        with foreign_code("The simulator Line-v0"):
+            CHANGES[part]()
+        assert foreign._read() == before
+    assert take_notes() == [f"The simulator Line-v0 changed {part}; that was undone for the rest of the run."]
+
+
+def test_every_part_of_the_state_is_tried_here():
+    assert [*foreign._read()] == [*CHANGES]
+
+
+def test_code_that_raises_is_undone_too():
+    before = os.getcwd()
+    with contextlib.suppress(ArithmeticError), foreign_code("The simulator Line-v0"):
+        os.chdir("/")
+        raise ArithmeticError
+    assert os.getcwd() == before
+
+
+def test_a_simulator_finds_its_folder_and_dtype_again(tmp_path):
+    with foreign_code("The simulator Line-v0"):
+        os.chdir(tmp_path)
+        torch.set_default_dtype(torch.float64)
+    with foreign_code("The simulator Line-v0"):
+        assert (Path.cwd(), torch.get_default_dtype()) == (tmp_path, torch.float64)
+    with foreign_code("The simulator Other-v0"):
+        assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_folder_that_was_removed_does_no_harm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with foreign_code("The simulator Line-v0"):
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        os.chdir(scratch)
+        scratch.rmdir()
+    assert Path.cwd() == tmp_path
+
+
+def test_the_filters_that_a_library_sets_for_its_own_warnings_stay():
+    with warnings.catch_warnings():
+        with foreign_code("The simulator Line-v0"):
+            warnings.filterwarnings("ignore", message="its own")
+        assert warnings.filters[0][0] == "ignore"
+    assert take_notes() == []
+
+
+def test_ctrl_c_still_interrupts_after_a_simulator_took_its_handler():
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        interruption = _listen()
+        with foreign_code("The simulator Line-v0"):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with pytest.raises(UserInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        interruption.heeded = True
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.reason == "Ctrl-C"
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def test_os_exit_is_an_error_of_the_simulator():
+    with pytest.raises(SystemExit) as raised, foreign_code("The simulator Line-v0"):
+        os._exit(3)
+    assert how_it_failed(raised.value) == "called os._exit(3)"
+
+
+def test_os_exit_still_ends_a_fork():
+    with foreign_code("The simulator Line-v0"):
+        child = os.fork()
+        if not child:
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+class Moves(Faulty):
+    """Goes to another folder and changes torch's dtype in each step."""
+
+    Config = FaultyConfig
+
+    def step(self, actions):
+        os.chdir("/")
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("policy", [{"name": "mlp", "hidden_sizes": [8]}, {"name": "gru", "memory_size": 6}])
+def test_a_run_beside_a_simulator_that_changes_the_process_has_the_same_numbers(policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = {}
+    for name in ("helpers.faulty:Faulty", "faults.test_foreign_state:Moves"):
+        log_path = name.partition(":")[2]  # relative
+        config = faulty(Path(log_path), "", f"env.train.name=tests.{name}", *SHORT, policy=policy)
+        run = rlpipe.train(config, local=True).directory
+        assert run.parents[2] == tmp_path
+        told[log_path] = [event["message"] for event in events(run, "simulator")]
+        metrics = [{k: v for k, v in row["metrics"].items() if not k.startswith("time/")} for row in rows(run)]
+        told.setdefault("metrics", metrics)
+        assert told["metrics"] == metrics
+    assert told["Faulty"] == []
+    parts = "the working directory and torch's default dtype"
+    assert told["Moves"] == [
+        f"The simulator tests.faults.test_foreign_state:Moves changed {parts}; that was undone for the rest of the run."
+    ]
