@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlpipe.cli.arguments import WHOLE_NUMBER
+from rlpipe.cli.streams import reserved_stdout
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
@@ -78,13 +80,15 @@ def evaluate(
 
     for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
         signal.signal(number, signal.default_int_handler)
-    report = rlpipe.evaluate(
-        path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-        local=local, ray_address=ray_address, progress=EvaluationProgress(Console(stderr=True, highlight=False)),
-    )  # fmt: skip
-    if as_json:
-        print(json.dumps(report.as_json(), indent=2))
-    else:
+    progress = EvaluationProgress(Console(stderr=True, highlight=False))
+    with reserved_stdout() if as_json else nullcontext(None) as stdout:
+        report = rlpipe.evaluate(
+            path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
+            local=local, ray_address=ray_address, progress=progress,
+        )  # fmt: skip
+        if as_json:
+            print(json.dumps(report.as_json(), indent=2), file=stdout)
+    if not as_json:
         _show(report, Console(highlight=False, soft_wrap=True))
 
 

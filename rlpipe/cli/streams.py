@@ -7,7 +7,10 @@ import io
 import os
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 _SIMILAR = {"·": "-", "━": "-", "╌": "-", "→": ">", "✓": "+", "✔": "+", "✗": "x", "✖": "x", "▲": "!", "…": "."}
 """Replacements of one column each, so that tables stay aligned; signs of a good and a bad result stay different."""
@@ -25,6 +28,27 @@ def set_up_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test or a notebook has others
             stream.reconfigure(errors="rlpipe")
+
+
+@contextmanager
+def reserved_stdout() -> Iterator[TextIO]:
+    """Reserves standard output for the stream that it gives; all other output goes to standard error.
+
+    That includes what a simulator prints, also from C code, which may hold it back until the process ends: the file
+    descriptor is not set back.
+    """
+    stdout = reserved = sys.stdout
+    stdout.flush()
+    with suppress(OSError):  # a test or a notebook has no file
+        if stdout.fileno() == 1:
+            reserved = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+            os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        yield reserved
+    finally:
+        reserved.flush()
+        sys.stdout = stdout
 
 
 def _replaced(error: UnicodeError) -> tuple[str | bytes, int]:

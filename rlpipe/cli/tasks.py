@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from rlpipe.cli.streams import reserved_stdout
 from rlpipe.errors import ConfigError, ForeignError
 
 MOST_TRIED = 12
@@ -92,10 +93,12 @@ def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of them as JSON.")] = False,
 ) -> None:  # fmt: skip
     """List the tasks that the installed simulators offer, and what those that match a word are like."""
-    found = find(search, simulator, python)
     if as_json:
-        print(json.dumps([dataclasses.asdict(task) for task in found.tasks], indent=2))
+        with reserved_stdout() as stdout:
+            found = find(search, simulator, python)
+            print(json.dumps([dataclasses.asdict(task) for task in found.tasks], indent=2), file=stdout)
         return
+    found = find(search, simulator, python)
     piped = not sys.stdout.isatty()  # a file or a pipe has no width
     console = Console(highlight=False, width=400 if piped else None)
     for name in dict.fromkeys(task.simulator for task in found.tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.dataset import load_actions
 from rlpipe.errors import Fault, RunError
+from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot
@@ -23,6 +25,7 @@ from rlpipe.training.interruption import Interruption
 
 Progress: TypeAlias = Callable[[int, int, float], None]
 """Is called about once a second with the number of episodes that have ended, of all, and the seconds so far."""
+log = logging.getLogger("rlpipe")
 
 
 def watch_of(config: Config, progress: Progress, interruption: Interruption) -> Watch:
@@ -84,12 +87,16 @@ def _evaluated(
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = stages(config)
+    begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
         windows = engine.evaluate(snapshot(ready), watch_of(config, progress, Interruption()))
         for window in windows:
             if window.cut_short:
                 raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
-        return merged(windows)
+        whole = merged(windows)
+        for note in dict.fromkeys((*take_notes(), *ready.notes, *whole.faults)):
+            log.warning("%s", note)
+        return whole
     finally:
         engine.close()

@@ -85,7 +85,8 @@ class LocalEngine:
             return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
-        self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
+        with _actor("metric-logger", "start"):
+            self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
         self._opened = True
 
     def cluster(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
@@ -58,3 +59,28 @@ def test_json_is_the_same_in_every_encoding():
 def test_a_command_with_closed_streams_says_by_its_exit_code_how_it_ended():
     shell = f"{sys.executable} -m rlpipe metrics explain nothing 0<&- 1>&- 2>&-; echo $?"
     assert subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False).stdout == "2\n"
+
+
+LOUD = """
+import ctypes, os
+print("on import")
+from rlpipe.envs.scripted import Scripted, ScriptedConfig
+class Loud(Scripted):
+    Config = ScriptedConfig
+    def step(self, actions, active=None):
+        print("from Python")
+        os.write(1, b"to the descriptor")
+        ctypes.CDLL(None).printf(b"from C, which holds it back")
+        return super().step(actions, active)
+"""
+
+
+def test_json_is_all_that_a_command_writes_to_stdout_whatever_a_simulator_prints(tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD)
+    (tmp_path / "task.yaml").write_text("env: {train: {name: 'loud:Loud', total_num_envs: 1}}")
+    command = ("evaluate", "task.yaml", "--policy", "zero", "--episodes", "1", "--local", "--json")
+    python = [sys.executable, "-m", "rlpipe", *command]
+    answer = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["protocol"]["evaluation_episodes"] == 1
+    for words in ("on import", "from Python", "to the descriptor", "from C"):
+        assert words in answer.stderr

@@ -381,7 +381,7 @@ def test_an_evaluation_simulator_with_other_actions_is_refused(tmp_path):
 
 def test_a_backend_that_cannot_open_fails_the_run(tmp_path):
     config = scripted(tmp_path, "runner.logger.logger_backends=[tests.training.test_training:Broken]")
-    with pytest.raises(OSError, match="no disk"):
+    with pytest.raises(RunError, match=r"metric-logger on .* raised OSError: no disk"):
         rlpipe.train(config, local=True)
     (run,) = tmp_path.glob("scripted/*/run.json")
     assert json.loads(run.read_text())["status"] == "failed"
