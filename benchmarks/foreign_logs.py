@@ -253,32 +253,32 @@ def made(name: str, folder: Path, options: argparse.Namespace) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Returns the log files of a run."""
+    """Returns the log files of a run, and its folder."""
     patterns = ("progress.*", "result.json", "checkpoint-*/trainer_state.json", "*tfevents*")
-    return [file for pattern in patterns for file in sorted(folder.rglob(pattern))]
+    return [*(file for pattern in patterns for file in sorted(folder.rglob(pattern))), folder]
 
 
 def judged(name: str, folder: Path) -> tuple[str, bool]:
-    """Returns the lines of the table for a run, and whether each file has the right system and verdict."""
+    """Returns the lines of the table for a run, one for each judgement, and whether all of them are as expected."""
     from rlpipe.analysis.diagnosis import diagnose
     from rlpipe.errors import ConfigError
+    from rlpipe.metrics.descriptions import SYSTEM_TITLES
 
-    run, lines, right = RUNS[name], "", True
-    for file in [*files_of(folder), folder]:
-        kind = "folder" if file == folder else "TensorBoard" if "tfevents" in file.name else file.name
+    run, right = RUNS[name], True
+    files: dict[tuple[str, str, str], list[str]] = {}
+    for file in files_of(folder):
+        kind = "folder" if file == folder else "TensorBoard" if "tfevents" in file.name else f"`{file.name}`"
         try:
             found = diagnose(file)
-            system, verdict = found.dialect, found.verdict
-            why = ", ".join(f"{one.metric} {one.rule}" for one in found.standing if one.level == verdict)
+            why = [f"`{one.metric}` {one.rule}" for one in found.standing if one.level == found.verdict]
+            answer = SYSTEM_TITLES[found.dialect], found.verdict, ", ".join(why[:2]) if run.broken else ""
+            good = found.dialect == run.system and (found.verdict in ("critical", "warn")) == bool(run.broken)
         except ConfigError as error:
-            system, verdict, why = "-", "-", str(error)
-        good = system == run.system and (
-            verdict in ("critical", "warn") if run.broken else verdict in ("healthy", "info")
-        )
-        right &= good
-        cells = (name, run.broken or "healthy", kind, system, verdict, why, "yes" if good else "NO")
-        lines += f"| {' | '.join(cells)} |\n"
-    return lines, right
+            answer, good = ("none", "none", str(error)), False
+        files.setdefault(answer, []).append(kind)
+        right = right and good
+    lines = [(run.broken or "nothing", ", ".join(kinds), *answer) for answer, kinds in files.items()]
+    return "".join(f"| {name} | {' | '.join(cells)} |\n" for cells in lines), right
 
 
 def main() -> int:
@@ -295,7 +295,9 @@ def main() -> int:
         RUNS[options.make].make(options.folder, **RUNS[options.make].options)
         return 0
     right = True
-    table = "| run | on purpose | file | system | verdict | because of | right |\n| - | - | - | - | - | - | - |\n"
+    table = (
+        "| run | wrong on purpose | files | system | verdict | because of |\n| --- | --- | --- | --- | --- | --- |\n"
+    )
     for name in options.runs or RUNS:
         folder = options.folder.resolve() / name
         if not options.judge and not made(name, folder, options) and not RUNS[name].broken:

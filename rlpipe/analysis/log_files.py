@@ -235,7 +235,9 @@ def table_of_csv(path: Path) -> Table:
 def _columns(path: Path, header: Sequence[str]) -> list[str]:
     """Returns the keys of a header; W&B's export puts the name of the run before them, and adds extremes."""
     if numbers := [name for name in header if number(name) is not None]:
-        raise ConfigError(f"{path} has no header: where names are expected, it holds {', '.join(numbers[:3])}.")
+        raise ConfigError(
+            f"{path} has no header: where names are expected, it holds {', '.join(numbers[:3])}; add one."
+        )
     parts = [name.rpartition(" - ") for name in header]
     runs = {run for run, _, _ in parts if run}
     if header[0] != "Step" or not runs:
