@@ -12,7 +12,7 @@ import os
 import re
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -46,6 +46,8 @@ COUNTED = (m.ENV_NUM_TRAJECTORIES.name, m.ENV_RETURN_MA100.name)
 """Metrics that follow from CleanRL's points, so its log need not hold them."""
 
 Row = Mapping[str, Any]
+Point = tuple[int, float, str, float]
+"""Part of the log, of which later ones replace earlier ones; position; key; value."""
 
 
 @dataclass(frozen=True)
@@ -135,64 +137,72 @@ def _is_summary(file: Path) -> bool:
 
 
 def table_of_events(path: Path) -> Table:
-    """Reads the scalars of TensorBoard event files as rows, one for each step at which the learner wrote its numbers.
-
-    Other points, such as those of episodes that ended in between, belong to the next such step. If one step has several
-    points of a key, their mean counts.
+    """Reads the scalars of TensorBoard event files.
 
     Raises:
         ConfigError: the files cannot be read, or hold no scalars.
     """
-    series, notes = _series(_points(_event_files(path)))
-    if not series:
+    table = _table("step", _points(_event_files(path)))
+    if not table.rows:
         raise ConfigError(f"{path} holds no scalars.")
-    keys_at = Counter(step for key, points in series.items() for step in {step for step, _ in points})
-    anchors = sorted(step for step, keys in keys_at.items() if 2 * keys >= max(keys_at.values()))
+    return table
+
+
+def _table(axis: str, points: Iterable[Point]) -> Table:
+    """Gathers points into rows, one for each position at which the learner wrote its numbers.
+
+    Other points, such as those of episodes that ended in between, belong to the next such position. If one row has
+    several points of a key, their mean counts.
+    """
+    series, notes = _series(axis, points)
+    keys_at = Counter(place for held in series.values() for place in {place for place, _ in held})
+    anchors = sorted(place for place, keys in keys_at.items() if 2 * keys >= max(keys_at.values()))
     gathered: list[dict[str, list[float]]] = [{} for _ in anchors]
-    for key, points in series.items():
-        for step, value in points:
-            place = min(bisect_left(anchors, step), len(anchors) - 1)
-            gathered[place].setdefault(key, []).append(value)
-    rows = [{key: sum(values) / len(values) for key, values in at.items()} for at in gathered]
+    for key, held in series.items():
+        for place, value in held:
+            gathered[min(bisect_left(anchors, place), len(anchors) - 1)].setdefault(key, []).append(value)
     recent: deque[float] = deque(maxlen=100)
-    for row, at in zip(rows, gathered, strict=True):
+    rows: list[Row] = []
+    for place, at in zip(anchors, gathered, strict=True):
+        row = {axis: place, **{key: sum(values) / len(values) for key, values in at.items()}}
         if _EPISODE_RETURN in at:
             recent.extend(at[_EPISODE_RETURN])
             row.update(zip(COUNTED, (float(len(at[_EPISODE_RETURN])), sum(recent) / len(recent)), strict=True))
-    return Table("step", [float(step) for step in anchors], list(rows), notes)
+        rows.append(row)
+    return Table(axis, anchors, rows, notes)
 
 
-def _series(points: Iterator[tuple[int, int, str, float]]) -> tuple[dict[str, list[tuple[int, float]]], list[str]]:
-    """Sorts points by key, as (step, value); a run that goes back to a step replaces what was there and after."""
-    series: dict[str, list[tuple[int, int, float]]] = {}
-    back: tuple[int, int] | None = None
-    for number, step, key, value in points:
+def _series(axis: str, points: Iterable[Point]) -> tuple[dict[str, list[tuple[float, float]]], list[str]]:
+    """Sorts points by key, as (place, value); a run that goes back to a place replaces what was there and after."""
+    series: dict[str, list[tuple[int, float, float]]] = {}
+    back: tuple[float, float] | None = None
+    for part, place, key, value in points:
         held = series.setdefault(key, [])
-        if held and held[-1][1] > step:
-            back = held[-1][1], step
-        while held and (held[-1][1] > step or (held[-1][1] == step and held[-1][0] < number)):
+        if held and held[-1][1] > place:
+            back = held[-1][1], place
+        while held and (held[-1][1] > place or (held[-1][1] == place and held[-1][0] < part)):
             held.pop()
-        held.append((number, step, value))
-    notes = [_went_back("step", *back)] if back else []
-    return {key: [(step, value) for _, step, value in held] for key, held in series.items()}, notes
+        held.append((part, place, value))
+    notes = (
+        [f"{axis} goes back from {back[0]:,.0f} to {back[1]:,.0f}, as in a resumed run: the later numbers count"]
+        if back
+        else []
+    )
+    return {key: [(place, value) for _, place, value in held] for key, held in series.items()}, notes
 
 
-def _went_back(axis: str, from_: float, to: float) -> str:
-    return f"{axis} goes back from {from_:,.0f} to {to:,.0f}, as in a resumed run: from there, the later numbers count"
-
-
-def _points(event_files: Sequence[Path]) -> Iterator[tuple[int, int, str, float]]:
-    """Yields (number of the file, step, key, value) of every scalar in event files."""
+def _points(event_files: Sequence[Path]) -> Iterator[Point]:
+    """Yields every scalar in event files."""
     from tensorboard.util import tensor_util
 
-    for number, file in enumerate(event_files):
+    for part, file in enumerate(event_files):
         scalars = set()
         for event, value in _values(file):
             if value.metadata.plugin_data.plugin_name == "scalars":
                 scalars.add(value.tag)
             if value.tag in scalars:
                 held = tensor_util.make_ndarray(value.tensor).reshape(-1)[0]
-                yield number, int(event.step), value.tag, float(str(held))  # of 32 bits: 1e-06, not 9.99999997e-07
+                yield part, float(event.step), value.tag, float(str(held))  # of 32 bits: 1e-06, not 9.99999997e-07
 
 
 def _values(file: Path) -> Iterator[tuple[Event, Summary.Value]]:
@@ -214,7 +224,7 @@ def table_of_csv(path: Path) -> Table:
     Raises:
         ConfigError: the file cannot be read, holds episodes only, or several runs.
     """
-    text = files.content(path).decode(errors="replace")
+    text = files.content(path).decode("utf-8-sig", errors="replace")
     if text.startswith("#") or any(fnmatchcase(path.name, pattern) for pattern in MONITORS):
         raise ConfigError(_monitor(path))
     rows: list[Row] = []
@@ -303,21 +313,19 @@ def _flat(row: Row, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def table_of_rows(rows: Sequence[Row]) -> Table:
-    """Sorts rows by their position in the run; where positions go back, later rows replace those that were there.
-
-    Rows without a position are counted.
-    """
+    """Sorts rows by their position in the run; those without one are counted."""
     for axis in AXES:
         places = [place for row in rows if (place := number(row.get(axis))) is not None]
-        back = [(before, after) for before, after in pairwise(places) if after < before]
+        back = sum(after < before for before, after in pairwise(places))
         whole = len(places) == len(rows) and max(places, default=0.0) > 0 and all(map(math.isfinite, places))
-        if whole and 2 * len(set(places)) >= len(places) and 4 * len(back) <= len(places):
-            kept: dict[float, dict[str, Any]] = {}
-            for place, row in zip(places, rows, strict=True):
-                for later in [held for held in kept if held > place]:
-                    del kept[later]
-                kept[place] = {**kept.get(place, {}), **row}
-            return Table(axis, list(kept), list(kept.values()), [_went_back(axis, *back[-1])] if back else [])
+        if whole and 2 * len(set(places)) >= len(places) and 4 * back <= len(places):
+            points = (
+                (part, place, key, value)
+                for part, (place, row) in enumerate(zip(places, rows, strict=True))
+                for key in row.keys() - {axis}
+                if (value := number(row[key])) is not None
+            )
+            return _table(axis, points)
     return Table("line", [float(place) for place in range(1, len(rows) + 1)], list(rows))
 
 

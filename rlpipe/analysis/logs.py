@@ -206,7 +206,7 @@ def _recognised(path: Path, keys: set[str]) -> str:
     if marks[best] and enough and len(known[best]) > len(known[second]):
         return best
     found = ", ".join(known[best][:3]) + (", ..." if len(known[best]) > 3 else "")
-    shared = "" if marks[best] else ", none of which is its alone"
+    shared = "" if marks[best] else ", which others write too"
     raise ConfigError(
         f"{path} is not judged, because the system that wrote it is a guess: {len(known[best])} of its {len(telling)} "
         f"keys are names of {SYSTEM_TITLES[best]} ({found}){shared}; name the system with --dialect "

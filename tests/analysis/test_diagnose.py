@@ -71,32 +71,6 @@ def test_rewards_that_are_now_and_then_nan_are_named(tmp_path):
     assert "reward that is NaN" in found["rollout/rewards"]
 
 
-@pytest.fixture(scope="module")
-def sb3_runs(tmp_path_factory):
-    """A healthy CartPole run of Stable-Baselines3 and one with a learning rate of 3e-2, as CSV and event files."""
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.logger import configure
-
-    folder = tmp_path_factory.mktemp("sb3")
-    for name, learning_rate in (("healthy", 3e-4), ("broken", 3e-2)):
-        model = PPO(
-            "MlpPolicy", "CartPole-v1", learning_rate, n_steps=256, n_epochs=4, batch_size=64, seed=0, device="cpu"
-        )
-        model.set_logger(configure(str(folder / name), ["csv", "tensorboard"]))
-        model.learn(2_560)
-    return folder
-
-
-@pytest.mark.parametrize("file", ["progress.csv", "events.out*"])
-def test_a_run_of_stable_baselines3_is_judged_under_its_own_names(sb3_runs, file):
-    (healthy,), (broken,) = ((sb3_runs / name).glob(file) for name in ("healthy", "broken"))
-    assert critical(diagnose(healthy)) == []
-    diagnosis = diagnose(broken)
-    assert diagnosis.dialect == "sb3"
-    assert "overshoot" in causes(diagnosis.standing, "critical")["train/actor/lr"]
-    assert diagnosis.names["train/actor/lr"] == "train/learning_rate"
-
-
 def cleanrl_run(folder: Path, *, learning_rate: float, approx_kl: float, ends: float) -> Path:
     """Event files as CleanRL's ppo.py writes them: losses every 512 steps, and a point for each episode."""
     from tensorboard.compat.proto.event_pb2 import Event

@@ -91,6 +91,12 @@ def test_every_file_of_a_run_has_the_right_system_and_the_same_verdict(run):
             assert diagnosis.verdict in ("healthy", "info"), path
 
 
+def test_a_finding_names_the_key_of_the_system_and_the_cause():
+    diagnosis = diagnose(MADE / "sb3_lr" / "progress.csv")
+    assert diagnosis.names["train/actor/lr"] == "train/learning_rate"
+    assert "overshoot" in next(one.cause for one in diagnosis.standing if one.metric == "train/actor/lr")
+
+
 def test_a_number_of_32_bits_is_read_as_it_was_written(tmp_path):
     path = write_events(tmp_path, [("rollout/ep_rew_mean", 1, 1e-6)])
     assert series(logs.read(path), "env/return_ma100") == [(1, 1e-6)]
@@ -277,7 +283,7 @@ def test_event_files_of_a_resumed_run_are_one_series(tmp_path):
     write_events(tmp_path, [(key, step, 2.0) for step in (30, 35) for key in SB3], second=2)
     log = logs.read(tmp_path)
     assert series(log, "env/return_ma100") == [(10, 1.0), (20, 1.0), (30, 2.0), (35, 2.0)]
-    assert log.notes == ["step goes back from 40 to 30, as in a resumed run: from there, the later numbers count"]
+    assert log.notes == ["step goes back from 40 to 30, as in a resumed run: the later numbers count"]
 
 
 def test_episodes_that_end_at_one_step_are_averaged(tmp_path):
