@@ -130,6 +130,23 @@ class ActorLostError(RunError):
     """
 
 
+class ContractError(RunError):
+    """A simulator returned a value that its spaces or the step contract do not allow; to replace it would not help.
+
+    Attributes:
+        problem: value, and what is expected, without a full stop: "the reward is None; one number is expected".
+    """
+
+    def __init__(self, problem: str) -> None:
+        """Takes the problem."""
+        super().__init__(Fault("the simulator", f"returned a wrong value: {problem}"))
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Crosses to another process by its problem alone."""
+        return ContractError, (self.problem,)
+
+
 class SimulatorError(RuntimeError):
     """A simulator raised. The message says during which call; the cause is the simulator's own exception."""
 

@@ -173,7 +173,7 @@ def compare(
     if metric is not None and metric not in ESTIMATED:
         raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Allowed values: {', '.join(ESTIMATED)}.")
     runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
-    warnings = _check_protocols(runs, anyway) + _check_versions(runs) + _check_gradient_steps(runs)
+    warnings = _check_protocols(runs, anyway) + _check_versions(runs) + _check_seeds(runs) + _check_gradient_steps(runs)
     if metric is None:
         has_success = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
         metric = (m.EVAL_SUCCESS_ONCE if has_success else m.EVAL_EPISODE_RETURN).name
@@ -246,6 +246,17 @@ def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
     if not different:
         return []
     return [f"{'; '.join(different.values())}: with other versions the same seeds may be other episodes."]
+
+
+def _check_seeds(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Warns about runs whose episodes do not follow from their seeds, so that no two runs met the same ones."""
+    names = [run.path.name for run in runs if not run.repeats]
+    if not names:
+        return []
+    return [
+        f"The episodes of {', '.join(names)} do not follow from seeds: no two evaluations have the same ones, and "
+        "runs differ also by the starts that they met."
+    ]
 
 
 def _check_gradient_steps(runs: Sequence[EvaluatedRun]) -> list[str]:

@@ -121,6 +121,11 @@ class EvaluatedRun:
         """What the run has in common with others of its experiment, as of ``kind_of``."""
         return kind_of(self.config, self.protocol)
 
+    @property
+    def repeats(self) -> bool:
+        """True if its episodes follow from their seeds, so that another evaluation has the same ones."""
+        return all(episode.seed is not None for episode in self.episodes)
+
     def first_reached(self, metric: Metric, level: float) -> tuple[float, float] | None:
         """Returns the environment steps and seconds of training after which an evaluation first reached a level."""
         for row in read_jsonl(self.path / "metrics.jsonl"):

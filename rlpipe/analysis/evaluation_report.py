@@ -14,6 +14,7 @@ from typing import Any
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
+from rlpipe.config.selection import success_key
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
 from rlpipe.functional.intervals import (
     bootstrap_interval,
@@ -22,6 +23,7 @@ from rlpipe.functional.intervals import (
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.episode_metrics import forget_success, never_told
 from rlpipe.metrics.reductions import Mean
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.provenance import versions
@@ -51,6 +53,7 @@ class EvaluationReport:
         replays: recorded episodes; None if none were asked for
         scenes: what their bodies look like, by key
         replay_file: file of the replays, for ``rlpipe replay``; None if there is none
+        notes: sentences on what the episodes cannot tell
     """
 
     metrics: dict[str, float]
@@ -66,6 +69,7 @@ class EvaluationReport:
     replays: ReplaySet | None = None
     scenes: Mapping[str, Scene] = field(default_factory=dict)
     replay_file: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -79,6 +83,10 @@ class EvaluationReport:
             state: the checkpoint; None for a floor
             policy: name of the floor; None for a checkpoint
         """
+        notes = list(dict.fromkeys(window.notes))
+        told_before = state is not None and m.ENV_SUCCESS_AT_END_MA100.name in state.meta["metrics"]
+        if not window.tells_success and not told_before and (untold := forget_success(window, (m.EVAL,))):
+            notes.append(never_told(success_key(config.env.eval), untold))
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
         chosen = worth_keeping(window.eval_replays, config.evaluation.replays)
         iteration = 0 if state is None else state.meta["iteration"]
@@ -94,6 +102,7 @@ class EvaluationReport:
             episodes=episodes,
             replays=ReplaySet(iteration, policy or "", task_name(config.env.eval), chosen) if chosen else None,
             scenes=window.scenes,
+            notes=notes,
         )
 
     @property

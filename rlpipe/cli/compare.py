@@ -170,7 +170,9 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
     notes = [f"mean, interval ({kind}): over the episodes of all seeds; lowest, highest: mean of one seed"]
     if comparison.floors:
-        notes.append("floor: a policy that has learnt nothing, in the same episodes; in no difference")
+        same = all(run.repeats for group in comparison.groups for run in group.runs)
+        episodes = "in the same episodes" if same else "under the same protocol"
+        notes.append(f"floor: a policy that has learnt nothing, {episodes}; in no difference")
     if any(len(group.runs) > 1 for group in comparison.groups):
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
     if any(task.differences for task in comparison.tasks):

@@ -116,6 +116,8 @@ def _show(report: EvaluationReport, console: Console) -> None:
     if report.changes:
         changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
         facts["changed"] = [f"{changed}; rlpipe compare ignores such a record"]
+    if report.notes:
+        facts["note"] = report.notes
     for label, lines in facts.items():
         for index, line in enumerate(lines):
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, take
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, reset, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.memories import Memories
 from rlpipe.envs.base import Simulator, Step
-from rlpipe.errors import SimulatorError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -122,6 +121,7 @@ class Collector:
         self._horizon = horizon
         self._first_slot = first_slot
         self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
+        self._seed = [*noise_seed, first_slot]
         self._incarnation = incarnation
         self._tracker = EpisodeTracker(
             worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
@@ -136,10 +136,7 @@ class Collector:
             self._reset()
 
     def _reset(self) -> None:
-        try:
-            self._observations, beginnings = self._simulator.reset()
-        except BaseException as error:
-            raise SimulatorError.of(error, "resetting") from error
+        self._observations, beginnings = reset(self._simulator, self._seed)
         self._tracker.begin(beginnings)
         self._memories.clear()
 
@@ -237,7 +234,8 @@ class Collector:
             chunks: how decisions became environment steps
         """
         tokens = chunks.size * self._simulator.spec.action_dim  # of a decision
-        window = MetricWindow(episodes=episodes)
+        notes, self._tracker.notes = self._tracker.notes, []
+        window = MetricWindow(episodes=episodes, notes=notes, tells_success=self._tracker.tells_success)
         m.ENV.observe(window, episodes, self._incarnation)
         if any(episode.chosen for episode in episodes):
             m.CURRICULUM.observe(window, episodes, self._incarnation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
-from rlpipe.envs.base import Simulator, Step
-from rlpipe.errors import SimulatorError
+from rlpipe.envs.base import Beginning, Simulator, Step
+from rlpipe.envs.base_checks import check_beginnings, check_observations, check_step
+from rlpipe.envs.base_seeding import seed_global_generators
+from rlpipe.errors import ContractError, SimulatorError
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Decisions
-from rlpipe.trajectory import Bool, Float32
+from rlpipe.trajectory import Bool, Float32, Observations
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,28 @@ class Outcome(NamedTuple):
     step_rewards: Float32 | None = None
 
 
+def reset(simulator: Simulator, seed: Sequence[int]) -> tuple[Observations, dict[int, Beginning]]:
+    """Begins an episode in every environment of a simulator.
+
+    Args:
+        simulator: the simulator.
+        seed: of the global generators, from which a simulator may draw: no two workers may draw the same.
+    Raises:
+        SimulatorError: the simulator raised.
+        ContractError: it returned a wrong value.
+    """
+    seed_global_generators(*seed)
+    try:
+        answer = simulator.reset()
+    except ContractError:
+        raise
+    except BaseException as error:
+        raise SimulatorError.of(error, "resetting") from error
+    check_beginnings(answer)
+    check_observations(answer[0], simulator.spec, simulator.num_envs)
+    return answer
+
+
 def take(
     simulator: Simulator,
     actions: NDArray[Any],
@@ -92,6 +116,7 @@ def take(
         doing: for the error, if the simulator raises.
     Raises:
         SimulatorError: the simulator raised.
+        ContractError: it returned a wrong value.
     """
     spec, count = simulator.spec, len(actions)
     single = actions.reshape(count, chunks.size, *spec.action_shape)
@@ -100,9 +125,13 @@ def take(
         action = single[:, number]
         try:
             step = simulator.step(action if spec.num_actions else spec.clip(action), *waiting)
+        except ContractError:
+            raise
         except BaseException as error:
             within = "" if chunks.size == 1 else f", action {number + 1} of {chunks.size}"
             raise SimulatorError.of(error, doing + within) from error
+        if not simulator.is_checked:
+            check_step(step, spec, count)
         each(step, number)
         return step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import re
 from typing import Any
 
@@ -10,17 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, Step
+from rlpipe.errors import ContractError
 from rlpipe.trajectory import Episode
 
+MOST_TERMS = 200
+"""Different names of reward terms; a simulator that counts in a name would otherwise fill the memory."""
 
-@functools.cache
+
 def part_of_name(reported: str) -> str:
     """Returns the name of a term of the reward as part of a metric's name."""
     return re.sub(r"[^\w.-]+", "_", reported)
 
 
 class EpisodeTracker:
-    """Follows the running episode of each slot and records it when it ends. Episodes may span iterations."""
+    """Follows the running episode of each slot and records it when it ends. Episodes may span iterations.
+
+    Attributes:
+        steps: steps that each environment has taken.
+        tells_success: True if the simulator has told the success of an episode so far.
+        notes: sentences for the user since they were last taken.
+    """
 
     def __init__(self, worker: int, first_slot: int, num_envs: int, has_success: bool, *, first_step: int = 0) -> None:
         """Starts with no episode running.
@@ -44,7 +53,10 @@ class EpisodeTracker:
         self._first_success = np.zeros(num_envs, dtype=np.int64)
         self._log_probs = np.zeros(num_envs, dtype=np.float64)
         self._terms: dict[str, NDArray[np.float64]] = {}
+        self._names: dict[str, str] = {}  # of the terms, by the name that the simulator gave them
         self.steps = first_step
+        self.tells_success = False
+        self.notes: list[str] = []
 
     @property
     def unfinished(self) -> int:
@@ -69,9 +81,11 @@ class EpisodeTracker:
             log_probs: [N] log-probabilities of the actions, in nats; None if the actions were not sampled
         """
         self.steps += 1
+        self.notes += step.notes
         self._returns += step.rewards
         self._lengths += step.valid
         if step.success is not None:
+            self.tells_success |= step.tells_success
             held = step.success & step.valid
             self._first_success = np.where(held & ~self._success_once, self._lengths, self._first_success)
             self._success_once |= held
@@ -82,7 +96,8 @@ class EpisodeTracker:
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
         for reported, values in step.reward_terms.items():
-            name = part_of_name(reported)
+            if (name := self._names.get(reported) or self._name(reported)) is None:
+                continue
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
@@ -98,8 +113,28 @@ class EpisodeTracker:
         self.begin(step.beginnings)
         return episodes
 
+    def _name(self, reported: str) -> str | None:
+        """Returns the name of a new term, unlike those of the others; None where there are too many."""
+        if len(self._names) >= MOST_TERMS:
+            if len(self._names) == MOST_TERMS:
+                self._names[""] = ""
+                self.notes.append(
+                    f"The simulator reports more than {MOST_TERMS} different reward terms, such as {reported!r}: only "
+                    "the first are shown. Do not count in their names."
+                )
+            return None
+        name = part_of_name(str(reported))
+        taken = self._names.values()
+        free = name if name not in taken else next(
+            other for number in itertools.count(2) if (other := f"{name}_{number}") not in taken
+        )  # fmt: skip
+        self._names[reported] = free
+        return free
+
     def _end(self, n: int, step: Step, policy_version: int, sampled: bool) -> Episode:
-        beginning = self._beginnings.pop(n)
+        beginning = self._beginnings.pop(n, None)
+        if beginning is None:
+            raise ContractError(f"an episode of environment {n} ended, but no reset or step told its beginning")
         known, chosen = step.success is not None, beginning.chosen
         demonstration = None if chosen is None else chosen.demonstration
         return Episode(

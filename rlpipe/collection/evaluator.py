@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks, in_float32, take
+from rlpipe.collection.decisions import Chunks, in_float32, reset, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
@@ -27,7 +27,7 @@ from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
 from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.base_tasks import evaluation_allotment
-from rlpipe.errors import ConfigError, SimulatorError, ignored
+from rlpipe.errors import ConfigError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Acting
@@ -179,10 +179,7 @@ class Evaluator:
             episodes = sum(map(len, self._seeds))
             recorder = Recorder(simulator, self._protocol.replays)
             self._recorder = None  # the first reset ends no episode
-            try:
-                observations, beginnings = simulator.reset()
-            except BaseException as error:
-                raise SimulatorError.of(error, "resetting") from error
+            observations, beginnings = reset(simulator, [self._noise_seed, *self._seeds[0][:1]])
             tracker.begin(beginnings)
             self._memories.clear()
             recorder.begin(beginnings, observations)
@@ -207,6 +204,7 @@ class Evaluator:
                 return MetricWindow(cut_short=str(cut))
             finally:
                 self._recorder = None
+            window.notes, window.tells_success = tracker.notes, tracker.tells_success
             recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)
         return window

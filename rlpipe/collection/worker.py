@@ -96,10 +96,7 @@ class RolloutWorker:
         self._evaluator: Evaluator | None = None
         self._starts: Starts | None = None
         self._task_weights: Mapping[str, float] = {}  # factors of the tasks' shares, as a curriculum last set them
-        try:
-            self._simulator = self._make_simulator()
-        except ConfigError as error:
-            raise SimulatorError.of(error, "being replaced") from error
+        self._simulator = self._make_simulator()
         self._broken = False
         self._server = server
         self._policy: Policy | ServedPolicy

@@ -106,6 +106,11 @@ def best_metrics(config: Config) -> list[Metric]:
     return [declared_metrics(config)[name] for name in names]
 
 
+def success_key(section: Any) -> str:
+    """Returns the entry of the info that tells success in a section of a simulator; ``success`` where it has none."""
+    return str(getattr(section, "success_key", None) or "success")
+
+
 def number_of_workers(config: Config, room: int) -> int:
     """Returns the number of rollout workers; ``auto`` is the most that share the environments evenly.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, ContractError
 
 
 class CallError(Exception):
@@ -13,7 +13,8 @@ class CallError(Exception):
 
     Attributes:
         error: Ray's exception.
-        refusal: the ConfigError that the actor raised; None if it raised something else or did not raise.
+        refusal: the ConfigError or ContractError that the actor raised; None if it raised something else or did not
+            raise.
         is_loss: True if a process or an object is gone; False if code in the actor raised.
         lost_actor: Ray's id of the actor that is gone; None if unknown.
     """
@@ -22,7 +23,7 @@ class CallError(Exception):
         self,
         error: BaseException,
         *,
-        refusal: ConfigError | None = None,
+        refusal: ConfigError | ContractError | None = None,
         is_loss: bool = False,
         lost_actor: str | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from rlpipe.distributed.nodes import is_alive
-from rlpipe.errors import ConfigError, how_it_failed
+from rlpipe.errors import ConfigError, ContractError, how_it_failed
 
 if TYPE_CHECKING:
     from rlpipe.distributed.actors import Location
@@ -124,9 +124,10 @@ def log_lines(path: str) -> list[str]:
     return [line.rstrip() for line in lines if line.strip() and not line.startswith((":actor_name:", ":job_id:"))]
 
 
-def user_error(error: RayError) -> ConfigError | None:
-    """Returns the ConfigError that an actor raised, if that is what failed."""
-    return error.cause if isinstance(error, RayTaskError) and isinstance(error.cause, ConfigError) else None
+def user_error(error: RayError) -> ConfigError | ContractError | None:
+    """Returns what an actor raised, if that is complete and another actor would raise it too."""
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    return cause if isinstance(cause, ConfigError | ContractError) else None
 
 
 def means_loss(error: BaseException) -> bool:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_not_empty, check_path, option
+from rlpipe.envs.base_checks import first_of, flag, named, number, number_or_none, place, shown
 from rlpipe.envs.base_goals import GoalTask
-from rlpipe.errors import ConfigError
+from rlpipe.envs.base_seeding import Seeding
+from rlpipe.errors import ConfigError, ContractError
 from rlpipe.trajectory import Bool, ChosenStart, Float32, Observations, Scene, SpaceSpec, State
 
 if TYPE_CHECKING:  # a simulator in a Python of its own does without
@@ -28,6 +30,9 @@ NextSeed = Callable[[int], int | None]
 
 KEY = "\x1fkey\x1f"
 """Stands for the key of a section in errors of what is made without knowing it; ``make_simulator`` writes it there."""
+
+MOST_NOTES = 100
+"""Notes of one simulator."""
 
 NO_STATES = (
     "cannot begin an episode in a stored state, as maniskill can, and the MuJoCo tasks of Gymnasium and "
@@ -155,6 +160,8 @@ class Step:
         failure: [N] 1 where the task is in a failed state, 0 where not, NaN where unknown; None if unknown everywhere.
         reward_terms: by name, [N] terms of this step's reward; NaN where a term does not apply.
         observed: [N] values of the simulator's own metrics.
+        tells_success: True if at least one environment told its success; where none does, ``success`` is False.
+        notes: sentences for the user on what was left out or is unusual, each told once.
     """
 
     observations: Observations
@@ -168,6 +175,8 @@ class Step:
     failure: NDArray[np.float64] | None = None
     reward_terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     observed: Mapping[Metric, NDArray[np.float64]] = field(default_factory=dict)
+    tells_success: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +206,7 @@ class Simulator(ABC):
         metrics: metrics that the simulator itself declares.
         console_metrics: metrics that the terminal shows of a run.
         evaluation_options: options that an evaluation has, where ``env.eval`` does not say otherwise.
+        is_checked: True if each step is checked and converted where it is made.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
         next_start: asked before each reset of a slot that has an episode left, by a simulator that
             ``can_choose_starts``.
@@ -214,6 +224,7 @@ class Simulator(ABC):
     metrics: ClassVar[tuple[Metric, ...]] = ()
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     evaluation_options: ClassVar[Mapping[str, Any]] = {}
+    is_checked: ClassVar[bool] = False
     can_wait: ClassVar[bool] = False
     next_start: NextStart | None = None
     can_stop_after_success: ClassVar[bool] = False
@@ -385,22 +396,34 @@ class Simulator(ABC):
 
 
 class SingleStep(NamedTuple):
-    """Answer of one environment: ``Step`` without the first axis; None where the environment does not report it."""
+    """Answer of one environment: ``Step`` without the first axis; None where the environment does not report it.
+
+    ``OneByOne`` checks and converts every value, so each may be as the environment gave it.
+    """
 
     observation: Observations
-    reward: float
-    terminated: bool
-    truncated: bool
-    success: bool | None
-    failure: bool | None = None
-    reward_terms: Mapping[str, float] | None = None
+    reward: Any
+    terminated: Any
+    truncated: Any
+    success: Any
+    failure: Any = None
+    reward_terms: Mapping[str, Any] | None = None
 
 
 class SingleEnv(ABC):
-    """One environment of ``OneByOne``. It never resets itself."""
+    """One environment of ``OneByOne``. It never resets itself.
+
+    Attributes:
+        spec: shapes and bounds that a policy must know.
+        has_success: True if steps report success.
+        success_name: name of the success in its own terms, for errors.
+        unusual: sentences on what its first observations showed.
+    """
 
     spec: SpaceSpec
     has_success: bool
+    success_name: str = "success"
+    unusual: Sequence[str] = ()
 
     @abstractmethod
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
@@ -450,23 +473,26 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
         The first observation, and the beginning.
     """
     if chosen is None:
-        observation, success = env.reset(seed)
+        observation, success = first_of(env.reset(seed))
         return observation, Beginning(seed, success)
     seed = seed if chosen.seed is None else chosen.seed
-    observation, success = env.reset(seed)
+    observation, success = first_of(env.reset(seed))
     if chosen.state is not None:
         if chosen.blend and chosen.target is not None:
             env.set_state(chosen.target)
         state = env.blended(chosen.state, chosen.blend) if chosen.blend else chosen.state
-        observation, success = env.set_state(state)
+        observation, success = first_of(env.set_state(state))
     return observation, Beginning(seed, success, chosen)
 
 
 class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
+    is_checked = True
     can_wait = True
     can_stop_after_success = True
+    tries_seeds: ClassVar[bool] = True
+    """False for a simulator of which it is known that an episode follows from its seed; others are reset twice."""
 
     @classmethod
     def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - whatever the options
@@ -491,6 +517,9 @@ class OneByOne(Simulator):
         self._idle = np.zeros(self.num_envs, dtype=bool)
         self._left: dict[int, int] = {}  # steps that episodes have left, with a limit of their own or after a success
         self.reset_seconds: float = 0.0
+        self._seeding = Seeding(tries=self.tries_seeds)
+        self._told: set[str] = set()  # what notes are on
+        self._notes: list[str] = []  # for the next step
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(
                 f"the environments of one worker must share their spaces, but have {[env.spec for env in envs]}."
@@ -510,7 +539,13 @@ class OneByOne(Simulator):
         if seed is not None:
             began = time.perf_counter()
             chosen = None if self.next_start is None else self.next_start(n)
-            observations[n], beginnings[n] = began_in(self._envs[n], seed, chosen)
+            observation, beginning = self._seeding.begin(
+                lambda: began_in(self._envs[n], seed, chosen), seed if chosen is None else chosen.seed or seed
+            )
+            place(observations, n, observation, self.spec)
+            beginnings[n] = beginning if self._seeding.repeats else replace(beginning, seed=None)
+            if not self._seeding.repeats:
+                self._note("seed", self._seeding.note)
             if chosen is not None and chosen.limit is not None:
                 self._left[n] = chosen.limit
             self.reset_seconds += time.perf_counter() - began
@@ -522,22 +557,33 @@ class OneByOne(Simulator):
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
         failure: NDArray[np.float64] | None = None
         reward_terms: dict[str, NDArray[np.float64]] = {}
+        tells_success = False
         valid = ~self._idle if active is None else ~self._idle & active
         for n, env in enumerate(self._envs):
             if not valid[n]:
                 continue
             answer = env.step(actions[n])
-            successors[n] = answer.observation
-            rewards[n] = answer.reward
-            terminated[n] = answer.terminated and not self._ignore_terminations
-            success[n] = bool(answer.success)
-            truncated[n] = self._is_cut_off(n, success=success[n]) or answer.truncated
+            if not isinstance(answer, SingleStep):
+                raise ContractError(f"a step is {shown(answer)}; a SingleStep is expected")
+            place(successors, n, answer.observation, self.spec)
+            rewards[n] = number(answer.reward, "reward")
+            terminated[n] = flag(answer.terminated, "terminated") and not self._ignore_terminations
+            if answer.success is not None:
+                tells_success, success[n] = True, flag(answer.success, env.success_name)
+            truncated[n] = self._is_cut_off(n, success=success[n]) or flag(answer.truncated, "truncated")
             if answer.failure is not None:
                 failure = np.full(count, np.nan) if failure is None else failure
-                failure[n] = answer.failure
-            if answer.reward_terms:
-                for name, value in answer.reward_terms.items():
-                    reward_terms.setdefault(name, np.full(count, np.nan))[n] = value
+                failure[n] = flag(answer.failure, "failure")
+            for name, value in named(answer.reward_terms):
+                term = number_or_none(value)
+                if term is not None:
+                    reward_terms.setdefault(name, np.full(count, np.nan))[n] = term
+                else:
+                    self._note(
+                        f"term {name}", f"The reward term {name!r} is {shown(value)}, no number: it is left out."
+                    )
+            for sentence in env.unusual:
+                self._note(sentence, sentence)
         observations = successors
         beginnings: dict[int, Beginning] = {}
         ended = np.flatnonzero(terminated | truncated).tolist()
@@ -545,6 +591,7 @@ class OneByOne(Simulator):
             observations = successors.copy()
             for n in ended:
                 self._begin(n, observations, beginnings)
+        notes, self._notes = tuple(self._notes), []
         return Step(
             observations,
             successors,
@@ -556,7 +603,15 @@ class OneByOne(Simulator):
             beginnings,
             failure,
             reward_terms,
+            tells_success=tells_success,
+            notes=notes,
         )
+
+    def _note(self, about: str, sentence: str) -> None:
+        """Tells the user something once."""
+        if about not in self._told and len(self._told) < MOST_NOTES:
+            self._told.add(about)
+            self._notes.append(sentence)
 
     def _is_cut_off(self, n: int, *, success: bool) -> bool:
         """Counts a step of an episode with a time limit of its own, or a success; True if it was the last one."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlpipe.config.selection import simulator_class, simulator_name
 from rlpipe.envs.base import KEY, Allotment, NextSeed, NextStart, Simulator
-from rlpipe.errors import ConfigError, SimulatorError
+from rlpipe.errors import ConfigError, ContractError, SimulatorError
 from rlpipe.foreign import foreign_code
 
 
@@ -37,6 +37,8 @@ def make_simulator(
             made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
     except ConfigError as error:
         raise ConfigError(str(error).replace(KEY, key)) from error
+    except ContractError as error:
+        raise ConfigError(f"{key} names a simulator that rlpipe cannot use: {error.problem}.") from error
     except SimulatorError:  # of one of several tasks
         raise
     except BaseException as error:

@@ -220,6 +220,7 @@ class BatchedManiSkill(Simulator):
             beginnings,
             None if failure is None else self._where(valid, failure),
             {name: self._where(valid, value) for name, value in (terms or {}).items()},
+            tells_success=self.has_success,
         )
 
     def _where(self, valid: NDArray[np.bool_], values: Any) -> NDArray[np.float64]:
@@ -229,7 +230,7 @@ class BatchedManiSkill(Simulator):
         """Returns a step that no environment took."""
         nothing = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)
         no = np.zeros(self.num_envs, dtype=bool)
-        return Step(nothing, nothing, np.zeros(self.num_envs), no, no, no, no, {})
+        return Step(nothing, nothing, np.zeros(self.num_envs), no, no, no, no, {}, tells_success=False)
 
     def state(self, n: int) -> State:
         self._group.hand_back(n)

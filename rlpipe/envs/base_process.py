@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_process_channel import Channel, ClosedError, shared_file
-from rlpipe.errors import ConfigError, SimulatorProcessError
+from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import resolve
@@ -159,6 +159,7 @@ class _Process:
             asked: what the process may ask meanwhile, by name.
         Raises:
             ConfigError: the simulator raised it.
+            ContractError: the simulator returned a wrong value.
             SimulatorProcessError: the simulator raised, or the process ended, or was silent for too long.
         """
         if not self._finalizer.alive:
@@ -244,6 +245,8 @@ def failure(kind: str, values: list[Any]) -> Exception:
     """Returns the exception that an answer stands for."""
     if kind == "refused":
         return ConfigError(values[0])
+    if kind == "wrong":
+        return ContractError(values[0])
     how, trace = values
     error = SimulatorProcessError(f" {how}")
     error.add_note(f"In the simulator's process:\n{trace}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlpipe.envs.base import KEY, Simulator, Step
 from rlpipe.envs.base_process_channel import Channel, ClosedError
-from rlpipe.errors import ConfigError, how_it_failed
+from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.plugins import resolve
 
 QUESTIONS = (
@@ -143,6 +143,8 @@ def _failure(error: BaseException) -> tuple[str, ...]:
     """Answer that stands for an exception, whose class the other side may not have."""
     if isinstance(error, ConfigError):
         return "refused", str(error)
+    if isinstance(error, ContractError):
+        return "wrong", error.problem
     if isinstance(error, ModuleNotFoundError) and error.name:
         return "refused", f"{sys.executable} lacks {error.name}: install it there."
     return "raised", how_it_failed(error), "".join(traceback.format_exception(error))

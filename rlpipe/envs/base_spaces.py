@@ -9,26 +9,29 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.errors import ConfigError
+from rlpipe.envs.base_checks import beyond, categories, fitted, shown
+from rlpipe.errors import ConfigError, ContractError
 from rlpipe.plugins import nearest
 from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree
 
+_FLOAT32 = np.dtype(np.float32)
 ONLY = "observation"
 """Name of the leaf where an observation is one array, but not a vector of numbers."""
 
 
 class _Leaf(NamedTuple):
-    """A leaf of an observation space: its description, its keys, and what turns a value into its array."""
+    """A leaf of an observation space: its description, its keys, and what turns a value of a shape into its array."""
 
     spec: LeafSpec
     way: tuple[Any, ...]
-    convert: Callable[[Any], NDArray[Any]]
+    convert: Callable[[Any, tuple[int, ...]], NDArray[Any]]
+    space: Any
 
 
 class Spaces:
@@ -61,7 +64,7 @@ class Spaces:
         )
         self._space = observation_space
         self._ignored, self._met = frozenset(ignored), dict.fromkeys(ignored, False)
-        self._leaves = {} if self._vector else dict(self._walk(observation_space, ()))
+        self._leaves = {} if self._vector else _apart(self._walk(observation_space, ()))
         self._check_ignored()
         shape, actions, self._start = self._actions(action_space)
         self._action_shape = action_space.shape
@@ -92,14 +95,15 @@ class Spaces:
         name = name or ONLY
         if isinstance(space, Box):
             dtype = np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype
-            yield name, _Leaf(LeafSpec(space.shape, str(dtype)), way, _as(dtype))
+            yield name, _Leaf(LeafSpec(space.shape, str(dtype)), way, _as(dtype, name), space)
         elif isinstance(space, MultiBinary):
-            yield name, _Leaf(LeafSpec(space.shape, "int8"), way, _as(np.dtype(np.int8)))
+            yield name, _Leaf(LeafSpec(space.shape, "int8"), way, _as(np.dtype(np.int8), name), space)
         elif isinstance(space, Discrete):
-            yield name, _Leaf(LeafSpec((), "int64", (int(space.n),)), way, _from_start(space.start))
+            yield name, _Leaf(LeafSpec((), "int64", (int(space.n),)), way, _from_start(space, space.n, name), space)
         elif isinstance(space, MultiDiscrete):
             choices = tuple(int(count) for count in space.nvec.ravel())
-            yield name, _Leaf(LeafSpec(space.shape, "int64", choices), way, _from_start(space.start))
+            convert = _from_start(space, space.nvec, name)
+            yield name, _Leaf(LeafSpec(space.shape, "int64", choices), way, convert, space)
         else:
             leave_out = f"Leave it out with ignore_observations=[{name}], or turn" if way else "Turn"
             raise ConfigError(
@@ -140,22 +144,54 @@ class Spaces:
         )
 
     def observation(self, value: Any) -> Observations:
-        """Turns an observation of the environment into ours: [D] float32, or a tree."""
+        """Turns an observation of the environment into ours: [D] float32, or a tree.
+
+        Raises:
+            ContractError: it is not of the declared space.
+        """
         if self._vector:
-            return np.asarray(value, dtype=np.float32).ravel()
-        return Tree({name: leaf.convert(_reach(value, leaf.way)) for name, leaf in self._leaves.items()})
+            return fitted(value, self._space.shape, _FLOAT32, "").ravel()
+        return Tree(
+            {name: leaf.convert(self._reach(value, leaf), leaf.spec.shape) for name, leaf in self._leaves.items()}
+        )
 
     def observations(self, values: Any, count: int) -> Observations:
-        """Turns a copy of N observations of a vectorised environment into ours."""
+        """Turns a copy of N observations of a vectorised environment into ours; as of ``observation``."""
         if self._vector:
-            return np.array(values, dtype=np.float32).reshape(count, -1)
-        return Tree({name: leaf.convert(_reach(values, leaf.way)).copy() for name, leaf in self._leaves.items()})
+            return np.array(fitted(values, (count, *self._space.shape), _FLOAT32, "")).reshape(count, -1)
+        return Tree({
+            name: np.array(leaf.convert(self._reach(values, leaf), (count, *leaf.spec.shape)))
+            for name, leaf in self._leaves.items()
+        })  # fmt: skip
 
     def final(self, values: Any, n: int) -> Observations:
         """Turns the last observation of one of N environments, which Gymnasium keeps in the info, into ours."""
         if not isinstance(values, dict):
             return self.observation(values[n])
-        return Tree({name: leaf.convert(_reach(values, leaf.way)[n]) for name, leaf in self._leaves.items()})
+        return Tree({
+            name: leaf.convert(self._reach(values, leaf)[n], leaf.spec.shape) for name, leaf in self._leaves.items()
+        })  # fmt: skip
+
+    def beyond(self, value: Any) -> Iterator[str]:
+        """Yields a sentence on each leaf of an observation that lies beyond its declared bounds."""
+        leaves = [(name, leaf.way, leaf.space) for name, leaf in self._leaves.items()]
+        for name, way, space in leaves or [("", (), self._space)]:
+            low, high = np.asarray(getattr(space, "low", 0)), np.asarray(getattr(space, "high", 1))  # of a MultiBinary
+            if not hasattr(space, "start") and (sentence := beyond(np.asarray(_reach(value, way)), low, high, name)):
+                yield sentence
+
+    def _reach(self, value: Any, leaf: _Leaf) -> Any:
+        """Value of a leaf in a nested observation.
+
+        Raises:
+            ContractError: it is not there.
+        """
+        try:
+            return _reach(value, leaf.way)
+        except (KeyError, IndexError, TypeError) as error:
+            there = f"the observation lacks {'/'.join(map(str, leaf.way))!r}, which observation_space declares"
+            found = f"it has {', '.join(map(str, value))}" if isinstance(value, Mapping) else f"it is {shown(value)}"
+            raise ContractError(f"{there}; {found}") from error
 
     def action(self, action: Any) -> Any:
         """Turns an action of a policy into one of the environment."""
@@ -173,12 +209,24 @@ def _is_picture(space: Any) -> bool:
     return len(space.shape) >= 2 and space.dtype == np.uint8
 
 
-def _as(dtype: np.dtype[Any]) -> Callable[[Any], NDArray[Any]]:
-    return lambda value: np.asarray(value, dtype=dtype)
+def _as(dtype: np.dtype[Any], name: str) -> Callable[[Any, tuple[int, ...]], NDArray[Any]]:
+    return lambda value, shape: fitted(value, shape, dtype, name)
 
 
-def _from_start(start: Any) -> Callable[[Any], NDArray[Any]]:
-    return lambda value: np.asarray(value, dtype=np.int64) - start
+def _from_start(space: Any, counts: Any, name: str) -> Callable[[Any, tuple[int, ...]], NDArray[Any]]:
+    number = np.asarray(counts, dtype=np.uint64)
+    return lambda value, shape: categories(value, shape, space.start, number, name)
+
+
+def _apart(leaves: Iterable[tuple[str, _Leaf]]) -> dict[str, _Leaf]:
+    """Leaves by name, where those of ``a/b`` and of b in a would have the same: the second is ``a/b~2``."""
+    found: dict[str, _Leaf] = {}
+    for name, leaf in leaves:
+        free = name if name not in found else next(
+            other for number in itertools.count(2) if (other := f"{name}~{number}") not in found
+        )  # fmt: skip
+        found[free] = leaf
+    return found
 
 
 def _reach(value: Any, way: tuple[Any, ...]) -> Any:

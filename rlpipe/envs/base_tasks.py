@@ -439,6 +439,8 @@ class _Merged:
         self._terms: dict[str, NDArray[np.float64]] = {}
         self._observed: dict[Any, NDArray[np.float64]] = {}
         self._beginnings: dict[int, Beginning] = {}
+        self._tells_success = False
+        self._notes: tuple[str, ...] = ()
 
     def add(self, part: _Part, step: Step, spaces: _Spaces) -> None:
         """Takes the answer of one task."""
@@ -457,6 +459,8 @@ class _Merged:
         _place(self._terms, step.reward_terms, slots, self._count)
         _place(self._observed, step.observed, slots, self._count)
         self._beginnings |= part.named(step.beginnings)
+        self._tells_success |= step.tells_success
+        self._notes += tuple(f"{label}: {note}" for note in step.notes)
 
     def step(self) -> Step:
         """Returns the answer of all."""
@@ -472,6 +476,8 @@ class _Merged:
             self._failure,
             self._terms,
             self._observed,
+            self._tells_success,
+            self._notes,
         )
 
 

@@ -205,6 +205,7 @@ class DMControl(OneByOne):
     """dm_control's tasks, one by one, each episode with the start of its seed."""
 
     Config = DMControlConfig
+    tries_seeds = False
 
     @classmethod
     def why_without_success(cls, config: DMControlConfig) -> str | None:

@@ -328,6 +328,7 @@ class EnvPool(OneByOne):
     """EnvPool's tasks, each episode with a seed of its own; without ``seed_each_episode``, an ``EnvPoolVector``."""
 
     Config = EnvPoolConfig
+    tries_seeds = False
     evaluation_options: ClassVar[Mapping[str, Any]] = {"seed_each_episode": True}
 
     @classmethod

@@ -9,6 +9,8 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import re
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
@@ -33,14 +35,24 @@ from rlpipe.envs.base import (
     TaskEntry,
     check_ends,
 )
+from rlpipe.envs.base_checks import (
+    check_reset_form,
+    check_reset_signature,
+    check_step,
+    check_step_form,
+    flag,
+    flags,
+    numbers,
+    shown,
+)
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
 from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry, goals_of, has_mujoco
 from rlpipe.envs.base_mujoco_state import MuJoCoStates, is_mujoco_task, why_without_states
 from rlpipe.envs.base_pixels import choose_opengl, choose_opengl_if_found, make_with_pixels
-from rlpipe.envs.base_seeding import SeededReset
+from rlpipe.envs.base_seeding import SeededReset, Seeding
 from rlpipe.envs.base_spaces import Spaces
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
 from rlpipe.plugins import closest
 from rlpipe.trajectory import Bool, Float32, Observations, Scene, SpaceSpec, State
 
@@ -63,6 +75,12 @@ SUCCESS_KEYS = {
     "gym_hil": "succeed",
 }
 """Entry of the info that tells success, by the beginning of the module of a task."""
+TRIAL_STEPS, TRIAL_SECONDS, TRIAL_ENVS = 1000, 0.05, 2
+"""Steps and seconds of a trial before a run at most, and the size of a vectorised environment there."""
+LOOKS = 200
+"""First observations of each environment that are compared with their declared bounds."""
+MOST_UNUSUAL = 5
+"""Notes on them."""
 NEEDED = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "Box2D", "gymnasium_robotics": "mujoco"}
 """Package that a task needs, likewise."""
 
@@ -109,17 +127,20 @@ class GymnasiumConfig(SimulatorConfig):
         return self.pixels is not None
 
 
-def reward_terms(info: Mapping[str, Any]) -> dict[str, float] | None:
+def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
     """Named terms of a reward: the info's ``reward_terms``, or else its ``reward_*``, as in Gymnasium's MuJoCo tasks.
 
-    None if the info holds neither.
+    None if the info holds neither. What ``reward_terms`` holds is meant as numbers, whatever it is.
     """
-    if "reward_terms" in info:
-        return {str(name): float(value) for name, value in info["reward_terms"].items()}
+    if isinstance(terms := info.get("reward_terms"), Mapping):
+        return {str(name): value for name, value in terms.items()}
     return {
         name.removeprefix("reward_"): float(value)
         for name, value in info.items()
-        if name.startswith("reward_") and isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if isinstance(name, str)
+        and name.startswith("reward_")
+        and isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
     } or None
 
 
@@ -139,6 +160,13 @@ def make_env(config: GymnasiumConfig) -> Any:
     return make_with_pixels(config.id, make_kwargs(config), config.pixels, state=config.pixels_with_state)
 
 
+def make_vector_env(config: GymnasiumConfig, num_envs: int) -> Any:
+    """Makes the ``gymnasium.vector.VectorEnv`` of a configuration."""
+    import gymnasium
+
+    return gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **make_kwargs(config))
+
+
 def name_of(env: Any) -> str:
     """Registered id of an environment; one that was not registered describes itself."""
     return str(env) if env.spec is None else str(env.spec.id)
@@ -155,27 +183,73 @@ def observed(env: Any) -> Any:
 
 
 def check_success_key(env: Any, config: GymnasiumConfig) -> None:
-    """Checks that ``success_key`` is not misspelt; no episode would ever be a success.
+    """Checks that ``success_key``, which no info held, is not misspelt; no episode would ever be a success.
 
     A key that the info lacks is no mistake by itself, because some tasks tell success only where there is one.
 
     Raises:
-        ConfigError: the info of the first step lacks it, and holds one that is spelt almost alike.
+        ConfigError: the info of a step holds one that is spelt almost alike.
     """
-    key = config.success_key
-    if not key:
-        return
-    try:
-        env.reset(seed=0)
-        env.action_space.seed(0)
-        *_, info = env.step(env.action_space.sample())
-    except Exception:  # an environment may raise anything; the workers report it with their machine
-        return
+    key = str(config.success_key)
+    env.reset(seed=0)
+    *_, info = env.step(env.action_space.sample())
     if key not in info and (meant := closest(key, map(str, info), similarity=0.8)):
         raise ConfigError(
             f"success_key is {key!r}, which the info of {config.id} does not hold; did you mean {meant!r}? "
             f"There are {', '.join(sorted(map(str, info)))}."
         )
+
+
+def random_actions(spec: SpaceSpec, count: int, generator: np.random.Generator) -> NDArray[Any]:
+    """Returns [N, ...] random actions within their bounds."""
+    if spec.num_actions is not None:
+        parts = generator.integers(np.broadcast_to(spec.num_actions, (count, spec.action_dim)))
+        return parts.reshape(count, *spec.action_shape)
+    return spec.clip(generator.normal(size=(count, spec.action_dim)).astype(np.float32))
+
+
+def try_simulator(simulator: Simulator, env: Any, config: GymnasiumConfig) -> None:
+    """Takes steps until an episode has ended, or for a moment, so that what is wrong is found before a run.
+
+    Args:
+        simulator: to be thrown away.
+        env: its environment, with Gymnasium's wrappers.
+        config: its options.
+    Raises:
+        ContractError: it returns wrong values.
+        ConfigError: ``success_key`` is misspelt.
+    """
+    generator, began = np.random.default_rng(0), time.perf_counter()
+    try:
+        simulator.reset()
+        for _ in range(TRIAL_STEPS):
+            step = simulator.step(random_actions(simulator.spec, simulator.num_envs, generator))
+            check_step(step, simulator.spec, simulator.num_envs)
+            if time.perf_counter() - began > TRIAL_SECONDS or (step.terminated | step.truncated).any():
+                break
+        if config.success_key and not step.tells_success:
+            check_success_key(env, config)
+    except (ContractError, ConfigError):
+        raise
+    except BaseException as error:  # an environment may raise anything; the workers report it with their machine
+        how_it_failed(error)
+        check_form(env)
+
+
+def check_form(env: Any) -> None:
+    """Checks the form of what an environment returns without its wrappers, which fail where it is another one.
+
+    Raises:
+        ContractError: it is that of the old Gym.
+    """
+    try:
+        check_reset_signature(env.unwrapped)
+        check_reset_form(env.unwrapped.reset(seed=0))
+        check_step_form(env.unwrapped.step(env.action_space.sample()))
+    except ContractError:
+        raise
+    except BaseException as error:  # as above
+        how_it_failed(error)
 
 
 class GymnasiumEnv(SingleEnv):
@@ -194,16 +268,29 @@ class GymnasiumEnv(SingleEnv):
         self._spaces = Spaces(env.observation_space, env.action_space, name_of(env), ignored)
         self.spec = self._spaces.spec
         self.has_success = success_key is not None
+        self.success_name = f"info[{success_key!r}]"
+        self._looks = LOOKS
         self._reset = SeededReset(env)
         self._states = MuJoCoStates(env.unwrapped) if is_mujoco_task(type(env.unwrapped)) else None
         self._geometry = MuJoCoGeometry() if has_mujoco(env.unwrapped) else None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        observation, info = self._reset(seed)
+        answer = self._reset(seed)
+        check_reset_form(answer)
+        observation, info = answer
         if self._states is not None:
             self._states.was_reset()
         solved = info.get(self._success_key) if self._success_key else None
-        return self._spaces.observation(observation), None if solved is None else bool(solved)
+        solved = None if solved is None else flag(solved, self.success_name)
+        return self._observation(observation), solved
+
+    def _observation(self, observation: Any) -> Observations:
+        """Translates an observation; looks closely at the first ones."""
+        translated = self._spaces.observation(observation)
+        if self._looks:
+            self._looks -= 1
+            self.unusual = list(dict.fromkeys([*self.unusual, *self._spaces.beyond(observation)]))[:MOST_UNUSUAL]
+        return translated
 
     def state(self) -> State:
         assert self._states is not None
@@ -229,14 +316,14 @@ class GymnasiumEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         if self._states is not None:
             self._states.will_step()
-        observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
+        answer = self._env.step(self._spaces.action(action))
+        check_step_form(answer)
+        observation, reward, terminated, truncated, info = answer
+        key, success = self._success_key, None
+        if key and key in info:
+            success = flag(info[key], self.success_name)
         return SingleStep(
-            self._spaces.observation(observation),
-            float(reward),
-            bool(terminated),
-            bool(truncated),
-            bool(info.get(self._success_key, False)) if self._success_key else None,
-            reward_terms=reward_terms(info),
+            self._observation(observation), reward, terminated, truncated, success, reward_terms=reward_terms(info)
         )
 
     def close(self) -> None:
@@ -282,7 +369,14 @@ class VectorSlots:
         if self._success_key is None or self._success_key not in info:
             return None
         known = info.get(f"_{self._success_key}")
-        return bool(info[self._success_key][n]) if known is None or known[n] else None
+        if known is not None and not known[n]:
+            return None
+        return flag(_entry_of(info[self._success_key], n, self.num_envs), f"info[{self._success_key!r}]")
+
+
+def _entry_of(values: Any, n: int, count: int) -> Any:
+    """Entry of one of N environments in a vectorised info; all of it if it has not so many."""
+    return values[n] if hasattr(values, "__len__") and not isinstance(values, str) and len(values) == count else values
 
 
 class Answer(NamedTuple):
@@ -354,14 +448,27 @@ class SameStepReset(ResetAdapter):
     """``AutoresetMode.SAME_STEP``: the last step of an episode also resets; the info holds its true outcome."""
 
     def step_info(self, answer: Answer, n: int) -> Mapping[str, Any]:
-        own: Mapping[str, Any] = answer.info.get("final_info", {}) if answer.ended[n] else answer.info
+        if not answer.ended[n]:
+            return answer.info
+        own: Mapping[str, Any] = answer.info.get("final_info", {})
+        if not isinstance(own, Mapping):
+            raise ContractError(
+                f"final_info is {shown(own)}, an array with a dictionary for each environment, as in Gymnasium before "
+                "1.0; give one dictionary of arrays, as VectorEnv._add_info of gymnasium makes it, or set "
+                "env.train.vectorized=false"
+            )
         return own
 
     def continue_after(self, answer: Answer) -> Continuation:
         slots, info = self.slots, answer.info
         successors = answer.observations
         if answer.ended.any():
-            finals = info["final_obs"] if "final_obs" in info else info["final_observation"]
+            finals = info.get("final_obs", info.get("final_observation"))
+            if finals is None:
+                raise ContractError(
+                    "the info of a last step holds no final_obs, although the environment resets itself in the same "
+                    "step (AutoresetMode.SAME_STEP); add it, or declare the mode that it has"
+                )
             successors = successors.copy()
             for n in map(int, np.flatnonzero(answer.ended)):
                 successors[n] = slots.spaces.final(finals, n)
@@ -393,6 +500,7 @@ class GymnasiumVector(Simulator):
     """A ``gymnasium.vector.VectorEnv`` in any of the three autoreset modes."""
 
     Config = GymnasiumConfig
+    tries_seeds: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -421,6 +529,11 @@ class GymnasiumVector(Simulator):
             AutoresetMode.SAME_STEP: SameStepReset,
             AutoresetMode.DISABLED: MaskedReset,
         }
+        if mode not in [*AutoresetMode, *(one.value for one in AutoresetMode)]:
+            raise ConfigError(
+                f"{env} declares metadata['autoreset_mode'] as {mode!r}; it must be one of "
+                f"{', '.join(f'AutoresetMode.{one.name}' for one in AutoresetMode)}."
+            )
         adapter = adapters[AutoresetMode(mode)]
         if ignore_terminations:
             raise ConfigError(
@@ -428,6 +541,8 @@ class GymnasiumVector(Simulator):
                 "set ignore_terminations=false."
             )
         self._slots = VectorSlots(env, next_seed, success_key, ignored)
+        self._seeding = Seeding(tries=self.tries_seeds)
+        self._notes: dict[str, bool] = {}  # True for those that were told
         self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
         self.spec = self._slots.spaces.spec
@@ -435,45 +550,61 @@ class GymnasiumVector(Simulator):
 
     @classmethod
     def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> GymnasiumVector:
-        import gymnasium
+        with config_errors(config.id, make_kwargs(config)):
+            return cls.of(make_vector_env(config, num_envs), next_seed, config)
 
-        kwargs = make_kwargs(config)
-        with config_errors(config.id, kwargs):
-            env = gymnasium.make_vec(config.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-            return cls(
-                env,
-                next_seed,
-                success_key=config.success_key,
-                ignore_terminations=config.ignore_terminations,
-                ignored=config.ignore_observations,
-            )
+    @classmethod
+    def of(cls, env: Any, next_seed: NextSeed, config: GymnasiumConfig) -> GymnasiumVector:
+        """Takes over the vectorised environment of a configuration."""
+        return cls(
+            env,
+            next_seed,
+            success_key=config.success_key,
+            ignore_terminations=config.ignore_terminations,
+            ignored=config.ignore_observations,
+        )
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         slots = self._slots
         seeds = [slots.next_seed(n) for n in range(self.num_envs)]
         self._resets.resetting[:] = False
-        observations, info = slots.env.reset(seed=seeds if slots.seed_each else seeds[0])
-        return slots.converted(observations), {
-            n: Beginning(seeds[n] if slots.seed_each else None, slots.success(info, n))
+        given = seeds if slots.seed_each else seeds[0]
+        observations, info = self._seeding.begin(lambda: self._begun(given), next(filter(None, seeds), 0))
+        if not self._seeding.repeats:
+            self._notes.setdefault(self._seeding.note, False)
+        seeded = slots.seed_each and self._seeding.repeats
+        return observations, {
+            n: Beginning(seeds[n] if seeded else None, slots.success(info, n))
             for n in range(self.num_envs)
             if not slots.idle[n]
         }
 
+    def _begun(self, seeds: Any) -> tuple[Observations, Mapping[str, Any]]:
+        """Resets all environments; returns their observations and the info."""
+        answer = self._slots.env.reset(seed=seeds)
+        check_reset_form(answer)
+        return self._slots.converted(answer[0]), answer[1]
+
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         assert active is None
-        slots = self._slots
-        observations, rewards, terminated, truncated, info = slots.env.step(slots.spaces.actions(actions))
+        slots, count = self._slots, self.num_envs
+        taken = slots.env.step(slots.spaces.actions(actions))
+        check_step_form(taken)
+        observations, rewards, terminated, truncated, info = taken
+        rewards = numbers(rewards, "reward", count)
+        terminated, truncated = flags(terminated, "terminated", count), flags(truncated, "truncated", count)
         valid = ~(self._resets.resetting | slots.idle)
-        over = np.array(terminated | truncated, dtype=bool)  # an idle slot still steps; nobody uses its episodes
-        terminated = np.array(terminated, dtype=bool) & valid
-        truncated = np.array(truncated, dtype=bool) & valid
+        over = terminated | truncated  # an idle slot still steps; nobody uses its episodes
+        terminated, truncated = terminated & valid, truncated & valid
         answer = Answer(slots.converted(observations), info, over & valid, over)
         infos = {n: self._resets.step_info(answer, n) for n in map(int, np.flatnonzero(valid))}
-        success = np.zeros(self.num_envs, dtype=bool)
-        for n, own in infos.items():
-            success[n] = bool(slots.success(own, n))
+        told = {n: held for n, own in infos.items() if (held := slots.success(own, n)) is not None}
+        success = np.zeros(count, dtype=bool)
+        success[list(told)] = list(told.values())
         terms = self._reward_terms(infos)
         after = self._resets.continue_after(answer)
+        notes = tuple(note for note, is_told in self._notes.items() if not is_told)
+        self._notes = dict.fromkeys(self._notes, True)
         return Step(
             after.observations,
             after.successors,
@@ -484,12 +615,14 @@ class GymnasiumVector(Simulator):
             valid,
             after.beginnings,
             reward_terms=terms,
+            tells_success=bool(told),
+            notes=notes,
         )
 
     def _reward_terms(self, infos: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
         """Named terms of the rewards, from the info of each environment that took a step."""
         terms: dict[str, NDArray[np.float64]] = {}
-        for name in sorted({name for info in infos.values() for name in info if name.startswith("reward_")}):
+        for name in sorted({name for info in infos.values() for name in info if str(name).startswith("reward_")}):
             values = np.full(self.num_envs, np.nan)
             for n, info in infos.items():
                 known = info.get(f"_{name}")
@@ -510,6 +643,24 @@ def make_kwargs(config: GymnasiumConfig) -> dict[str, Any]:
     return {**config.kwargs, **limit}
 
 
+def check_is_environment(config: GymnasiumConfig, error: BaseException) -> None:
+    """Checks, where Gymnasium could not make an environment, whether it is one at all.
+
+    Raises:
+        ConfigError: it is of another library, or none.
+    """
+    found = re.search(
+        r"inherit from the gymnasium.Env class, actual class: (.*?)\. See|Gym is incompatible", str(error)
+    )
+    if isinstance(error, TypeError) and found:
+        kind = found[1] or "an environment of the old gym"
+        raise ConfigError(
+            f"{config.id} makes {kind}, which is no gymnasium.Env: derive its class from gymnasium.Env, with "
+            "reset(self, *, seed=None, options=None) that returns observation, info, and step(self, action) that "
+            "returns observation, reward, terminated, truncated, info."
+        ) from error
+
+
 @contextmanager
 def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Turns Gymnasium's errors while it makes an environment into errors of the configuration."""
@@ -518,6 +669,8 @@ def config_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, gymnasium.error.Error) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"Gymnasium cannot make {env_id} with {kwargs}: {error}") from error
 
 
@@ -661,19 +814,29 @@ class Gymnasium(OneByOne):
 
     @classmethod
     def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
-        if config.vectorized:
-            return None
         with warnings.catch_warnings(action="ignore"):  # the workers repeat them
             try:
-                env = make_env(config)
+                env = make_vector_env(config, TRIAL_ENVS) if config.vectorized else make_env(config)
             except ConfigError:
                 raise
-            except Exception:  # an environment may raise anything; the workers report it with their machine
+            except BaseException as error:  # as in ``try_simulator``
+                how_it_failed(error)
+                check_is_environment(config, error)
                 return None
             try:
-                (single,) = stacked([GymnasiumEnv(env, None, config.ignore_observations)], config.frame_stack)
-                check_success_key(env, config)
+                simulator = cls.on_trial(env, config)
+                try_simulator(simulator, env, config)
+            except ContractError as error:
+                raise ConfigError(f"{config.id}: {error.problem}.") from error
             finally:
-                with contextlib.suppress(Exception):
+                with ignored():
                     env.close()
-        return single.spec
+        return simulator.spec
+
+    @classmethod
+    def on_trial(cls, env: Any, config: GymnasiumConfig) -> Simulator:
+        """Returns a simulator that is thrown away after a few steps."""
+        if config.vectorized:
+            return GymnasiumVector.of(env, lambda n: n, config)
+        own = stacked([GymnasiumEnv(env, config.success_key, config.ignore_observations)], config.frame_stack)
+        return cls(own, lambda n: n, ignore_terminations=config.ignore_terminations)

@@ -208,6 +208,7 @@ class Libero(OneByOne):
     """The LIBERO tasks of one worker."""
 
     Config = LiberoConfig
+    tries_seeds = False
     evaluation_options: ClassVar[dict[str, Any]] = {"initial_states": "stored"}
 
     @classmethod

@@ -462,6 +462,7 @@ class ManiSkill(OneByOne):
     """Task instances in this process, each with its own physics."""
 
     Config = ManiSkillConfig
+    tries_seeds = False
 
     @classmethod
     def load(cls) -> None:

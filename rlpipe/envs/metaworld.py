@@ -110,6 +110,7 @@ class MetaWorld(OneByOne):
     """Meta-World's tasks, one by one, each episode with a goal of its own that follows from its seed."""
 
     Config = MetaWorldConfig
+    tries_seeds = False
 
     @classmethod
     def make(cls, config: MetaWorldConfig, num_envs: int, next_seed: NextSeed) -> MetaWorld:

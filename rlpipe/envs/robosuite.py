@@ -177,6 +177,7 @@ class Robosuite(OneByOne):
     """robosuite's tasks, one by one, each episode with the start of its seed."""
 
     Config = RobosuiteConfig
+    tries_seeds = False
 
     @classmethod
     def make(cls, config: RobosuiteConfig, num_envs: int, next_seed: NextSeed) -> Robosuite:

@@ -123,6 +123,7 @@ class Scripted(OneByOne):
     """Slots that follow a script."""
 
     Config = ScriptedConfig
+    tries_seeds = False
     _step_seconds = 0.0
 
     @classmethod

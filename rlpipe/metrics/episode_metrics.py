@@ -6,7 +6,7 @@ Episodes whose start a curriculum chose have a namespace of their own, ``env/cur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlpipe.metrics.declaration import Metric
@@ -55,6 +55,20 @@ class EpisodeMetrics:
     terminated_episodes: Metric | None = None
     reward_term: Metric | None = None
     tasks: TaskMetrics | None = None
+
+    def forget_success(self, window: MetricWindow) -> None:
+        """Removes everything of this namespace that follows from the success of episodes, which is unknown."""
+        of_success = (
+            self.success_once,
+            self.success_at_end,
+            self.success_once_balanced,
+            self.success_at_end_ma100,
+            self.episode_len_success,
+            None if self.tasks is None else self.tasks.success_once,
+        )
+        for metric in filter(None, of_success):
+            for member in metric.members(window.states):
+                window.states.pop(member.name, None)
 
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
         """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
@@ -108,3 +122,34 @@ class EpisodeMetrics:
                 observe(tasks.success_once.member(task), [e.success_once for e in own])
                 observe(tasks.episode_return.member(task), [e.episode_return for e in own])
                 observe(tasks.num_trajectories.member(task), [len(own)])
+
+
+def forget_success(window: MetricWindow, namespaces: Sequence[EpisodeMetrics]) -> int:
+    """Makes the success of all episodes of a window unknown, because the simulator has told it of none.
+
+    Args:
+        window: changed in place.
+        namespaces: those of its episodes.
+    Returns:
+        Number of training and evaluation episodes whose success was taken for False.
+    """
+    untold = sum(episode.success_once is not None for episode in [*window.episodes, *window.eval_episodes])
+    for namespace in namespaces:
+        namespace.forget_success(window)
+    unknown: dict[str, Any] = {"success_once": None, "success_at_end": None, "first_success": None}
+    window.episodes = [replace(episode, **unknown) for episode in window.episodes]
+    window.eval_episodes = [replace(episode, **unknown) for episode in window.eval_episodes]
+    return untold
+
+
+def never_told(key: str, episodes: int) -> str:
+    """Sentence on a success that no simulator has told.
+
+    Args:
+        key: entry of the info that was to tell it.
+        episodes: number of finished episodes.
+    """
+    return (
+        f"{key!r} was never in the info of {episodes} finished episodes, so their success is unknown and no success is "
+        "reported. Set success_key to an entry that a step's info holds, or to null for a task without success."
+    )

@@ -35,6 +35,8 @@ class MetricWindow:
         simulator_failed: True if the worker replaced its simulator while it collected. Not merged.
         cut_short: why a share of an evaluation ended before its episodes did, which then do not count; empty if it
             did not. Not merged.
+        notes: sentences for the user, each of which is told once in a run.
+        tells_success: True if a simulator has told the success of an episode so far.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class MetricWindow:
     scenes: dict[str, Scene] = field(default_factory=dict)
     simulator_failed: bool = False
     cut_short: str = ""
+    notes: list[str] = field(default_factory=list)
+    tells_success: bool = False
 
     def observe(
         self,
@@ -123,6 +127,8 @@ class MetricWindow:
         self.faults += other.faults
         self.eval_replays += other.eval_replays
         self.scenes |= other.scenes
+        self.notes += other.notes
+        self.tells_success |= other.tells_success
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)
@@ -169,6 +175,8 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
         faults=[fault for window in windows for fault in window.faults],
         eval_replays=[replay for window in windows for replay in window.eval_replays],
         scenes={key: scene for window in windows for key, scene in window.scenes.items()},
+        notes=[note for window in windows for note in window.notes],
+        tells_success=any(window.tells_success for window in windows),
     )
 
 

@@ -20,6 +20,7 @@ from rlpipe.config.selection import (
     curriculum_class,
     declared_metrics,
     simulator_class,
+    success_key,
 )
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
@@ -30,6 +31,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
+from rlpipe.metrics.episode_metrics import forget_success, never_told
 from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.reductions import from_json, to_json
 from rlpipe.metrics.row import Event, EventKind, HistogramView, Row, Status
@@ -85,6 +87,9 @@ class MetricLogger:
         self._lifetime = {name: from_json(state) for name, state in kept.items()}
         self._prepared: tuple[MetricWindow, ...] = ()
         self._steps_without_end, self._patience = 0, _PATIENCE  # of each environment
+        self._tells_success = m.ENV_SUCCESS_AT_END_MA100.name in kept
+        self._untold, self._number_untold = 0, 0  # episodes of the next row, and of the last one
+        self._noted: set[str] = set()
         self._declared = declared_metrics(config)
         logger = config.runner.logger
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
@@ -129,6 +134,7 @@ class MetricLogger:
         Args:
             windows: windows of the learner and the workers by rank
         """
+        self._forget_untold(windows)
         self._count(merged(windows))
         self._prepared = windows
 
@@ -152,11 +158,13 @@ class MetricLogger:
             ValueError: a window holds a metric that is not declared.
         """
         began = time.perf_counter()
+        self._forget_untold(windows)
         window = merged(windows)
         self._count(window)
         if self._prepared:
             windows, self._prepared = (*windows[:1], *self._prepared, *windows[1:]), ()
             window = merged(windows)
+        notes = [*window.notes, *self._notes_on_success(window)]
         self._backend_processes.observe_lag(window)
         nonfinite = window.nonfinite()
         window.states.update(self._lifetime)
@@ -183,6 +191,7 @@ class MetricLogger:
             *self._still_active(iteration),
             *self._incidents(row, windows),
             *self._endless(iteration, window),
+            *(Event(EventKind.NOTE, note, iteration, time.time()) for note in self._new(notes)),
             *self._write_replays(iteration, window),
             *self._videos.poll(),
             *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
@@ -194,6 +203,26 @@ class MetricLogger:
         self._directory.write_spans(iteration, spans)
         self._spans = []
         return replace(row, events=tuple(events))
+
+    def _forget_untold(self, windows: Sequence[MetricWindow]) -> None:
+        """Forgets the success of the episodes while the simulator has told that of none."""
+        self._tells_success |= any(window.tells_success for window in windows)
+        if not self._tells_success:
+            self._untold += sum(forget_success(window, (m.ENV, m.CURRICULUM, m.EVAL)) for window in windows)
+
+    def _notes_on_success(self, window: MetricWindow) -> list[str]:
+        """Observes how many episodes of a row have no success; returns what the user should know of that."""
+        untold, self._untold = self._untold, 0
+        if untold or self._number_untold:  # 0 clears the alert
+            window.observe(m.ENV_SUCCESS_UNTOLD, untold)
+        first, self._number_untold = not self._number_untold, untold
+        return [never_told(success_key(self._config.env.train), untold)] if untold and first else []
+
+    def _new(self, notes: Sequence[str]) -> list[str]:
+        """Returns the notes that have not been told in this run."""
+        found = [note for note in dict.fromkeys(notes) if note not in self._noted]
+        self._noted.update(found)
+        return found
 
     def _write_replays(self, iteration: int, window: MetricWindow) -> list[Event]:
         """Writes the replays of an evaluation; whatever goes wrong with them is an event, because a run can do without.

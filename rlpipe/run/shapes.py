@@ -251,6 +251,7 @@ class EvaluationRecord(TypedDict):
     protocol: Protocol
     versions: NotRequired[dict[str, str]]
     changes: NotRequired[dict[str, Any]]
+    notes: NotRequired[list[str]]
     episodes: Annotated[list[Annotated[dict[str, Any], _inside(_episode_line(Count))]], Field(min_length=1)]
 
 

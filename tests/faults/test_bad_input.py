@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import typer
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpipe
@@ -31,21 +31,13 @@ from rlpipe.config.tree import to_yaml
 from rlpipe.metrics.row import Row
 from rlpipe.run import shapes
 from tests.helpers.commands import Answer, command
+from tests.helpers.fuzz import fuzz
 from tests.helpers.runs import scripted
 
 pytestmark = pytest.mark.usefixtures("outside_ray")
 
-MORE = float(os.environ.get("RLPIPE_FUZZ", "1"))
 NOBODY = "nobody:here"
 """An address that is none, so that a run with a good configuration ends there and trains nothing."""
-
-
-def fuzz(examples: int) -> settings:
-    return settings(
-        max_examples=max(1, int(examples * MORE)),
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

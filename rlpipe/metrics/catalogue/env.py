@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import NEEDS_FAILURE, NEEDS_REWARD_MODEL, NEEDS_REWARD_TERMS, NEEDS_TASKS
+from rlpipe.metrics.catalogue.conditions import (
+    NEEDS_FAILURE,
+    NEEDS_REWARD_MODEL,
+    NEEDS_REWARD_TERMS,
+    NEEDS_SILENCE,
+    NEEDS_TASKS,
+)
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.derivations import least_of_means, mean_of_means, wilson_high, wilson_low
@@ -168,6 +174,13 @@ ENV_SUCCESS_AT_END_MA100 = observed(
     "env/success_at_end_ma100", Recent, "fraction", lifetime=True,
     meaning="Share of the last 100 finished episodes, from this or earlier iterations, that ended in success.",
     formula="mean of success_{e T_e} over the last 100 episodes, ordered by step, then environment",
+)
+ENV_SUCCESS_UNTOLD = observed(
+    "env/success_untold", Sum, "episodes", needs=NEEDS_SILENCE,
+    meaning="Number of finished episodes whose success is unknown, because the simulator has not told that of any "
+            "episode of the run so far. Such a run has no other metric of success.",
+    formula="count_e while no info of the run has held the success",
+    rules=(Rule("never_told", "warn", Band(high=0)),),
 )
 ENV_REWARD = observed(
     "env/reward", Mean, "reward per environment step", tier="core",

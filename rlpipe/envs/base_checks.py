@@ -1,0 +1,337 @@
+"""Checks of what simulators return, against the step contract and the declared spaces.
+
+Every value of a step passes one of these functions, which names the field. They cost little enough for each step.
+Importing this file imports no simulator.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlpipe.errors import ContractError
+from rlpipe.trajectory import Observations, SpaceSpec, Tree
+from rlpipe.trajectory.tree import leaves_of
+
+if TYPE_CHECKING:
+    from rlpipe.envs.base import Step
+
+SHOWN = 60
+"""Characters of a value that an error shows."""
+
+
+def shown(value: Any) -> str:
+    """Returns a value as an error shows it: its beginning, and the type of an array or object."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"of type {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def number(value: Any, name: str) -> float:
+    """Returns a number, which may be the only one of an array.
+
+    Args:
+        value: as the simulator gave it.
+        name: what it is, for the error.
+    Raises:
+        ContractError: it is no number, or more than one.
+    """
+    if isinstance(value, float):  # the quick way of nearly all
+        return float(value)
+    found = number_or_none(value)
+    if found is None:
+        raise ContractError(f"the {name} is {shown(value)}; one number is expected")
+    return found
+
+
+def number_or_none(value: Any) -> float | None:
+    """Returns a number, which may be the only one of an array; None for everything else."""
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    found = array_or_none(value)
+    return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+
+
+def flag(value: Any, name: str) -> bool:
+    """Returns a truth value: true, false, 0 or 1, alone or as the only one of an array.
+
+    Args:
+        value: as the simulator gave it.
+        name: what it is, for the error.
+    Raises:
+        ContractError: it is something else, such as NaN or a text.
+    """
+    if value is True or value is False:
+        return value
+    found = number_or_none(value)
+    if found not in (0.0, 1.0):
+        raise ContractError(f"{name} is {shown(value)}; true, false, 0 or 1 is expected")
+    return found == 1.0
+
+
+def flags(values: Any, name: str, count: int) -> NDArray[np.bool_]:
+    """Returns [N] truth values.
+
+    Raises:
+        ContractError: they are not so many, or something else.
+    """
+    found = array_or_none(values)
+    if found is None or found.size != count or not np.isin(found, (0, 1)).all():
+        raise ContractError(f"{name} is {shown(values)}; {count} of true, false, 0 or 1 are expected")
+    return np.array(found.reshape(count), dtype=bool)
+
+
+def numbers(values: Any, name: str, count: int) -> NDArray[np.float64]:
+    """Returns [N] numbers.
+
+    Raises:
+        ContractError: they are not so many, or no numbers.
+    """
+    found = array_or_none(values)
+    if found is None or found.size != count:
+        raise ContractError(f"the {name} is {shown(values)}; {count} numbers are expected, one for each environment")
+    return np.array(found.reshape(count), dtype=np.float64)
+
+
+def array_or_none(value: Any) -> NDArray[Any] | None:
+    """Array of numbers or truth values; None if it is something else."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # an object may raise anything
+        return None
+    return found if found.dtype.kind in "biuf" else None
+
+
+def fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """Returns an observation, or a leaf of one, as an array of its declared shape and dtype; nothing is spread or lost.
+
+    Args:
+        value: as the simulator gave it.
+        shape: as declared.
+        dtype: of the result.
+        name: of the leaf, for the error; empty for the whole observation.
+    Raises:
+        ContractError: the shape is another one, or the dtype cannot hold a value.
+    """
+    found = value if isinstance(value, np.ndarray) else array_or_none(value)
+    leaf = f"the observation {name!r}" if name else "the observation"
+    if found is None or found.dtype.kind not in "biuf":
+        raise ContractError(f"{leaf} is {shown(value)}; an array of numbers of shape {shape} is expected")
+    if found.shape != shape:
+        raise ContractError(f"{leaf} has shape {found.shape}, but observation_space declares {shape}")
+    if found.dtype == dtype or dtype.kind == "f" or np.can_cast(found.dtype, dtype):
+        return found.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore"):
+        cast = found.astype(dtype)
+    if not np.array_equal(cast, found):
+        wrong = found[cast != found].ravel()[0]
+        raise ContractError(f"{leaf} holds {wrong:g} as {found.dtype}, which {dtype}, as declared, cannot hold")
+    return cast
+
+
+def categories(
+    value: Any, shape: tuple[int, ...], start: Any, counts: NDArray[np.uint64], name: str
+) -> NDArray[np.int64]:
+    """Returns categories that are counted from 0.
+
+    Args:
+        value: as the simulator gave it, counted from ``start``.
+        shape: as declared, behind the axis of the environments if there is one.
+        start: first number of the space.
+        counts: number of categories of each entry.
+        name: of the leaf, for the error.
+    Raises:
+        ContractError: one lies beyond the space.
+    """
+    found = np.asarray(fitted(value, shape, np.dtype(np.int64), name) - start)
+    if (found.view(np.uint64) >= counts).any():  # below 0 it is a large number
+        raise ContractError(
+            f"the observation {name!r} is {shown(value)}, but observation_space declares {_range(start, counts)}"
+        )
+    return found
+
+
+def _range(start: Any, counts: NDArray[np.uint64]) -> str:
+    first, number = np.broadcast_arrays(start, counts.astype(np.int64))
+    each = dict.fromkeys(zip(first.ravel().tolist(), (first + number - 1).ravel().tolist(), strict=True))
+    return ", ".join(f"{low} to {high}" for low, high in each)
+
+
+def first_of(answer: Any) -> tuple[Any, bool | None]:
+    """Returns the first observation of an episode, and True if the task is already solved, from what a reset returned.
+
+    Raises:
+        ContractError: it returned something else.
+    """
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise ContractError(
+            f"reset() returns {shown(answer)}; two values are expected: the observation, and the success"
+        )
+    observation, success = answer
+    return observation, None if success is None else flag(success, "the success of a reset")
+
+
+def named(terms: Any) -> Collection[tuple[str, Any]]:
+    """Returns the terms of a reward with their names; none where they are no mapping."""
+    return terms.items() if terms and isinstance(terms, Mapping) else ()
+
+
+def place(observations: Observations, n: int, observation: Any, spec: SpaceSpec) -> None:
+    """Writes the observation of one environment into the row of its slot.
+
+    Args:
+        observations: [N, ...].
+        n: slot.
+        observation: [D] or a tree.
+        spec: spaces of the simulator.
+    Raises:
+        ContractError: it is not of these spaces; a row would be filled by repeating it.
+    """
+    if spec.leaves is None:
+        if getattr(observation, "shape", None) != (spec.observation_dim,):
+            observation = fitted(observation, (spec.observation_dim,), np.dtype(np.float32), "")
+        observations[n] = observation
+        return
+    if not isinstance(observation, Tree):
+        raise ContractError(f"the observation is {shown(observation)}; a tree of {', '.join(spec.leaves)} is expected")
+    for name, leaf in spec.leaves.items():
+        if name not in observation.leaves:
+            raise ContractError(f"the observation lacks {name!r}, which the spaces declare")
+        observations.leaves[name][n] = fitted(observation.leaves[name], leaf.shape, np.dtype(leaf.dtype), name)
+
+
+def check_observations(observations: Any, spec: SpaceSpec, count: int) -> None:
+    """Checks the shapes of observations [N, ...].
+
+    Raises:
+        ContractError: they are not of these spaces.
+    """
+    if spec.leaves is None:
+        wanted: dict[str, tuple[int, ...]] = {"": (spec.observation_dim,)}
+    else:
+        wanted = {name: leaf.shape for name, leaf in spec.leaves.items()}
+        if not isinstance(observations, Tree) or wanted.keys() - observations.leaves.keys():
+            raise ContractError(
+                f"the observations are {shown(observations)}; a tree of {', '.join(wanted)} is expected"
+            )
+    for (name, shape), leaf in zip(wanted.items(), leaves_of(observations), strict=False):
+        array = leaf if not name else observations.leaves[name]
+        if getattr(array, "shape", None) != (count, *shape):
+            found = getattr(array, "shape", None) or shown(array)
+            leaf_name = f" {name!r}" if name else ""
+            raise ContractError(
+                f"the observations{leaf_name} have shape {found}, but the spaces declare {(count, *shape)}"
+            )
+
+
+def check_beginnings(answer: Any) -> None:
+    """Checks that the reset of a simulator returned observations and beginnings.
+
+    Raises:
+        ContractError: it returned something else.
+    """
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
+        raise ContractError(
+            f"reset() returns {shown(answer)}; two values are expected: the observations, and the beginnings by slot"
+        )
+
+
+def check_step(step: Step, spec: SpaceSpec, count: int) -> None:
+    """Checks the shapes of a step of a simulator that makes it itself.
+
+    Raises:
+        ContractError: a field does not have a value for each of N environments.
+    """
+    if not hasattr(step, "beginnings"):
+        raise ContractError(f"a step is {shown(step)}; a Step is expected")
+    for name in ("rewards", "terminated", "truncated", "valid", "success", "failure"):
+        values = getattr(step, name)
+        if values is None and name in ("success", "failure"):
+            continue
+        kinds = "b" if name in ("terminated", "truncated", "valid", "success") else "biuf"
+        if getattr(values, "shape", None) != (count,) or values.dtype.kind not in kinds:
+            wanted = f"{count} {'truth values' if kinds == 'b' else 'numbers'}"
+            raise ContractError(
+                f"{name} of a step is {shown(values)}; an array of {wanted} is expected, one for each environment"
+            )
+    for observations in (step.observations, step.successors):
+        check_observations(observations, spec, count)
+
+
+def beyond(value: NDArray[Any], low: NDArray[Any], high: NDArray[Any], name: str) -> str | None:
+    """Returns a sentence on the first number beyond the declared bounds; None if all lie within, but for rounding."""
+    margin = 1e-5 * np.maximum(1.0, np.where(np.isfinite(high), np.abs(high), 0.0))
+    outside = (value < low - margin) | (value > high + margin)
+    if not outside.any():
+        return None
+    first = int(np.argmax(outside.ravel()))
+    leaf = f"The observation {name!r}" if name else "The observation"
+    bounds = f"{np.ravel(low)[first]:g} to {np.ravel(high)[first]:g}"
+    return f"{leaf} holds {value.ravel()[first]:g}, beyond its declared bounds, {bounds}; it is used as it is."
+
+
+# --- the form of Gymnasium's interface
+
+
+def check_reset_signature(env: Any) -> None:
+    """Checks that the reset of an environment takes what Gymnasium's wrappers give it.
+
+    Raises:
+        ContractError: it does not.
+    """
+    try:
+        parameters = inspect.signature(env.reset).parameters
+    except (TypeError, ValueError):  # compiled
+        return
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    for name in ("seed", "options"):
+        if name not in parameters:
+            raise ContractError(
+                f"reset() takes no {name}, as in Gym before 0.26; define reset(self, *, seed=None, options=None) and "
+                "begin it with super().reset(seed=seed)"
+            )
+
+
+def check_reset_form(answer: Any) -> None:
+    """Checks that a reset returned two values, an observation and an info.
+
+    Raises:
+        ContractError: it did not.
+    """
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
+        raise ContractError(
+            f"reset() returns {shown(answer)} and no info, as in Gym before 0.26; return two values, the observation "
+            "and a dictionary: return observation, {}"
+        )
+
+
+def check_step_form(answer: Any) -> None:
+    """Checks that a step returned five values, the last of them an info.
+
+    Raises:
+        ContractError: it did not.
+    """
+    if isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], Mapping):
+        return
+    if isinstance(answer, tuple) and len(answer) == 4:
+        raise ContractError(
+            "step() returns 4 values, as in Gym before 0.26; return five: observation, reward, terminated, truncated, "
+            "info. In a subclass: observation, reward, done, info = super().step(action); return observation, reward, "
+            "done, False, info"
+        )
+    if isinstance(answer, tuple) and len(answer) == 5:
+        raise ContractError(f"the info of a step is {shown(answer[4])}; a dictionary is expected")
+    found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
+    raise ContractError(
+        f"step() returns {found}; five values are expected: observation, reward, terminated, truncated, info"
+    )
