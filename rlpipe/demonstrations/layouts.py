@@ -9,20 +9,22 @@ from typing import Any
 from rlpipe.errors import ConfigError
 
 CONVERT = "rlpipe reads ManiSkill's: docs/demonstrations.md#files-of-other-formats has the lines that convert it."
-"""What to do with a file of another format; a test follows that page."""
+WRITE = "rlpipe reads ManiSkill's: docs/demonstrations.md#file-format has the lines that write it."
+"""What to do with a file of another format, where that page has lines for this format, and where it has not; a test
+follows both."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = (0, 512, 1024, 2048)
 """Places where the signature of an HDF5 file may stand."""
 
 _MAGIC = {
     b"PAR1": f"holds Parquet, as LeRobot's datasets do. {CONVERT}",
-    b"PK\x03\x04": f"is a ZIP archive, such as NumPy's .npz or a zipped Zarr store. {CONVERT}",
-    b"\x93NUMPY": f"is an array of NumPy's. {CONVERT}",
-    b"\x80": f"is a pickle, as of D4RL's and DAPG's demonstrations. {CONVERT}",
+    b"PK\x03\x04": f"is a ZIP archive, such as NumPy's .npz or a zipped Zarr store. {WRITE}",
+    b"\x93NUMPY": f"is an array of NumPy's. {WRITE}",
+    b"\x80": f"is a pickle, as of D4RL's and DAPG's demonstrations. {WRITE}",
     b"\x1f\x8b": "is compressed with gzip: unpack it first.",
     b"\x28\xb5\x2f\xfd": "is compressed with zstd: unpack it first.",
-    b"\x89MCAP": f"is a recording of ROS (MCAP). {CONVERT}",
-    b"#ROSBAG": f"is a recording of ROS. {CONVERT}",
+    b"\x89MCAP": f"is a recording of ROS (MCAP). {WRITE}",
+    b"#ROSBAG": f"is a recording of ROS. {WRITE}",
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it with git lfs pull.",
     b"<": "is a page of HTML or XML, as a download that failed leaves behind: download the file itself.",
     b"{": "is JSON: name the HDF5 file, whose JSON has the same name and is beside it.",
@@ -49,25 +51,25 @@ def check_file(path: Path, key: str) -> None:
     if not first:
         raise ConfigError(f"{key}: {path} is empty or damaged: copy or record it again.")
     known = (what for magic, what in _MAGIC.items() if first.startswith(magic))
-    tensorflow = f"is TensorFlow's (RLDS). {CONVERT}" if ".tfrecord" in path.name else None
+    tensorflow = f"is TensorFlow's (RLDS). {WRITE}" if ".tfrecord" in path.name else None
     what = tensorflow or next(known, "is damaged, or no HDF5 file: copy or record it again.")
     raise ConfigError(f"{key}: {path} {what}")
 
 
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
-    "a dataset of LeRobot": ("meta/info.json",),
-    "a dataset of Minari": ("data/main_data.hdf5", "main_data.hdf5"),
-    "a Zarr store, such as Diffusion Policy's": (".zgroup", "zarr.json", ".zattrs"),
-    "a dataset of TensorFlow (RLDS)": ("dataset_info.json", "features.json", "*.tfrecord*"),
+    f"a dataset of LeRobot. {CONVERT}": ("meta/info.json",),
+    f"a dataset of Minari. {CONVERT}": ("data/main_data.hdf5", "main_data.hdf5"),
+    f"a Zarr store, such as Diffusion Policy's. {WRITE}": (".zgroup", "zarr.json", ".zattrs"),
+    f"a dataset of TensorFlow (RLDS). {WRITE}": ("dataset_info.json", "features.json", "*.tfrecord*"),
 }
-"""Files by which a folder is recognised."""
+"""What a folder is, by the files in it."""
 
 
 def folder_is(folder: Path) -> str:
     """Returns the end of the sentence "the path is a folder", with what it holds and what to do."""
     for what, marks in _FOLDERS.items():
         if any(next(folder.glob(mark), None) for mark in marks):
-            return f"that is {what}. {CONVERT}"
+            return f"that is {what}"
     inside = sorted(file.name for file in folder.iterdir() if file.suffix in (".h5", ".hdf5"))
     of_it = f", such as {folder / inside[0]}" if inside else ""
     return f"that is a directory: name one of ManiSkill's HDF5 files{of_it}."
@@ -92,10 +94,10 @@ def _is_one_episode(file: Any) -> bool:
 
 
 _LAYOUTS: Mapping[str, Callable[[Any], bool]] = {
-    "robomimic's layout (also robosuite's, LIBERO's, MimicGen's and Isaac Lab's), data/demo_N": _is_robomimic,
-    "Minari's layout, episode_N/observations": _is_minari,
-    "D4RL's layout, all steps in one array": _is_d4rl,
-    "one episode, as ALOHA, ACT and RoboTwin store each in a file": _is_one_episode,
+    f"robomimic's layout (also of robosuite, LIBERO, MimicGen and Isaac Lab), data/demo_N. {CONVERT}": _is_robomimic,
+    f"Minari's layout, episode_N/observations. {CONVERT}": _is_minari,
+    f"D4RL's layout, all steps in one array. {CONVERT}": _is_d4rl,
+    f"one episode, as ALOHA, ACT and RoboTwin store each in a file. {WRITE}": _is_one_episode,
 }
 
 
@@ -111,4 +113,4 @@ def check_layout(file: Any, path: str, key: str) -> None:
     """
     for what, has_marks in _LAYOUTS.items():
         if has_marks(file):
-            raise ConfigError(f"{key}: {path} holds {what}. {CONVERT}")
+            raise ConfigError(f"{key}: {path} holds {what}")
