@@ -117,7 +117,7 @@ def contents(path: str, key: str = "demos") -> Contents:
     with opened(path, key) as file:
         check_layout(file, path, key)
         names = in_order(file)
-        passed_over = tuple(name for name in file if name not in names)
+        passed_over = tuple(sorted({*file} - {*names}))
         for name in names:
             if not (hasattr(file.get(name), "keys") and "actions" in file[name]):
                 raise ConfigError(f"{key}: {path}: {name} holds no actions: record it again, or delete it.")

@@ -168,9 +168,14 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
     """
     needed = {**dict(_imported()), **_in_folder(order.modules, sent.folder)}
     named_first = sorted(needed, key=lambda name: (name not in order.modules, name))
-    missing = [sentence for name in named_first if (sentence := _left_out(name, needed[name], order, sent))]
+    missing: dict[str, str] = {}
+    for name in named_first:
+        file = needed[name]
+        if file.is_relative_to(sent.folder) and (path := file.relative_to(sent.folder).as_posix()) not in sent.files:
+            missing.setdefault(sent.why_left_out(path), f"{name}, {_reason(name, order.modules)}, is left out")
     if missing:
-        raise ConfigError(" ".join(missing[:3]) + (f" {len(missing) - 3} more are." if len(missing) > 3 else ""))
+        more = f" {len(missing) - 3} more are left out." if len(missing) > 3 else ""
+        raise ConfigError(" ".join(f"{what} {why}." for why, what in [*missing.items()][:3]) + more)
     if os.path.isabs(variables.get("PYTHONPATH", "")):
         return  # the cluster has what it leads to
     given = [Path(os.path.abspath(folder)) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
@@ -183,13 +188,6 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
                 f"look: move {name.partition('.')[0]} to {sent.folder}, or name a folder of the cluster that holds it, "
                 "with --env PYTHONPATH=/FOLDER."
             )
-
-
-def _left_out(name: str, file: Path, order: _Order, sent: Package) -> str | None:
-    """Returns a sentence about a module of the folder that is not sent; None if it is."""
-    if not file.is_relative_to(sent.folder) or (path := file.relative_to(sent.folder).as_posix()) in sent.files:
-        return None
-    return f"{name}, {_reason(name, order.modules)}, is left out {sent.why_left_out(path)}."
 
 
 def _reason(module: str, named: Mapping[str, str]) -> str:

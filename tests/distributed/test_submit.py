@@ -166,7 +166,7 @@ def lab(folder, monkeypatch) -> str:
          "!/LAB/tools.py", ".rayignore"),
         ("*_gen.py", "LAB/.gitignore", "LAB.task_gen, which env.train.id names", "LAB/.gitignore (*_gen.py)",
          "!/task_gen.py", "LAB/.rayignore"),
-        ("# ours\n\nlab_*/", ".gitignore", "LAB, which env.train.id names", ".gitignore (lab_*/)", "!/LAB/",
+        ("# ours\n\nlab_*/", ".gitignore", "LAB.task_gen, which env.train.id names", ".gitignore (lab_*/)", "!/LAB/",
          ".rayignore"),
     ],
 )  # fmt: skip
