@@ -119,7 +119,7 @@ def contents(path: str, key: str = "demos") -> Contents:
         names = in_order(file)
         passed_over = tuple(sorted({*file} - {*names}))
         for name in names:
-            if not (hasattr(file.get(name), "keys") and "actions" in file[name]):
+            if f"{name}/actions" not in file:
                 raise ConfigError(f"{key}: {path}: {name} holds no actions: record it again, or delete it.")
     if not names:
         held = f"holds {_some(passed_over)}" if passed_over else "is empty"
@@ -241,8 +241,6 @@ def in_order(file: Any) -> list[str]:
         return not number.isdigit(), int(number) if number.isdigit() else 0, name
 
     def is_one(name: str) -> bool:
-        return re.fullmatch(r"traj_\d+", name) is not None or (
-            hasattr(file.get(name), "keys") and "actions" in file[name]
-        )
+        return re.fullmatch(r"traj_\d+", name) is not None or f"{name}/actions" in file
 
     return sorted(filter(is_one, file), key=place)
