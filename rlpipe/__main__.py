@@ -1,6 +1,10 @@
 """``python -m rlpipe`` is ``rlpipe``."""
 
+import os
 import sys
+
+if not sys.flags.safe_path and sys.path[0] == os.getcwd():
+    del sys.path[0]  # main() adds it at the end, where its modules stand in for none of the standard library
 
 try:
     from rlpipe.cli import main

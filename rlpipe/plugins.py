@@ -10,7 +10,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 import pkgutil
+import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -29,6 +32,45 @@ _HALLMARKS = {
     "curricula": "chooses",
 }
 """Attribute by which a class of each kind is recognised."""
+_PACKAGE = Path(__file__).parent
+WHERE_MODULES_ARE = "It is looked for among the installed packages, in the present folder, and beside the configuration"
+_searched: list[str] = []
+"""Folders that ``find_modules_in`` has added."""
+
+
+def find_modules_in(*folders: str | Path) -> None:
+    """Lets ``import`` find modules in folders, behind the standard library and everything that is installed."""
+    known = {os.path.abspath(folder) for folder in sys.path}
+    for folder in map(os.path.abspath, folders):
+        if folder not in known and os.path.isdir(folder):
+            sys.path.append(folder)
+            _searched.append(folder)
+
+
+def searched_folders() -> list[str]:
+    """Returns the folders that ``find_modules_in`` has added, for other processes of the run."""
+    return list(_searched)
+
+
+def own_folders() -> list[str]:
+    """Folders of the import path outside any Python installation: the working directory, checkouts, ``PYTHONPATH``."""
+    installed = tuple({str(Path(prefix).resolve()) + os.sep for prefix in (sys.prefix, sys.base_prefix)})
+    folders = [str(Path(folder).resolve()) for folder in sys.path]
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if not f"{folder}{os.sep}".startswith(installed) and not re.search(r"(site|dist)-packages", folder)
+    ]
+
+
+def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Returns the command and the environment of a process that finds the same modules in the same order.
+
+    Without ``-P``, modules of the working directory would come before all others.
+    """
+    package = [] if str(_PACKAGE.parent) in sys.path else [str(_PACKAGE.parent)]  # an editable installation
+    path = os.pathsep.join([*package, *filter(None, sys.path)])
+    return [sys.executable, "-P", *arguments], {**os.environ, "PYTHONPATH": path}
 
 
 def closest(name: str, known: Iterable[str], similarity: float = 0.5) -> str | None:
@@ -52,7 +94,7 @@ def available(kind: str) -> list[str]:
 @cache
 def _modules(kind: str) -> dict[str, str]:
     """Module of each plug-in, by name. Looks only at file names, so that Ray is not loaded."""
-    root, way = Path(__file__).parent, kind.split(".")
+    root, way = _PACKAGE, kind.split(".")
     folders = {
         f"rlpipe.{kind}": root.joinpath(*way),
         f"rlpipe.distributed.{kind}": root.joinpath("distributed", *way),
@@ -85,7 +127,11 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
             with foreign_code(f"Importing {module_name}"):
                 found = getattr(importlib.import_module(module_name), class_name)
         except BaseException as error:  # a module outside the package may raise anything
-            raise ConfigError(f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}.") from error
+            missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+            raise ConfigError(
+                f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}."
+                f"{f' {WHERE_MODULES_ARE}.' if missing else ''}"
+            ) from error
         if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
             raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")
         return found

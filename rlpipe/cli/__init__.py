@@ -10,6 +10,8 @@ import os
 import sys
 import traceback
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -42,6 +44,7 @@ from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import set_up_streams
 from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.threads import passive_waiting
+from rlpipe.plugins import find_modules_in
 
 
 class _Commands(TyperGroup):
@@ -95,6 +98,8 @@ def main() -> None:
     )
     logging.getLogger("rlpipe").setLevel(logging.INFO)
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated")  # SwanLab installs it; torch warns
+    with suppress(FileNotFoundError):  # the present folder may be gone
+        find_modules_in(Path.cwd())
     try:
         app()
     except ConfigError as error:

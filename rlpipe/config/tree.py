@@ -18,6 +18,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.spelling import Path as SpelledPath
 from rlpipe.config.spelling import path_of, respell, spelled, unquoted
 from rlpipe.errors import ConfigError
+from rlpipe.plugins import find_modules_in
 
 
 def to_yaml(config: Config) -> str:
@@ -107,14 +108,18 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Reads a configuration (a file, the name of a shipped one, or a mapping) and applies overrides.
+    """Reads a configuration (a file, the name of a shipped one, or a mapping) and applies overrides. Modules beside a
+    file can be imported from then on.
 
     Raises:
         ConfigError: the file is missing or unreadable, or an override is malformed.
     """
     if isinstance(source, Mapping):
         return overridden(OmegaConf.create(dict(source)), overrides)
-    text = files.text(shipped.configuration_file(source))
+    file = shipped.configuration_file(source)
+    if file.parent != shipped.folder() and not (file.parent / "run.json").exists():
+        find_modules_in(file.parent)
+    text = files.text(file)
     return overridden(_parsed(text, str(source)), overrides, texts=spelled(text))
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from rlpipe.distributed.nodes import ANSWER_SECONDS, run_on_node
 from rlpipe.distributed.post_mortem import describe_end, log_lines
 from rlpipe.distributed.roles import Role
 from rlpipe.errors import Fault, ForeignError, how_it_failed
+from rlpipe.plugins import find_modules_in, searched_folders
 from rlpipe.secrets import redacted
 
 
@@ -50,7 +52,10 @@ class Location:
 class ActorProcess:
     """Process of one actor: makes the object that does the work and calls its methods."""
 
-    def __init__(self, path: str, environment: dict[str, str]) -> None:
+    def __init__(self, path: str, environment: dict[str, str], folders: list[str]) -> None:
+        # Ray has put the driver's folder before the standard library.
+        sys.path[:] = [folder for folder in sys.path if folder not in folders]
+        find_modules_in(*folders)
         faulthandler.enable()  # a crash in a native library leaves its traceback in the log
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
@@ -143,7 +148,9 @@ class Actor:
         self.name = name
         unique = f"{name}-{ray.get_runtime_context().get_job_id()}-{os.getpid()}-{time.time_ns() // 1000 % 10**9}"
         titled = type(name, (ActorProcess,), {})  # the process is called after its class: ray::rollout-3
-        self.handle = ray.remote(titled).options(name=unique, **options).remote(path, dict(environment))
+        self.handle = (
+            ray.remote(titled).options(name=unique, **options).remote(path, dict(environment), searched_folders())
+        )
         self.location_ref = self.handle.where.remote()
 
     def load(self, *modules: str) -> Any:

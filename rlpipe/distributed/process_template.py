@@ -22,6 +22,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import Simulator
 from rlpipe.learning.threads import passive_waiting
+from rlpipe.plugins import python_process
 
 WORKER_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 """Environment of rollout workers: simulators on the CPU must not see a GPU."""
@@ -49,12 +50,13 @@ class ProcessTemplate:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"\0{self.socket}")
             listener.listen(_WAITING_REQUESTS)  # here, so that requests can wait from now on
+            command, inherited = python_process("-m", "rlpipe.distributed.template_server", str(listener.fileno()))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlpipe.distributed.template_server", str(listener.fileno())],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **passive_waiting(), **environment},  # learners are forked from it too
+                env={**inherited, **passive_waiting(), **environment},  # learners are forked from it too
                 pass_fds=[listener.fileno()],
                 start_new_session=True,  # a signal to the terminal's processes is for the driver
             )

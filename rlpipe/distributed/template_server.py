@@ -129,7 +129,7 @@ def _become_worker(request: dict[str, Any], files: list[int]) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # else all processes would draw the same numbers
     sys.argv = request["command"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -31,7 +30,7 @@ from rlpipe.envs.base_process_channel import Channel, ClosedError, shared_file
 from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
-from rlpipe.plugins import resolve
+from rlpipe.plugins import own_folders, resolve
 from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
 
 PACKAGE = Path(__file__).parents[1]
@@ -56,17 +55,6 @@ def how_it_ended(code: int) -> str:
     except ValueError:
         name = "unnamed"
     return f"was ended by signal {-code} ({name})"
-
-
-def own_folders() -> list[str]:
-    """Folders of the import path outside any Python installation: the working directory, checkouts, ``PYTHONPATH``."""
-    installed = tuple({str(Path(prefix).resolve()) + os.sep for prefix in (sys.prefix, sys.base_prefix)})
-    folders = [str(Path(folder).resolve()) for folder in sys.path]
-    return [
-        folder
-        for folder in dict.fromkeys(folders)
-        if not f"{folder}{os.sep}".startswith(installed) and not re.search(r"(site|dist)-packages", folder)
-    ]
 
 
 class _Process:

@@ -53,7 +53,7 @@ from rlpipe.envs.base_pixels import choose_opengl, choose_opengl_if_found, make_
 from rlpipe.envs.base_seeding import SeededReset, Seeding
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
-from rlpipe.plugins import closest
+from rlpipe.plugins import WHERE_MODULES_ARE, closest
 from rlpipe.trajectory import Bool, Float32, Observations, Scene, SpaceSpec, State
 
 __all__ = ["Gymnasium"]
@@ -785,7 +785,7 @@ class Gymnasium(OneByOne):
                 importlib.import_module(module)
         except (gymnasium.error.Error, ImportError) as error:
             own = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-            remedy = ". Install it, set PYTHONPATH to its folder, or run python -m rlpipe from there." if own else ""
+            remedy = f". {WHERE_MODULES_ARE}." if own else ""
             raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}{remedy}") from error
         try:
             registered = gymnasium.spec(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import IO
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind
+from rlpipe.plugins import python_process
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Mark, mark_file, read_mark
 
@@ -82,10 +82,10 @@ class BackendProcesses:
             self._start(backend)
 
     def _start(self, backend: _BackendProcess) -> None:
-        command = [
-            *(sys.executable, "-m", "rlpipe", "sync", str(self._directory.path)),
+        command, environment = python_process(
+            *("-m", "rlpipe", "sync", str(self._directory.path)),
             *("--to", backend.name, "--watch", "--parent", str(os.getpid())),
-        ]
+        )
         with self._log(backend.name) as log:
             backend.process = subprocess.Popen(
                 command,
@@ -93,12 +93,7 @@ class BackendProcesses:
                 stdout=log,
                 stderr=log,
                 process_group=0,  # Ctrl-C must not reach it; in a session of its own, its niceness would have no effect
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # so that it finds the same plug-ins
-                    "OMP_NUM_THREADS": "1",
-                    "CUDA_VISIBLE_DEVICES": "",
-                },
+                env={**environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )
         backend.restart_at = backend.began = None
         backend.mark = read_mark(mark_file(self._directory.path, backend.name))

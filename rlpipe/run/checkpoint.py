@@ -276,7 +276,9 @@ def find_checkpoint(path: Path, take_best: bool = False) -> tuple[Checkpoint, st
     elif take_best:
         raise ConfigError(f"--best needs a run directory, which {path} is not: name one, or leave out --best.")
     elif path.is_file():
-        state = load(path)
+        state, run = load(path), path.absolute().parent.parent
+        if (run / "run.json").is_file():
+            RunDirectory.existing(run)  # makes its modules known
     else:
         raise ConfigError(f"{path} is neither a run directory nor a checkpoint file.")
     try:

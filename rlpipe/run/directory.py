@@ -12,7 +12,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.metrics.spans import Span
-from rlpipe.plugins import nearest
+from rlpipe.plugins import find_modules_in, nearest
 from rlpipe.run import shapes
 from rlpipe.run.locks import Lock, TemporaryLock
 from rlpipe.run.provenance import provenance
@@ -115,7 +115,7 @@ class RunDirectory:
 
     @classmethod
     def existing(cls, path: Path) -> RunDirectory:
-        """Refers to the directory of an existing run.
+        """Refers to the directory of an existing run. The modules that it was made with can be imported from then on.
 
         Raises:
             ConfigError: the path is not a run directory.
@@ -131,7 +131,10 @@ class RunDirectory:
             inside = [file.parent for file in sorted(path.glob("*/run.json")) or sorted(path.glob("*/*/run.json"))]
             hint = f" It holds run directories, such as {inside[-1]}." if inside else ""
             raise ConfigError(f"{path} is not a run directory: {' and '.join(missing)} missing.{hint}")
-        return cls(path.resolve())
+        run = cls(path.resolve())
+        with suppress(ConfigError):  # whoever reads the file reports what is wrong with it
+            find_modules_in(*run.read_json().get("module_folders", []))
+        return run
 
     @property
     def run_id(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
+from rlpipe.plugins import own_folders
 
 _PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien")
 
@@ -23,6 +24,7 @@ def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
         "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
         "cluster": dict(cluster),
         "protocol": protocol(config),
+        "module_folders": own_folders(),
     }
 
 

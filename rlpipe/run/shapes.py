@@ -240,6 +240,7 @@ class RunRecord(ClusterRecord, HealthRecord):
     protocol: Protocol
     versions: NotRequired[dict[str, str]]
     resumed_after: NotRequired[list[Count]]
+    module_folders: NotRequired[list[str]]
 
 
 @whole_file

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlpipe.metrics.row import Event, EventKind
+from rlpipe.plugins import python_process
 from rlpipe.run.replays import PARTIAL, VIDEOS, iteration_of, set_name
 
 _NICENESS = 10
@@ -91,11 +91,11 @@ class VideoMaker:
             file.unlink(missing_ok=True)
 
     def _begin(self, iteration: int) -> _Job:
-        command = [sys.executable, "-m", "rlpipe", "replay", str(self._run), "--set", set_name(iteration)]
+        command, environment = python_process("-m", "rlpipe", "replay", str(self._run), "--set", set_name(iteration))
         one_thread = {"OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}  # the second is Mesa's
         process = subprocess.Popen(
             [*command, "--videos", str(self._pairs)],
-            env={**os.environ, **one_thread},
+            env={**environment, **one_thread},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
