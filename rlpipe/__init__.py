@@ -93,8 +93,8 @@ def evaluate(
     of the run or of ``floors``.
 
     Args:
-        checkpoint: checkpoint file or run directory; with ``policy``, run directory or configuration (YAML file, or
-            name of a shipped one)
+        checkpoint: checkpoint file or run directory, of which a folder of runs means the newest; with ``policy``, run
+            directory or configuration (YAML file, or name of a shipped one)
         policy: floor to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
@@ -110,20 +110,23 @@ def evaluate(
     """
     from rlpipe import files
     from rlpipe.analysis.evaluation_report import folder_of
+    from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
     from rlpipe.config.tree import from_yaml
     from rlpipe.run.checkpoint import find_checkpoint
+    from rlpipe.run.directory import find_run
     from rlpipe.training import evaluation
 
-    files.kind_of(Path(checkpoint))
+    path = Path(checkpoint) if str(checkpoint) in shipped.names() else find_run(Path(checkpoint))
+    files.kind_of(path)
     changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
     changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
     shown = progress or (lambda *_: None)
     if policy is not None:
-        return _evaluate_floor(Path(checkpoint), policy, best, changes, local, ray_address, shown)
-    state, trained_with = find_checkpoint(Path(checkpoint), best)
+        return _evaluate_floor(path, policy, best, changes, local, ray_address, shown)
+    state, trained_with = find_checkpoint(path, best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address), shown)

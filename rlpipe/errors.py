@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
@@ -54,6 +57,15 @@ def ignored() -> Iterator[None]:
         yield
     except BaseException as error:
         how_it_failed(error)
+
+
+_MAIN = str(Path(__file__).with_name("__main__.py"))
+
+
+def command_line(*words: object) -> str:
+    """Returns a command of this program as a shell takes it, begun as this process was."""
+    program = [sys.orig_argv[0], "-m", "rlpipe"] if sys.argv[:1] == [_MAIN] else ["rlpipe"]
+    return shlex.join([*program, *map(str, words)])
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ def own_folders() -> list[str]:
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if not f"{folder}{os.sep}".startswith(installed) and not re.search(r"(site|dist)-packages", folder)
+        if os.path.isdir(folder)
+        and not f"{folder}{os.sep}".startswith(installed)
+        and not re.search(r"(site|dist)-packages", folder)
     ]
 
 

@@ -211,9 +211,16 @@ def test_a_folder_of_the_same_name_does_not_hide_a_shipped_configuration(elsewhe
     assert read_tree("ppo_cartpole", []).env.train.id == "CartPole-v1"
 
 
-def test_a_path_to_a_configuration_is_never_a_shipped_one_in_disguise(elsewhere):
-    with pytest.raises(ConfigError, match=r"no configuration file configs/ppo_cartpole\.yaml.*'ppo_cartpole'"):
-        read_tree("configs/ppo_cartpole.yaml", [])
+def test_a_path_that_the_pages_name_is_found_without_a_checkout(elsewhere):
+    assert read_tree("configs/ppo_cartpole.yaml", []).env.train.id == "CartPole-v1"
+    with pytest.raises(ConfigError, match=r"no configuration file other/ppo_cartpole\.yaml.*'ppo_cartpole'"):
+        read_tree("other/ppo_cartpole.yaml", [])
+
+
+def test_a_configuration_of_the_working_directory_comes_before_the_shipped_one_of_its_path(elsewhere):
+    Path("configs").mkdir()
+    Path("configs/ppo_cartpole.yaml").write_text("runner: {seed: 7}")
+    assert read_tree("configs/ppo_cartpole.yaml", []).runner.seed == 7
 
 
 def test_a_mistake_in_a_change_is_what_the_error_is_about(elsewhere):

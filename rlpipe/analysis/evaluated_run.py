@@ -14,7 +14,7 @@ from rlpipe.config.defaults import completed
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
 from rlpipe.config.schema import Config
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, command_line
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Status
@@ -87,7 +87,8 @@ class EvaluatedRun:
         path, run = directory.path, directory.read_json()
         if run["status"] != Status.COMPLETED:
             raise ConfigError(
-                f"{path} is not complete: its status is {run['status']}. Resume it with: rlpipe train --resume {path}"
+                f"{path} is not complete: its status is {run['status']}. Resume it with: "
+                f"{command_line('train', '--resume', path)}"
             )
         last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
         config = completed(directory.read_config())
@@ -107,8 +108,8 @@ class EvaluatedRun:
         if not rows:
             such, how = ("", "") if under is None else (" under that protocol", ", and the options in which it differs")
             raise ConfigError(
-                f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: rlpipe evaluate "
-                f"{path}{how}"
+                f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: "
+                f"{command_line('evaluate', path)}{how}"
             )
         found = [Episode.from_row(row) for row in rows]
         return cls(

@@ -6,20 +6,25 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rlpipe import files
 from rlpipe.analysis import timeline
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Tail
 
 KEPT_ROWS = 400
 """Newest rows of which curves are drawn."""
 KEPT_EVENTS = 50
+_GLANCED_ROWS = 20
+"""Newest rows from which it is told how long an iteration takes."""
 SILENT_FACTOR = 10.0
 """A run in progress is called silent after this many of its usual iterations without a row."""
 LEAST_SILENT = 60.0
@@ -64,9 +69,28 @@ class Watched:
         """Seconds since the last row, if a run in progress has been quiet for unusually long; otherwise None."""
         if not self.running or not self.rows:
             return None
-        usual = max(row.metrics.get(m.STEP.name, 0.0) for row in list(self.rows)[-20:])
+        usual = max(row.metrics.get(m.STEP.name, 0.0) for row in list(self.rows)[-_GLANCED_ROWS:])
         since = now - self.rows[-1].time
         return since if since > max(LEAST_SILENT, SILENT_FACTOR * usual) else None
+
+
+def glance(path: Path) -> Watched:
+    """Returns the state of a run as its last rows tell it, without reading those before.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    directory = RunDirectory.existing(path)
+    state, file = Watched(directory.read_json()), directory.path / "metrics.jsonl"
+    lines = files.content(file).split(b"\n")[:-1] if file.is_file() else []  # the last may be half written
+    evaluations = (line for line in reversed(lines) if f'"{m.EVAL.num_trajectories.name}"'.encode() in line)
+    evaluated, last = (
+        [Row.from_json(row) for row in map(shapes.Lines(file).record, some)]
+        for some in (islice(evaluations, 1), lines[-_GLANCED_ROWS:])
+    )
+    state.rows.extend(last)
+    state.evaluated = evaluated[0] if evaluated else None
+    return state
 
 
 class Watcher:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -63,7 +64,7 @@ class MLflow(Backend):
     @classmethod
     def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
         own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
-        return f"mlflow ui --backend-store-uri {_uri(options) or own}"
+        return shlex.join(["mlflow", "ui", "--backend-store-uri", _uri(options) or own])
 
     @classmethod
     def server(cls, options: Options) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -103,7 +104,9 @@ class SwanLab(Backend):
 
     @classmethod
     def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
-        return f"swanlab watch {run.parents[1] / options.folder}" if options.mode is Mode.local else ""
+        return (
+            f"swanlab watch {shlex.quote(str(run.parents[1] / options.folder))}" if options.mode is Mode.local else ""
+        )
 
     @classmethod
     def server(cls, options: Options) -> str:

@@ -7,6 +7,7 @@ line for each run, which can be sorted by its success.
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -45,7 +46,7 @@ class TensorBoard(Backend):
 
     @classmethod
     def view_command(cls, options: Any, run: Path, project: str) -> str:  # noqa: ARG003
-        return f"tensorboard --logdir {run.parent}"
+        return shlex.join(["tensorboard", "--logdir", str(run.parent)])
 
     def __init__(self, run: RunInfo) -> None:
         """Opens new event files; a resumed run purges earlier ones from its next iteration on."""

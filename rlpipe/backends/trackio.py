@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -50,8 +51,8 @@ class Trackio(Backend):
 
     @classmethod
     def view_command(cls, options: Options, run: Path, project: str) -> str:
-        folder = f"TRACKIO_DIR={run.parents[1] / options.folder} " if options.folder else ""
-        return f"{folder}trackio show --project {_PROJECTS.fit(project)}"
+        folder = f"TRACKIO_DIR={shlex.quote(str(run.parents[1] / options.folder))} " if options.folder else ""
+        return f"{folder}trackio show --project {shlex.quote(_PROJECTS.fit(project))}"
 
     @classmethod
     def reached(cls, run: RunInfo) -> int:

@@ -32,6 +32,7 @@ from rlpipe.cli import (
     pretrain,
     replay,
     report,
+    runs,
     submit,
     sync,
     tasks,
@@ -84,6 +85,7 @@ timeline.add_to(app)
 report.add_to(app)
 curriculum.add_to(app)
 watch.add_to(app)
+runs.add_to(app)
 
 
 def main() -> None:

@@ -1,16 +1,18 @@
-"""Types of arguments that several commands share."""
+"""Parsers of arguments that several commands share. The help shows a parser's name."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import typer
 
+from rlpipe import files
+from rlpipe.errors import ConfigError
 
-def _whole_number(text: str) -> int:
+
+def integer(text: str) -> int:
     """Parses a whole number by its value: 1e3 and 1000.0 are 1000."""
     from rlpipe.config.fields import whole_number
-    from rlpipe.errors import ConfigError
 
     try:
         return whole_number(text, "")
@@ -18,5 +20,16 @@ def _whole_number(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number.") from error
 
 
-WHOLE_NUMBER: dict[str, Any] = {"parser": _whole_number, "metavar": "INTEGER"}
-"""Arguments of ``typer.Option`` for a whole number."""
+def path(text: str) -> Path:
+    """Parses a path, in which ``~`` is the home folder also where the shell leaves it, as in ``--out=~/x``."""
+    try:
+        return files.user_path(str(text), "the path")
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def run(text: str) -> Path:
+    """Parses the path of a run; a folder of runs, and ``latest``, stand for the newest."""
+    from rlpipe.run.directory import find_run
+
+    return find_run(path(text))

@@ -18,6 +18,7 @@ from rich.text import Text
 from rlpipe.analysis.comparison import Comparison, Reached
 from rlpipe.analysis.comparison import compare as compare_runs
 from rlpipe.analysis.evaluated_run import ORIGINS
+from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval, number, protocol_lines
 
 
@@ -27,7 +28,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; runs that differ only in seed form a group.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(parser=arguments.run, help="Run directories; runs that differ only in seed form a group."),
+    ],
     metric: Annotated[
         str | None,
         typer.Option(

@@ -23,6 +23,7 @@ from rlpipe.analysis.curriculum import (
     SuccessRate,
     read_progress,
 )
+from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval
 from rlpipe.functional.curricula import REACH
 
@@ -36,10 +37,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def curriculum(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Also draw a picture to this file: .png, .svg or .pdf.", metavar="FILE", show_default=False),
+        typer.Option(
+            parser=arguments.path,
+            help="Also draw a picture to this file: .png, .svg or .pdf.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:

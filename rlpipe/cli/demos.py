@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, command_line
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,12 +33,22 @@ def demos(
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(help="Replay these demonstrations, and record the observations of CONFIG.", metavar="FILE.h5"),
+        typer.Option(
+            parser=arguments.path,
+            help="Replay these demonstrations, and record the observations of CONFIG.",
+            metavar="FILE.h5",
+        ),
     ] = None,
-    count: Annotated[int, typer.Option("-n", "--count", help="Number of successful demonstrations.")] = 200,
+    count: Annotated[
+        int, typer.Option("-n", "--count", parser=arguments.integer, help="Number of successful demonstrations.")
+    ] = 200,
     control_mode: Annotated[str, typer.Option(help="Control mode of the recorded actions.")] = "pd_ee_delta_pos",
-    out: Annotated[Path, typer.Option(help="Folder for TASK.h5 and TASK.json.")] = Path("demonstrations"),
-    seed_from: Annotated[int, typer.Option(help="Seed of the first episode; each further attempt adds 1.")] = 0,
+    out: Annotated[Path, typer.Option(parser=arguments.path, help="Folder for TASK.h5 and TASK.json.")] = Path(
+        "demonstrations"
+    ),
+    seed_from: Annotated[
+        int, typer.Option(parser=arguments.integer, help="Seed of the first episode; each further attempt adds 1.")
+    ] = 0,
     python: Annotated[
         str | None,
         typer.Option(help="Python interpreter with the planner installed.", show_default="this one", metavar="PATH"),
@@ -75,7 +86,7 @@ def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, 
         "control mode": control_mode,
         "seeds": f"{made.seeds[0]} to {made.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
         "size": f"{made.file.stat().st_size / 1e3:,.0f} kB",
-        "use": f"rlpipe train CONFIG demos={made.file}",
+        "use": command_line("train", "CONFIG", f"demos={made.file}"),
     })  # fmt: skip
 
 

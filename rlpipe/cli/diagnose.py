@@ -18,6 +18,7 @@ from rich.text import Text
 
 from rlpipe.analysis.diagnosis import Diagnosis, Healthy, Problem, diagnose
 from rlpipe.analysis.logs import OURS, READABLE
+from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
@@ -39,7 +40,11 @@ def add_to(app: typer.Typer) -> None:
 
 def diagnose_command(
     path: Annotated[
-        Path, typer.Argument(help="Run directory, metrics.jsonl or other JSON lines, CSV, or TensorBoard event files.")
+        Path,
+        typer.Argument(
+            parser=arguments.run,
+            help="Run directory, metrics.jsonl or other JSON lines, CSV, or TensorBoard event files.",
+        ),
     ],
     dialect: Annotated[
         str | None,

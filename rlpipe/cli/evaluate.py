@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlpipe.cli.arguments import WHOLE_NUMBER
+from rlpipe.cli import arguments
 from rlpipe.cli.streams import reserved_stdout
+from rlpipe.errors import command_line
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
@@ -53,12 +54,14 @@ def evaluate(
     ] = False,
     episodes: Annotated[
         int | None,
-        typer.Option(**WHOLE_NUMBER, help="Whole episodes to run, with held-out seeds.", show_default="as configured"),
+        typer.Option(
+            parser=arguments.integer, help="Whole episodes to run, with held-out seeds.", show_default="as configured"
+        ),
     ] = None,
     replays: Annotated[
         int | None,
         typer.Option(
-            **WHOLE_NUMBER,
+            parser=arguments.integer,
             help="Keep replays of so many first episodes, of so many failures, and of the best and the worst, for "
             "rlpipe replay.",
             show_default="none",
@@ -112,7 +115,7 @@ def _show(report: EvaluationReport, console: Console) -> None:
     if report.replay_file and report.replays:
         kept = len(report.replays.replays)
         where = Path(report.replay_file).parent.parent
-        facts["replays"] = [f"{kept} in {relative(Path(report.replay_file))}", f"rlpipe replay {relative(where)}"]
+        facts["replays"] = [f"{kept} in {relative(Path(report.replay_file))}", command_line("replay", relative(where))]
     if report.changes:
         changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
         facts["changed"] = [f"{changed}; rlpipe compare ignores such a record"]

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rlpipe.cli import arguments
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.run import shapes
@@ -37,9 +38,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
     form: Annotated[str, typer.Option("--format", help="parquet, which keeps the types, or csv.")] = "parquet",
-    out: Annotated[Path | None, typer.Option(help="Folder for the tables.", show_default="RUN/export")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=arguments.path, help="Folder for the tables.", show_default="RUN/export")
+    ] = None,
 ) -> None:
     """Write a run as tables for notebooks: metrics, episodes, eval_episodes and events."""
     from rlpipe.run.directory import RunDirectory

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlpipe.cli import arguments
+
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
@@ -14,10 +16,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="Run directory, or runs/floors.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory, or runs/floors.")],
     episode: Annotated[
         int | None,
-        typer.Option(help="Number of the replay that is shown first, from 1.", show_default="a success and a failure"),
+        typer.Option(
+            parser=arguments.integer,
+            help="Number of the replay that is shown first, from 1.",
+            show_default="a success and a failure",
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -34,7 +40,9 @@ def replay(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Page or video to write.", show_default="replay.html, or videos/<set>.mp4, in the run directory"
+            parser=arguments.path,
+            help="Page or video to write.",
+            show_default="replay.html, or videos/<set>.mp4, in the run directory",
         ),
     ] = None,
 ) -> None:

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rlpipe.cli import arguments
+
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
@@ -19,12 +21,18 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run directories, or logs of other systems, as rlpipe diagnose reads them.", metavar="RUN..."
+            parser=arguments.run,
+            help="Run directories, or logs of other systems, as rlpipe diagnose reads them.",
+            metavar="RUN...",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write.", show_default="RUN/report.html; of several runs, report.html here"),
+        typer.Option(
+            parser=arguments.path,
+            help="File to write.",
+            show_default="RUN/report.html; of several runs, report.html here",
+        ),
     ] = None,
 ) -> None:
     """Write a report: curves, health, time, episodes and settings as one HTML file that needs nothing else.

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rlpipe.cli import arguments
 from rlpipe.errors import Fault
 
 POLL_SECONDS = 0.5
@@ -23,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def sync(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
     to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard or wandb, or package.module:Class.")],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")

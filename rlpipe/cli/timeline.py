@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rlpipe.cli.arguments import WHOLE_NUMBER
+from rlpipe.cli import arguments
 from rlpipe.errors import ConfigError
 
 
@@ -20,11 +20,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def timeline(
-    run: Annotated[Path, typer.Argument(help="Run directory; the run may still be in progress.")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
     iteration: Annotated[
-        int | None, typer.Option(**WHOLE_NUMBER, help="Iteration to trace.", show_default="the newest")
+        int | None, typer.Option(parser=arguments.integer, help="Iteration to trace.", show_default="the newest")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/timeline-K.json")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=arguments.path, help="File to write.", show_default="RUN/timeline-K.json")
+    ] = None,
 ) -> None:
     """Write a trace of one iteration for Perfetto: when each actor worked, and where it waited."""
     from rlpipe.analysis.timeline import chrome_trace, read

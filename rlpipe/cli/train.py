@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from rlpipe.cli import arguments
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.errors import ConfigError, UserInterrupt
+from rlpipe.errors import ConfigError, UserInterrupt, command_line
 from rlpipe.metrics.row import Status
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def train(
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Run directory to resume; replaces CONFIG.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(parser=arguments.run, help="Run directory to resume; replaces CONFIG.")
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, such as 0,1,2: trains one run for each, one after the other.")
     ] = None,
@@ -212,8 +215,8 @@ def _summarize(result: TrainResult, config: Config) -> None:
     if result.checkpoint is not None:
         lines.append(("checkpoint", relative(result.checkpoint)))
         if result.status != Status.COMPLETED:
-            lines.append(("resume", f"rlpipe train --resume {run}"))
-        lines.append(("evaluate", f"rlpipe evaluate {run} --episodes 400"))
+            lines.append(("resume", command_line("train", "--resume", run)))
+        lines.append(("evaluate", command_line("evaluate", run, "--episodes", 400)))
     if (result.directory / REPORT).is_file():
         lines.append(("report", run / REPORT))
     logger = config.runner.logger

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from rlpipe.analysis.report.formats import digits
 from rlpipe.backends.console import MARKS, clock, seconds_left, sparkline, verdict
+from rlpipe.cli import arguments
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.panels import shown
 
@@ -40,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="Run directory; it is only read.")],
+    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; it is only read.")],
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the page once and exit.")] = False,
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from rlpipe import files
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
+log = logging.getLogger("rlpipe")
 _FOLDER = "configs"
 
 
@@ -37,14 +39,16 @@ def file_of(name: str) -> Path:
 
 
 def configuration_file(source: str | Path) -> Path:
-    """Returns the file that a user means: the one at this path, else the shipped configuration of this name.
+    """Returns the file that a user means: the one at this path, else the shipped configuration of this name or path.
 
     Raises:
         ConfigError: there is neither.
     """
-    path = Path(source)
+    path = located(files.user_path(str(source), "CONFIG"))
     kind = files.kind_of(path)
     if kind == "file":
+        if path.is_relative_to(folder()) and not Path(source).exists():
+            log.info("%s is not here; the one that comes with rlpipe is taken.", source)
         return path
     if str(source) in names():
         return file_of(str(source))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe import files
 from rlpipe.demonstrations.layouts import folder_is
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, opened, readable, sidecar
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, command_line
 from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined, leaves_of
@@ -103,7 +103,8 @@ def check(path: str, task: Any) -> None:
 def remedy(path: str) -> str:
     """Returns how to make demonstrations whose observations are those of a configuration."""
     return (
-        f"Make demonstrations with these observations: rlpipe demos CONFIG --replay {path} demos=NEW.h5, and then "
+        f"Make demonstrations with these observations: "
+        f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then "
         "demos=NEW.h5."
     )
 
@@ -200,7 +201,8 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     if wanted not in ("sparse", recorded):
         raise ConfigError(
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
-            f"Use sparse, or record these rewards: rlpipe demos CONFIG --replay {path} demos=NEW.h5, and then "
+            f"Use sparse, or record these rewards: "
+            f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then "
             "demos=NEW.h5."
         )
 
@@ -343,7 +345,8 @@ def _success(group: Any, where: str, count: int) -> Bool:
     if "success" not in group:
         raise ConfigError(
             f"demos: {where} holds no success, [{count}] bool, the steps after which the task was solved. Record it: "
-            f"rlpipe demos CONFIG --replay {where.partition(': ')[0]} demos=NEW.h5, and then demos=NEW.h5."
+            f"{command_line('demos', 'CONFIG', '--replay', where.partition(': ')[0], 'demos=NEW.h5')}, and then "
+            "demos=NEW.h5."
         )
     found = _numbers(group, "success", where)
     if found.shape not in ((count,), (count, 1)):
@@ -453,7 +456,8 @@ def _rewards(group: Any, where: str, count: int) -> Float32:
         held = "no rewards" if found is None else f"rewards of shape {found.shape} with {np.isnan(found).sum()} NaN"
         raise ConfigError(
             f"demos: {where} holds {held}; for its {count} actions there must be as many, all finite. Record them: "
-            f"rlpipe demos CONFIG --replay {where.partition(': ')[0]} demos=NEW.h5, and then demos=NEW.h5."
+            f"{command_line('demos', 'CONFIG', '--replay', where.partition(': ')[0], 'demos=NEW.h5')}, and then "
+            "demos=NEW.h5."
         )
     return found.reshape(count).astype(np.float32)
 

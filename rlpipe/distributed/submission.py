@@ -20,7 +20,8 @@ from rich.filesize import decimal
 
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from rlpipe.config.shipped import names as shipped_names
+from rlpipe.config.shipped import configuration_file
+from rlpipe.config.shipped import folder as shipped_folder
 from rlpipe.config.tree import read_tree, to_yaml
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.packages import Package, package
@@ -121,7 +122,8 @@ def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
     config = load_config(source, overrides)
     if config.demos is None or not Path(config.demos).is_absolute() or Path(config.demos).exists():
         check_demonstrations(config)
-    shipped = source in shipped_names() and not Path(source).is_file()  # the cluster's rlpipe has it as well
+    # The cluster's rlpipe has the shipped ones as well.
+    shipped = not Path(source).is_file() and configuration_file(source).parent == shipped_folder()
     files = _needed_files(config, None if shipped else source, folder)
     source = source if shipped else files[0]
     logger = config.runner.logger

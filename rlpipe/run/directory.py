@@ -8,6 +8,8 @@ writes wait in memory in their order, and what is on the disk stays whole.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
 import time
 from collections import deque
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe import files
-from rlpipe.config.schema import Config
+from rlpipe.config.schema import Config, LoggerConfig
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
@@ -30,7 +32,11 @@ from rlpipe.run.locks import Lock, TemporaryLock
 from rlpipe.run.provenance import provenance
 from rlpipe.trajectory import Episode
 
+log = logging.getLogger("rlpipe")
+
 EVENTS = "events.jsonl"
+LATEST = "latest"
+"""Word for the newest run."""
 TIMELINE = "timeline.jsonl"
 KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
@@ -120,6 +126,7 @@ class RunDirectory:
         Raises:
             ConfigError: the path is not a run directory.
         """
+        path = find_run(path)
         if not (kind := files.kind_of(path)):
             beside = path.parent if path.parent.is_dir() else Path()
             near = nearest(path.name, [other.name for other in beside.iterdir() if other.is_dir()])
@@ -128,9 +135,7 @@ class RunDirectory:
             raise ConfigError(f"{path} is a file; name the run directory, which holds run.json and config.yaml.")
         missing = [name for name in ("run.json", "config.yaml") if files.kind_of(path / name) != "file"]
         if missing:
-            inside = [file.parent for file in sorted(path.glob("*/run.json")) or sorted(path.glob("*/*/run.json"))]
-            hint = f" It holds run directories, such as {inside[-1]}." if inside else ""
-            raise ConfigError(f"{path} is not a run directory: {' and '.join(missing)} missing.{hint}")
+            raise ConfigError(f"{path} is not a run directory: {' and '.join(missing)} missing.")
         run = cls(path.resolve())
         with suppress(ConfigError):  # whoever reads the file reports what is wrong with it
             find_modules_in(*run.read_json().get("module_folders", []))
@@ -301,6 +306,41 @@ class RunDirectory:
                 self.lock_for_writing(patience).release()
             on_refusal.pop_all()
         return lock
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Lists the run directories in a folder of runs, of an experiment or of several, the newest first."""
+    found = (file for depth in range(1, 4) for file in folder.glob(f"{'*/' * depth}run.json"))
+    return sorted((file.parent for file in found), key=_began, reverse=True)
+
+
+def _began(run: Path) -> tuple[float, str]:
+    """Returns when a run began, in seconds since 1970, and its name, which counts those of the same second."""
+    try:
+        return datetime.fromisoformat(RunDirectory(run).read_json()["created"]).timestamp(), run.name
+    except ConfigError:
+        return (run / "run.json").stat().st_mtime, run.name
+
+
+def find_run(path: Path) -> Path:
+    """Returns the run directory that a user means: the newest one where ``path`` is a folder of runs.
+
+    ``latest`` is the newest in ``runs``, ``FOLDER/latest`` that in a folder, unless there is something of that name.
+
+    Returns:
+        The path as it is where it is no folder of runs; whoever reads it says what is wrong with it.
+    """
+    path = files.user_path(str(path), "RUN")
+    folder = path
+    if path.name == LATEST and not os.path.lexists(path):
+        folder = path.parent if len(path.parts) > 1 else Path(LoggerConfig().log_path)
+    if not folder.is_dir() or any((folder / name).exists() for name in ("run.json", "config.yaml", "metrics.jsonl")):
+        return path
+    found = next(iter(runs_in(folder)), None)
+    if found is None:
+        return path
+    log.info("%s: the newest run is %s", path, found)
+    return found
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlpipe.errors import command_line
 from rlpipe.metrics.row import Event, EventKind
 from rlpipe.plugins import python_process
 from rlpipe.run.replays import PARTIAL, VIDEOS, iteration_of, set_name
@@ -117,7 +118,7 @@ class VideoMaker:
         return _note(f"The video of iteration {job.iteration} could not be made: {reason}", job.iteration)
 
     def _command_line(self) -> str:
-        return f"rlpipe replay {self._run} --videos {self._pairs}"
+        return command_line("replay", self._run, "--videos", self._pairs)
 
 
 def _note(message: str, iteration: int) -> Event:

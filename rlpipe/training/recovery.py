@@ -15,7 +15,7 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
-from rlpipe.errors import ActorLostError, Fault, RunError, how_it_failed
+from rlpipe.errors import ActorLostError, Fault, RunError, command_line, how_it_failed
 from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
@@ -138,7 +138,7 @@ class _Run:
         if backlog.unwritten:
             raise OSError(
                 f"The last {backlog.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
-                f"then resume with: rlpipe train --resume {directory.path}"
+                f"then resume with: {command_line('train', '--resume', directory.path)}"
             )
         assert self._loop is not None
         found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
@@ -242,7 +242,8 @@ class _Run:
         if not found:
             return f"There is no checkpoint. The files of the run are in {self._directory.path}."
         return (
-            f"The checkpoint of iteration {found} is intact; resume with: rlpipe train --resume {self._directory.path}"
+            f"The checkpoint of iteration {found} is intact; resume with: "
+            f"{command_line('train', '--resume', self._directory.path)}"
         )
 
     def _close(self, status: Status, cause: Fault | None) -> Backlog:

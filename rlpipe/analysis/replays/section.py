@@ -14,7 +14,7 @@ from rlpipe import files
 from rlpipe.analysis.replays.geometry import Geometry
 from rlpipe.analysis.replays.packing import packed, packed_poses
 from rlpipe.analysis.web.page import Section, asset, render
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, command_line
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from rlpipe.trajectory import Episode, Replay, Scene
@@ -77,10 +77,10 @@ def chosen_set(folder: ReplayFolder, name: str | None) -> Path | None:
 def no_replays(run: Path) -> NoReplaysError:
     """Error for a folder without replays, which says how to record some."""
     if files.kind_of(run) == "file":
-        return NoReplaysError(f"{run} is a file: name the run directory, as in rlpipe replay {run.parent}.")
+        return NoReplaysError(f"{run} is a file: name the run directory, as in {command_line('replay', run.parent)}.")
     if not files.kind_of(run) or any(run.glob("*/run.json")) or any(run.glob("*/*/run.json")):
         RunDirectory.existing(run)  # which says what is wrong with the path
-    how = f"rlpipe evaluate {run} --replays 4" if (run / "run.json").is_file() else "rlpipe evaluate RUN --replays 4"
+    how = command_line("evaluate", run if (run / "run.json").is_file() else "RUN", "--replays", 4)
     return NoReplaysError(
         f"{run} has no replays. Record some with: {how}. Training records them too, unless evaluation.replays is 0."
     )

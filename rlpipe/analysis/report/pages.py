@@ -26,7 +26,7 @@ from rlpipe.analysis.report.view_runs import runs_section
 from rlpipe.analysis.report.view_time import time_section
 from rlpipe.analysis.report.view_video import video_section
 from rlpipe.analysis.web.page import Section, check_file, page, write_page
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, command_line
 from rlpipe.run.replays import FOLDER
 
 REPORT = "report.html"
@@ -150,7 +150,7 @@ def _replays(run: Path, budget: int) -> tuple[Section | None, list[str]]:
     if not folder.is_dir():
         return None, []
     if not budget:
-        return None, [f"Replays, for which there was no room: rlpipe replay {run} plays them."]
+        return None, [f"Replays, for which there was no room: {command_line('replay', run)} plays them."]
     try:
         return section(run, budget), []
     except (ConfigError, ImportError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -12,6 +11,7 @@ from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.analysis.web.page import Section, render
 from rlpipe.config.tree import leaves
+from rlpipe.errors import command_line
 
 
 def distributions_section(content: RunContent) -> Section | None:
@@ -86,18 +86,20 @@ def _gpus(node: Mapping[str, Any]) -> str:
 
 def about_section(contents: Sequence[RunContent], left_out: Sequence[str]) -> Section:
     """Says what is not on the page, and how its numbers can be had again."""
-    names = [shlex.quote(str(content.path)) for content in contents]
-    commands = ["rlpipe report " + " ".join(names)]
+    paths = [content.path for content in contents]
+    commands = [command_line("report", *paths)]
     if all(content.is_ours for content in contents):
-        single = [f"rlpipe {command} {names[0]}" for command in ("diagnose", "timeline", "export --format csv")]
-        commands += single if len(names) == 1 else [f"rlpipe compare {' '.join(names)}"]
+        single = [
+            command_line(*command.split(), paths[0]) for command in ("diagnose", "timeline", "export --format csv")
+        ]
+        commands += single if len(paths) == 1 else [command_line("compare", *paths)]
         sources = (
             "Curves are the rows of metrics.jsonl, episodes those of episodes.jsonl and eval_episodes.jsonl, events "
             "those of events.jsonl. Curves hold six significant digits; all other numbers are rounded once, from the "
             "full number, to the digits shown. Shares have Wilson's 95 % interval, other means a bootstrap's (BCa)."
         )
     else:
-        commands += [f"rlpipe diagnose {name}" for name in names]
+        commands += [command_line("diagnose", path) for path in paths]
         sources = (
             "Numbers are those of the log under the names of rlpipe's metrics (rlpipe metrics list --dialect), with "
             "six significant digits in curves."

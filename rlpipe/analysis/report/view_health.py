@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from rlpipe.analysis.diagnosis import Diagnosis
 from rlpipe.analysis.report import formats
 from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.analysis.web.page import Section, render
+from rlpipe.errors import command_line
 from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.row import Event
 from rlpipe.metrics.rules import LEVELS
@@ -172,7 +172,6 @@ def next_section(content: RunContent) -> Section | None:
 def _commands(content: RunContent) -> list[str]:
     if not content.is_ours:
         return []
-    run = shlex.quote(str(content.path))
     status = content.record.get("status")
-    found = [] if status == "completed" else [f"rlpipe train --resume {run}"]
-    return [*found, f"rlpipe evaluate {run} --episodes 400", f"rlpipe diagnose {run}"]
+    found = [] if status == "completed" else [command_line("train", "--resume", content.path)]
+    return [*found, command_line("evaluate", content.path, "--episodes", 400), command_line("diagnose", content.path)]

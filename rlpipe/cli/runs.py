@@ -1,0 +1,104 @@
+"""``rlpipe runs [FOLDER]``: the runs that there are, with status and result."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlpipe.cli import arguments
+from rlpipe.cli.configs import PIPED_WIDTH
+from rlpipe.cli.evaluate import number, relative
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+
+if TYPE_CHECKING:
+    from rlpipe.analysis.watching import Watched
+
+STYLES = {"running": "cyan", "completed": "green"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(name="runs")(runs)
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(parser=arguments.path, help="Folder of runs, of one experiment or of several.")
+    ] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List runs with status, progress and result, the newest first."""
+    from rlpipe.run.directory import runs_in
+
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}; name the folder of runs (runner.logger.log_path).")
+    rows = [_row(path) for path in runs_in(folder)]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console.print(_table(rows, boxed=console.is_terminal) if rows else f"there are no runs in {folder}")
+
+
+def _row(path: Path) -> dict[str, Any]:
+    """Returns what is shown of a run; of a damaged one, why."""
+    from rlpipe.analysis.watching import glance
+
+    shown = str(relative(path.absolute()))
+    try:
+        state = glance(path)
+    except ConfigError as error:
+        return {"run": shown, "status": "damaged", "cause": str(error)}
+    last, total = state.rows[-1] if state.rows else None, state.run.get("view", {}).get("total_iterations", 0)
+    status = "silent" if state.silence(time.time()) is not None else state.status
+    metric, value = _result(state)
+    return {
+        "run": shown,
+        "status": status,
+        "steps": 0 if last is None else last.total_timesteps,
+        "progress": 0.0 if last is None or not total else last.iteration / total,
+        "metric": metric,
+        "value": value,
+        "started": state.run["created"],
+    }
+
+
+def _result(state: Watched) -> tuple[str | None, float | None]:
+    """Returns the success of the newest evaluation, else its return, else those of training."""
+    last = state.rows[-1] if state.rows else None
+    for row, found in ((state.evaluated, m.EVAL), (last, m.ENV)):
+        for metric in (found.success_once, found.episode_return):
+            if row is not None and metric.name in row.metrics:
+                return metric.name, row.metrics[metric.name]
+    return None, None
+
+
+def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
+    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    table.add_column("run", style="cyan", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for name in ("progress", "steps", "result"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("started", style="dim", no_wrap=True)
+    for row in rows:
+        status = Text(row["status"], STYLES.get(row["status"], "yellow"))
+        if "cause" in row:
+            table.add_row(row["run"], status)
+            continue
+        started = datetime.fromisoformat(row["started"]).astimezone()
+        result = "-" if row["metric"] is None else f"{row['metric']} {number(row['value'])}"
+        table.add_row(
+            Text(row["run"]), status, f"{row['progress']:.0%}", f"{row['steps']:,}", result, f"{started:%Y-%m-%d %H:%M}"
+        )
+    return table
