@@ -34,6 +34,8 @@ __all__ = ["Console"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
+_VALUE = 7
+"""Characters of a value in the panel."""
 _PACED = 20
 """Newest iterations whose median time is the pace of a run."""
 _LEVELS = ("info", "warn", "critical")
@@ -211,13 +213,14 @@ class Console(Backend):
         )
         return " | ".join(fields)
 
-    def _add_headline(self, body: Table, headline: _Headline) -> None:
-        """Adds the newest value of a headline, its curve, and of which episodes it is."""
+    def _add_headline(self, body: Table, headline: _Headline, room: int) -> None:
+        """Adds the newest value of a headline, its curve, and of which episodes it is, in so many characters."""
         name, value, about = headline.metric.name, None, "0 episodes"
         if (row := self._known.get(name)) is not None:
-            value, about = row.metrics[name], f"{int(row.metrics.get(headline.episodes.name, 0))} episodes"
+            value, count = row.metrics[name], int(row.metrics.get(headline.episodes.name, 0))
+            about = f"{count} episode{'' if count == 1 else 's'}"
             about += "" if row is self._row else f" of iteration {row.iteration}"
-        curve = sparkline(list(self._history.get(name, ())))
+        curve = sparkline(list(self._history.get(name, ())), max(1, min(_HISTORY, room - len(about) - 2)))
         body.add_row(
             Text(name, style="bold"),
             Text(_number(value), style="bold green"),
@@ -245,11 +248,14 @@ class Console(Backend):
             ),
             Text(f"{iteration}/{run.total_iterations}  ETA {self._eta()}"),
         )
-        body = Table.grid(padding=(0, 2))
-        for _ in range(3):
-            body.add_column(no_wrap=True)
+        width = min(100, self.terminal.width)
+        names = max(map(len, [*run.console_metrics, *(one.metric.name for one in self._headlines)]))
+        body = Table.grid(padding=(0, 2, 0, 0))
+        body.add_column(no_wrap=True, min_width=names)
+        body.add_column(no_wrap=True, min_width=_VALUE)
+        body.add_column(no_wrap=True)
         for headline in self._headlines:
-            self._add_headline(body, headline)
+            self._add_headline(body, headline, width - names - _VALUE - 8)  # without borders and paddings
         outcome = "-" if self._evaluated is None else f"{_outcome(self._evaluated)}"
         when = "" if self._evaluated is None else f"at iteration {self._evaluated.iteration}"
         body.add_row(Text("eval"), Text(outcome.split(" ")[0]), Text(" ".join([*outcome.split(" ")[1:], when]).strip()))
@@ -272,7 +278,7 @@ class Console(Backend):
             subtitle=f"[dim]{status or 'Ctrl-C stops after the current iteration and saves'}[/dim]",
             box=box.ROUNDED,
             border_style="cyan",
-            width=min(100, self.terminal.width),
+            width=width,
         )
 
 

@@ -164,6 +164,14 @@ def test_the_panel_of_a_curriculum_shows_success_from_both_kinds_of_starts():
     assert not [line for line in shown if "env/return" in line]
 
 
+def test_long_names_cut_neither_values_nor_the_number_of_episodes():
+    info = replace(run_info(None), console_metrics=(*CURRICULUM, "env/curriculum/blend_demonstrations"))
+    rows = [row(n, {**OWN_AND_CHOSEN, "env/curriculum/blend_demonstrations": 0.5}) for n in range(1, 100)]
+    shown = panel(Console(info), *rows, row(100, ONLY_CHOSEN))
+    assert [line for line in shown if "…" in line] == []
+    assert any(re.fullmatch("env/success_once 0.500 ▅+ 2 episodes of iteration 99", line) for line in shown)
+
+
 def test_the_return_is_the_headline_of_a_task_without_success():
     shown = panel(Console(run_info(None)), row(1, {"env/num_trajectories": 2.0, "env/return": 3.0}), row(2))
     assert [line for line in shown if line.startswith("env/")] == ["env/return 3.000 ▁ 2 episodes of iteration 1"]
