@@ -42,7 +42,7 @@ from rlpipe.cli import (
 )
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import set_up_streams
+from rlpipe.cli.streams import set_up_streams, stdout_for_json
 from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.threads import passive_waiting
 from rlpipe.plugins import find_modules_in
@@ -103,7 +103,8 @@ def main() -> None:
     with suppress(FileNotFoundError):  # the present folder may be gone
         find_modules_in(Path.cwd())
     try:
-        app()
+        with stdout_for_json(reserve="--json" in sys.argv):
+            app()
     except ConfigError as error:
         print_refusal(stderr, error)
         sys.exit(ExitCode.REFUSED)

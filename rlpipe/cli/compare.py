@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,6 +19,7 @@ from rlpipe.analysis.comparison import compare as compare_runs
 from rlpipe.analysis.evaluated_run import ORIGINS
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval, number, protocol_lines
+from rlpipe.cli.streams import print_json
 
 
 def add_to(app: typer.Typer) -> None:
@@ -53,7 +53,7 @@ def compare(
     """
     comparison = compare_runs(runs, metric=metric, level=level, anyway=anyway)
     if as_json:
-        print(json.dumps(comparison.as_json(), indent=2))
+        print_json(comparison.as_json())
         return
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     for warning in comparison.warnings:

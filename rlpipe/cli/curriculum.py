@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from rlpipe.analysis.curriculum import (
 )
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval
+from rlpipe.cli.streams import print_json
 from rlpipe.functional.curricula import REACH
 
 MOST_SHOWN = 20
@@ -59,7 +59,7 @@ def curriculum(
     if out is not None:
         save(draw_curriculum(progress), out, "--out")
     if as_json:
-        print(json.dumps(progress.as_json(), indent=2))
+        print_json(progress.as_json())
         return
     piped = not sys.stdout.isatty()  # a file or a pipe has no width
     console = Console(highlight=False, width=100 if piped else None)

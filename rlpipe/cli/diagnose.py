@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from rlpipe.analysis.diagnosis import Diagnosis, Healthy, Problem, diagnose
 from rlpipe.analysis.logs import OURS, READABLE
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.cli.streams import print_json
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 
@@ -60,7 +60,7 @@ def diagnose_command(
     """
     diagnosis = diagnose(path, dialect)
     if as_json:
-        print(json.dumps(diagnosis.as_json(), indent=2))
+        print_json(diagnosis.as_json())
     else:
         piped = not sys.stdout.isatty()  # a file or a pipe has no width
         Console(highlight=False, width=100 if piped else None).print(screen(diagnosis))

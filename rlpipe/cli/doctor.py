@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import reserved_stdout
+from rlpipe.cli.streams import print_json
 from rlpipe.doctor.results import CheckStatus
 
 if TYPE_CHECKING:
@@ -53,13 +51,13 @@ def doctor(
     import rlpipe
     from rlpipe.distributed.node_checks import examine
 
-    with reserved_stdout() if as_json else nullcontext(None) as stdout:
-        loaded = rlpipe.load_config(config, overrides or []) if config is not None else None
-        with Console(stderr=True, highlight=False).status("Checking ..."):
-            report = examine(loaded, ray_address, timeout)
-        if as_json:
-            print(json.dumps(report.as_json(), indent=2), file=stdout)
-    if not as_json:
+    loaded = rlpipe.load_config(config, overrides or []) if config is not None else None
+    stderr = Console(stderr=True, highlight=False)
+    with stderr.status("Checking ..."):
+        report = examine(loaded, ray_address, timeout)
+    if as_json:
+        print_json(report.as_json())
+    else:
         Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(screen(report))
     if report.status == CheckStatus.FAIL:
         raise typer.Exit(ExitCode.FAILED)

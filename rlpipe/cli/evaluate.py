@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlpipe.cli import arguments
-from rlpipe.cli.streams import reserved_stdout
+from rlpipe.cli.streams import print_json
 from rlpipe.errors import command_line
 
 if TYPE_CHECKING:
@@ -84,14 +82,13 @@ def evaluate(
     for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
         signal.signal(number, signal.default_int_handler)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
-    with reserved_stdout() if as_json else nullcontext(None) as stdout:
-        report = rlpipe.evaluate(
-            path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-            local=local, ray_address=ray_address, progress=progress,
-        )  # fmt: skip
-        if as_json:
-            print(json.dumps(report.as_json(), indent=2), file=stdout)
-    if not as_json:
+    report = rlpipe.evaluate(
+        path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
+        local=local, ray_address=ray_address, progress=progress,
+    )  # fmt: skip
+    if as_json:
+        print_json(report.as_json())
+    else:
         _show(report, Console(highlight=False, soft_wrap=True))
 
 

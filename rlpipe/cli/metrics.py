@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rlpipe.cli.streams import print_json
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.declaration import Metric, Name
@@ -65,14 +65,14 @@ def list_metrics(
     console = _console(wide=True)
     if dialect is None:
         if as_json:
-            _print_json([_as_json(metric) for metric in chosen.values()])
+            print_json([_as_json(metric) for metric in chosen.values()])
         else:
             _show(console, _table_of_metrics(list(chosen.values()), boxed=console.is_terminal))
         return
     given = [use for use in written(dialect).values() if use.metric.name in chosen]
     absent = [use for use in left_out(dialect).values() if use.metric.name in chosen]
     if as_json:
-        _print_json([_use_as_json(use, written=True) for use in given] + [_use_as_json(use) for use in absent])
+        print_json([_use_as_json(use, written=True) for use in given] + [_use_as_json(use) for use in absent])
         return
     title = SYSTEM_TITLES[dialect]
     _show(console, _table_of_names(f"{title}: its keys and our metrics", given, boxed=console.is_terminal))
@@ -97,7 +97,7 @@ def explain(
     for use in main:
         by_metric.setdefault(use.metric.name, []).append(use)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "asked": name,
                 "metrics": [
@@ -312,10 +312,6 @@ def _name_as_json(name: Name) -> dict[str, Any]:
 
 def _use_as_json(use: Use, *, written: bool = False) -> dict[str, Any]:
     return {**_name_as_json(use.name), "metric": use.metric.name, "written": written}
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2))
 
 
 def _show(console: Console, content: RenderableType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from datetime import datetime
@@ -18,6 +17,7 @@ from rich.text import Text
 from rlpipe.cli import arguments
 from rlpipe.cli.configs import PIPED_WIDTH
 from rlpipe.cli.evaluate import number, relative
+from rlpipe.cli.streams import print_json
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 
@@ -45,7 +45,7 @@ def runs(
         raise ConfigError(f"there is no folder {folder}; name the folder of runs (runner.logger.log_path).")
     rows = [_row(path) for path in runs_in(folder)]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     console.print(_table(rows, boxed=console.is_terminal) if rows else f"there are no runs in {folder}")

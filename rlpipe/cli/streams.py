@@ -1,19 +1,25 @@
-"""Standard output and standard error for terminals and pipes of any encoding."""
+"""Standard output and standard error: for terminals and pipes of any encoding, and for JSON that others read."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
+import math
 import os
 import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 _SIMILAR = {"·": "-", "━": "-", "╌": "-", "→": ">", "✓": "+", "✔": "+", "✗": "x", "✖": "x", "▲": "!", "…": "."}
 """Replacements of one column each, so that tables stay aligned; signs of a good and a bad result stay different."""
+
+
+_for_json: TextIO | None = None
+"""Standard output of a command with ``--json``, which nothing else can reach."""
 
 
 def set_up_streams() -> None:
@@ -31,24 +37,40 @@ def set_up_streams() -> None:
 
 
 @contextmanager
-def reserved_stdout() -> Iterator[TextIO]:
-    """Reserves standard output for the stream that it gives; all other output goes to standard error.
+def stdout_for_json(*, reserve: bool) -> Iterator[None]:
+    """Sends to standard error what simulators, libraries and their processes print, so that JSON stands alone.
 
-    That includes what a simulator prints, also from C code, which may hold it back until the process ends: the file
-    descriptor is not set back.
+    C code may hold back what it prints until the process ends, so the file descriptor is not set back.
+
+    Args:
+        reserve: False to leave standard output to everybody.
     """
-    stdout = reserved = sys.stdout
-    stdout.flush()
-    with suppress(OSError):  # a test or a notebook has no file
-        if stdout.fileno() == 1:
-            reserved = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
-            os.dup2(2, 1)
-    sys.stdout = sys.stderr
+    global _for_json
+    stdout = sys.stdout
+    if reserve:
+        stdout.flush()
+        _for_json, sys.stdout = stdout, sys.stderr
+        with suppress(OSError):  # that of a test has no number
+            number = stdout.fileno()
+            _for_json = os.fdopen(os.dup(number), "w", encoding="ascii")
+            os.dup2(sys.stderr.fileno(), number)
     try:
-        yield reserved
+        yield
     finally:
-        reserved.flush()
-        sys.stdout = stdout
+        _for_json, sys.stdout = None, stdout
+
+
+def print_json(data: Any) -> None:
+    """Prints a result as JSON, in ASCII; numbers that are not finite, which JSON does not have, are null."""
+    print(json.dumps(_finite(data), indent=2, allow_nan=False), file=_for_json, flush=True)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _replaced(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rlpipe.cli.streams import reserved_stdout
+from rlpipe.cli.streams import print_json
 from rlpipe.errors import ConfigError, ForeignError
 
 MOST_TRIED = 12
@@ -94,9 +93,7 @@ def tasks(
 ) -> None:  # fmt: skip
     """List the tasks that the installed simulators offer, and what those that match a word are like."""
     if as_json:
-        with reserved_stdout() as stdout:
-            found = find(search, simulator, python)
-            print(json.dumps([dataclasses.asdict(task) for task in found.tasks], indent=2), file=stdout)
+        print_json([dataclasses.asdict(task) for task in find(search, simulator, python).tasks])
         return
     found = find(search, simulator, python)
     piped = not sys.stdout.isatty()  # a file or a pipe has no width

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe.cli.streams import set_up_streams
+from rlpipe.cli.streams import print_json, set_up_streams
 from tests.helpers.commands import command
 
 ENCODINGS = ("ascii", "latin-1", "gbk", "cp1252", "utf-8")
@@ -84,3 +84,8 @@ def test_json_is_all_that_a_command_writes_to_stdout_whatever_a_simulator_prints
     assert json.loads(answer.stdout)["protocol"]["evaluation_episodes"] == 1
     for words in ("on import", "from Python", "to the descriptor", "from C"):
         assert words in answer.stderr
+
+
+def test_a_number_that_json_does_not_have_is_null(capsys):
+    print_json({"mean": float("nan"), "several": (1, float("inf"))})
+    assert json.loads(capsys.readouterr().out) == {"mean": None, "several": [1, None]}
