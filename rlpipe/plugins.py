@@ -82,9 +82,9 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.5) -> str | N
     return spelled[matches[0]] if matches else None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], similarity: float = 0.5) -> str:
     """End of a sentence: ``; did you mean 'x'?`` with the most similar known name, or a full stop if there is none."""
-    found = closest(name, known)
+    found = closest(name, known, similarity)
     return "." if found is None else f"; did you mean {found!r}?"
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from rlpipe.config.other_systems import OPTIONS
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.dialects import SYSTEMS, find, uses
 from tests.helpers.browser import started_browser
@@ -193,6 +194,19 @@ def test_every_metric_on_the_page_is_in_the_catalogue_or_in_a_dialect():
     assert [name for name in named if name not in known and not find(name)] == []
 
 
+OPTION_TABLES = ("configuration in RLinf", "Stable-Baselines3 |", "CleanRL |", "TRL |", "RLlib |")
+
+
+@pytest.mark.parametrize("system", OPTIONS)
+def test_the_answer_to_an_option_of_another_system_is_what_the_page_says(system):
+    tabled = {}
+    for section, theirs, ours in (row for header in OPTION_TABLES for row in rows(header)):
+        if section == system:
+            tabled |= {name.split(":")[0].rpartition(".")[2]: {one.split(":")[0] for one in ours} for name in theirs}
+    answers = {name.rpartition(".")[2]: ours for name, ours in OPTIONS[system].items()}
+    assert {name: ours for name, ours in answers.items() if not {*ours} <= tabled.get(name, set())} == {}
+
+
 def test_every_configuration_key_on_the_page_exists():
     documented = (DOCS / "configuration.md").read_text(encoding="utf-8")
     keys = {
@@ -201,7 +215,7 @@ def test_every_configuration_key_on_the_page_exists():
         "env.train.name",
         "demos",
     }
-    headers = ("configuration in RLinf", "Stable-Baselines3 |", "TRL |", "LeRobot |", "RLlib |")
+    headers = (*OPTION_TABLES, "LeRobot |")
     named = [name for header in headers for _, _, ours in rows(header) for name in ours]
     named = [re.split(r"[:=]", name)[0].replace("env.eval.", "env.train.") for name in named]
     assert len(named) > 80

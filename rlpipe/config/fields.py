@@ -31,6 +31,8 @@ from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
 _METADATA = "rlpipe"
+_ALIKE = 0.6
+"""Similarity from which a legal word is taken for what was meant."""
 _LONGEST_NAME = 255
 _LARGEST = 10**30
 """Numbers from here on are refused before they are written out, digit by digit."""
@@ -226,7 +228,8 @@ def _check_legal(key: str, value: Any, declared: Option) -> None:
         raise ConfigError(f"{key} is {value}; it must be {declared.limits}{words}.")
     if declared.choices and not declared.limits:
         raise ConfigError(
-            f"{key} is {value!r}{nearest(str(value), declared.choices)} Allowed values: {', '.join(declared.words)}."
+            f"{key} is {value!r}{nearest(str(value), declared.choices, _ALIKE)} Allowed values: "
+            f"{', '.join(declared.words)}."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,6 +15,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationE
 from rlpipe import files
 from rlpipe.config import shipped
 from rlpipe.config.fields import check_path, kinds_of, options, whole_number
+from rlpipe.config.other_systems import translation
 from rlpipe.config.schema import (
     PLUGIN_KINDS,
     ClusterConfig,
@@ -28,7 +29,7 @@ from rlpipe.config.schema import (
 )
 from rlpipe.config.tree import container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import available, nearest, resolve
+from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
 
 _SECTIONS: dict[str, type[Any]] = {
@@ -51,7 +52,8 @@ def build(tree: DictConfig) -> Config:
     known = [field.name for field in dataclasses.fields(Config)]
     for name in found:
         if name not in known:
-            raise ConfigError(f"unknown key {name!s}{nearest(str(name), known)} Known keys: {', '.join(known)}.")
+            hint = translation(str(name)) or nearest(str(name), known)
+            raise ConfigError(f"unknown key {name!s}{hint} Known keys: {', '.join(known)}.")
     sections = {name: typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
     return Config(
         env=_simulators(_mapping(found, "env")),
@@ -108,7 +110,8 @@ def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _simulators(env: Mapping[str, Any]) -> EnvConfig:
     for name in env:
         if name not in ("train", "eval"):
-            raise ConfigError(f"unknown key env.{name!s}; legal are env.train and env.eval.")
+            hint = translation(f"env.{name}")
+            raise ConfigError(f"unknown key env.{name!s}{hint or '.'} Legal are env.train and env.eval.")
     train = _mapping(env, "env.train")
     trained = _plugin("env.train", train)
     evaluated = _mapping(env, "env.eval")
@@ -194,17 +197,37 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
         raise
     except ConfigKeyError as error:
         unknown = str(error.full_key or error.key)
-        owner, _, last = unknown.rpartition(".")
+        owner = unknown.rpartition(".")[0]
         known = _fields(schema, owner)
         raise ConfigError(
-            f"unknown key {key}.{unknown}{nearest(last, known)} Keys of {'.'.join(filter(None, (key, owner)))}: "
-            f"{', '.join(known)}."
+            f"unknown key {key}.{unknown}{_hint(key, unknown, known)} Keys of "
+            f"{'.'.join(filter(None, (key, owner)))}: {', '.join(known)}."
         ) from error
     except ValidationError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{key}.{error.full_key} has the wrong type: {reason}") from error
     except (OmegaConfBaseException, OverflowError, RecursionError, TypeError) as error:  # what OmegaConf raises
         raise ConfigError(f"{key}: {reason_of(error)}") from error
+
+
+def _hint(key: str, unknown: str, known: Sequence[str]) -> str:
+    """Returns what is known of an unknown key of a section, as the end of a sentence."""
+    name = unknown.rpartition(".")[2]
+    if said := translation(f"{key}.{unknown}"):
+        return said
+    kind = PLUGIN_KINDS.get(key, "")
+    owners = [other for other in available(kind) if kind and unknown in _option_names(kind, other)]
+    if owners and closest(name, known, 0.8) is None:
+        return f", which is an option of {key}.name={' and '.join(owners)}: remove it, or name that one."
+    return nearest(name, known)
+
+
+def _option_names(kind: str, name: str) -> list[str]:
+    """Returns the options of a plug-in; none where it cannot be imported here."""
+    try:
+        return [field.name for field in dataclasses.fields(resolve(kind, name, "").Config)]
+    except (ConfigError, ImportError):
+        return []
 
 
 @cache

@@ -14,11 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe import files
 from rlpipe.config import shipped
-from rlpipe.config.schema import Config
+from rlpipe.config.schema import PLUGIN_KINDS, Config
 from rlpipe.config.spelling import Path as SpelledPath
 from rlpipe.config.spelling import path_of, respell, spelled, unquoted
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import find_modules_in
+from rlpipe.plugins import find_modules_in, resolve
 
 
 def to_yaml(config: Config) -> str:
@@ -120,7 +120,30 @@ def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) 
     if file.parent != shipped.folder() and not (file.parent / "run.json").exists():
         find_modules_in(file.parent)
     text = files.text(file)
-    return overridden(_parsed(text, str(source)), overrides, texts=spelled(text))
+    before = _parsed(text, str(source))
+    tree = overridden(before.copy(), overrides, texts=spelled(text))
+    for section, kind in PLUGIN_KINDS.items():
+        _check_renamed(section, kind, before, tree, source)
+    return tree
+
+
+def _check_renamed(section: str, kind: str, before: DictConfig, after: DictConfig, source: str | Path) -> None:
+    """Checks that a section whose plug-in was changed by an override keeps no options that only the one before has.
+
+    Raises:
+        ConfigError: it does.
+    """
+    was, now = (OmegaConf.select(tree, f"{section}.name") for tree in (before, after))
+    if not isinstance(was, str) or not isinstance(now, str) or was == now:
+        return
+    known = {field.name for field in dataclasses.fields(resolve(kind, now, f"{section}.name").Config)}
+    old, new = OmegaConf.select(before, section), OmegaConf.select(after, section)
+    if left := [name for name in old if name in new and name not in known]:
+        raise ConfigError(
+            f"{source} names {section}.name={was} and gives it {', '.join(map(str, left))}, which {now} does not have: "
+            f"write '{section}={{}}' {section}.name={now} to leave out all that the file says of {section}, or remove "
+            "them from the file."
+        )
 
 
 _KEY = re.compile(r"[^\s.\[\]]+(\.[^\s.\[\]]+|\[[^\s.\[\]]+\])*")

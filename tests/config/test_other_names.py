@@ -1,0 +1,58 @@
+"""Names that a user knows from elsewhere: other systems, another algorithm, another value."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlpipe.config.loading import load_config
+from rlpipe.errors import ConfigError
+from tests.helpers.runs import scripted
+
+
+@pytest.mark.parametrize(
+    ("override", "ours"),
+    [
+        ("n_steps=128", "what Stable-Baselines3 calls n_steps is rollout.horizon here"),
+        ("learner.learning_rate=1", "Stable-Baselines3, CleanRL, TRL call learning_rate is learner.lr here"),
+        ("algorithm.gamma=0.9", "call gamma is algorithm.discount here"),
+        ("num-envs=8", "what CleanRL calls num-envs is env.train.total_num_envs here"),
+        ("env.num_envs=8", "env.train.total_num_envs here"),
+        ("total-timesteps=8", "runner.total_timesteps here"),
+        ("rollout.rollout_fragment_length=8", "what RLlib calls rollout_fragment_length is rollout.horizon here"),
+        ("algorithm.lambda_=1", "algorithm.gae_lambda here"),
+        ("algorithm.clip_range=0.1", "algorithm.clip_ratio_low and algorithm.clip_ratio_high here"),
+        ("runner.max_epochs=3", "what RLinf calls max_epochs is runner.total_timesteps here"),
+    ],
+)
+def test_the_name_of_another_system_is_answered_with_ours(tmp_path, override, ours):
+    with pytest.raises(ConfigError, match=r"^unknown key ") as refused:
+        scripted(tmp_path, override)
+    assert ours in str(refused.value)
+
+
+def test_a_misspelt_name_of_ours_is_still_recognised(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'value_clip'"):
+        scripted(tmp_path, "algorithm.value_clp=1")
+
+
+def test_an_option_of_another_algorithm_is_told_as_such(tmp_path):
+    with pytest.raises(ConfigError, match=r"is an option of algorithm\.name=rlpd and sac"):
+        scripted(tmp_path, "algorithm.replay_capacity=1000")
+
+
+def test_a_value_that_does_not_exist_is_answered_with_those_that_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"^learner.lr_schedule is 'cosine'\. Allowed values: constant, linear\.$"):
+        scripted(tmp_path, "learner.lr_schedule=cosine")
+
+
+def test_another_algorithm_on_a_file_says_what_to_do_and_that_works(tmp_path):
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "env: {train: {name: scripted}}\npolicy: {name: squashed_gaussian}\n"
+        "algorithm: {name: ppo, gae_lambda: 0.9, update_epochs: 2}\n"
+    )
+    for change in ("algorithm.name=sac", "algorithm={name: sac}"):
+        with pytest.raises(ConfigError, match=r"gae_lambda, update_epochs, which sac does not have") as refused:
+            load_config(file, [change])
+        assert "write 'algorithm={}' algorithm.name=sac" in str(refused.value)
+    assert load_config(file, ["algorithm={}", "algorithm.name=sac"]).algorithm.name == "sac"
