@@ -205,11 +205,11 @@ def _imported() -> Iterator[tuple[str, Path]]:
     standard = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")
-        if not isinstance(file, str) or name == "__main__" or name.partition(".")[0] == "rlpipe":
+        if not isinstance(file, str) or name.startswith("__") or name.partition(".")[0] == "rlpipe":
             continue
         path = Path(os.path.abspath(file))
         installed = {"site-packages", "dist-packages"} & {*path.parts}
-        if not installed and not any(path.is_relative_to(folder) for folder in standard):
+        if not installed and not any(path.is_relative_to(folder) for folder in standard) and path.is_file():
             yield name, path
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -185,6 +186,20 @@ def test_a_module_that_the_checks_imported_is_sent_or_the_rule_that_leaves_it_ou
     assert {f"{lab}/__init__.py", f"{lab}/task_gen.py", f"{lab}/tools.py"} <= prepare(
         "small.yaml", [], folder=folder
     ).package.files.keys()
+
+
+def test_what_is_no_module_of_the_folder_is_not_missed(folder, lab, monkeypatch):
+    """A notebook's cells, what an environment in the folder brings, and the script that runs."""
+    fill(folder, ".venv/lib/site-packages/numbers.py", "script.py")
+    for name, file in {
+        "cell": "<stdin>", "numbers_": str(folder / ".venv/lib/site-packages/numbers.py"),
+        "__mp_main__": str(folder / "script.py"), "odd": None,
+    }.items():  # fmt: skip
+        module = types.ModuleType(name)
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+    (folder / ".gitignore").write_text("script.py\n")
+    prepare("small.yaml", [], folder=folder)
 
 
 def test_a_module_that_an_option_leaves_out_names_the_option(folder, lab):
