@@ -148,7 +148,7 @@ def _sources() -> list[_Source]:
     episode = {
         name: next((kind for kind in get_args(hint) if kind is not NoneType), hint)
         for name, hint in hints.items()
-        if name not in ("episode_return", "reward_terms")
+        if name not in ("episode_return", "reward_terms", "metrics")
     }
     return [
         _Source("metrics", numbers, {"iteration": int, "total_timesteps": int, "time": float}, float),

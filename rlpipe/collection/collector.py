@@ -215,7 +215,9 @@ class Collector:
         def follow(step: Step, number: int) -> None:
             own = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
             self._ended += self._tracker.step(step, policy_version, own)
-            self._observed += [(metric, values[step.valid]) for metric, values in step.observed.items()]
+            for metric, values in step.observed.items():
+                if not isinstance(metric, str):  # others belong to the episode
+                    self._observed.append((metric, values[step.valid & ~np.isnan(values)]))
 
         steps = self._tracker.steps
         outcome = take(self._simulator, actions, chunks, follow, f"taking step {t + 1} of {self._horizon}")

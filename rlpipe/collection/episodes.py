@@ -22,6 +22,46 @@ def part_of_name(reported: str) -> str:
     return re.sub(r"[^\w.-]+", "_", reported)
 
 
+class NumberSummary:
+    """Mean, least, most and last of a number over the running episode of each slot."""
+
+    def __init__(self, num_envs: int) -> None:
+        """Starts with no step in which the number applied."""
+        self._count = np.zeros(num_envs, dtype=np.int64)
+        self._sum = np.zeros(num_envs, dtype=np.float64)
+        self._least, self._most, self._last = (np.full(num_envs, np.nan) for _ in range(3))
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Adds a step.
+
+        Args:
+            values: [N]; NaN where the number does not apply
+        """
+        known = ~np.isnan(values)
+        self._count += known
+        self._sum += np.where(known, values, 0.0)
+        self._least, self._most = np.fmin(self._least, values), np.fmax(self._most, values)
+        np.copyto(self._last, values, where=known)
+
+    def of(self, n: int) -> dict[str, float]:
+        """Returns the numbers of a slot by their names; none if the number never applied."""
+        if not self._count[n]:
+            return {}
+        mean = float(self._sum[n] / self._count[n])
+        return {
+            "mean": mean,
+            "least": float(self._least[n]),
+            "most": float(self._most[n]),
+            "last": float(self._last[n]),
+        }
+
+    def clear(self, ended: NDArray[np.int64]) -> None:
+        """Begins anew in the slots whose episodes have ended."""
+        self._count[ended] = self._sum[ended] = 0
+        for values in (self._least, self._most, self._last):
+            values[ended] = np.nan
+
+
 class EpisodeTracker:
     """Follows the running episode of each slot and records it when it ends. Episodes may span iterations.
 
@@ -54,6 +94,7 @@ class EpisodeTracker:
         self._log_probs = np.zeros(num_envs, dtype=np.float64)
         self._terms: dict[str, NDArray[np.float64]] = {}
         self._names: dict[str, str] = {}  # of the terms, by the name that the simulator gave them
+        self._observed: dict[str, NumberSummary] = {}
         self.steps = first_step
         self.tells_success = False
         self.notes: list[str] = []
@@ -101,6 +142,11 @@ class EpisodeTracker:
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
+        for reported_number, values in step.observed.items():
+            if isinstance(reported_number, str):  # a declared metric is not about episodes
+                name = part_of_name(reported_number)
+                summary = self._observed.setdefault(name, NumberSummary(len(values)))
+                summary.add(np.where(step.valid, values, np.nan))
         ended = np.flatnonzero(step.terminated | step.truncated)
         episodes = [self._end(int(n), step, policy_version, log_probs is not None) for n in ended]
         if ended.size:
@@ -110,6 +156,8 @@ class EpisodeTracker:
                 flags[ended] = False
             for total in self._terms.values():
                 total[ended] = np.nan
+            for summary in self._observed.values():
+                summary.clear(ended)
         self.begin(step.beginnings)
         return episodes
 
@@ -156,6 +204,11 @@ class EpisodeTracker:
             fail_at_end=None if step.failure is None or np.isnan(step.failure[n]) else bool(step.failure[n]),
             reward_terms={
                 name: float(total[n]) for name, total in sorted(self._terms.items()) if not np.isnan(total[n])
+            },
+            metrics={
+                f"{name}/{key}": value
+                for name, summary in self._observed.items()
+                for key, value in summary.of(n).items()
             },
             chosen=chosen is not None,
             demonstration=demonstration,

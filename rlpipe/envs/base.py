@@ -159,7 +159,8 @@ class Step:
         beginnings: episodes that start with the next valid step, by environment.
         failure: [N] 1 where the task is in a failed state, 0 where not, NaN where unknown; None if unknown everywhere.
         reward_terms: by name, [N] terms of this step's reward; NaN where a term does not apply.
-        observed: [N] values of the simulator's own metrics.
+        observed: [N] values of the simulator's own metrics; NaN where one does not apply. Those under a name are
+            summarised over each episode (``Episode.metrics``), those under a declared metric over all steps.
         tells_success: True if at least one environment told its success; where none does, ``success`` is False.
         notes: sentences for the user on what was left out or is unusual, each told once.
     """
@@ -174,7 +175,7 @@ class Step:
     beginnings: dict[int, Beginning]
     failure: NDArray[np.float64] | None = None
     reward_terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    observed: Mapping[Metric, NDArray[np.float64]] = field(default_factory=dict)
+    observed: Mapping[str | Metric, NDArray[np.float64]] = field(default_factory=dict)
     tells_success: bool = True
     notes: tuple[str, ...] = ()
 
@@ -408,6 +409,7 @@ class SingleStep(NamedTuple):
     success: Any
     failure: Any = None
     reward_terms: Mapping[str, Any] | None = None
+    observed: Mapping[str | Metric, Any] | None = None
 
 
 class SingleEnv(ABC):
@@ -558,6 +560,7 @@ class OneByOne(Simulator):
         failure: NDArray[np.float64] | None = None
         reward_terms: dict[str, NDArray[np.float64]] = {}
         tells_success = False
+        observed: dict[str | Metric, NDArray[np.float64]] = {}
         valid = ~self._idle if active is None else ~self._idle & active
         for n, env in enumerate(self._envs):
             if not valid[n]:
@@ -582,6 +585,12 @@ class OneByOne(Simulator):
                     self._note(
                         f"term {name}", f"The reward term {name!r} is {shown(value)}, no number: it is left out."
                     )
+            for key, value in (answer.observed or {}).items():
+                if (term := number_or_none(value)) is not None:
+                    observed.setdefault(key, np.full(count, np.nan))[n] = term
+                elif value is not None:
+                    name = key if isinstance(key, str) else key.name
+                    self._note(f"observed {name}", f"The metric {name!r} is {shown(value)}, no number: it is left out.")
             for sentence in env.unusual:
                 self._note(sentence, sentence)
         observations = successors
@@ -603,6 +612,7 @@ class OneByOne(Simulator):
             beginnings,
             failure,
             reward_terms,
+            observed,
             tells_success=tells_success,
             notes=notes,
         )

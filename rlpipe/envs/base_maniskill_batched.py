@@ -198,7 +198,7 @@ class BatchedManiSkill(Simulator):
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
         terminated = valid & answer.terminated.numpy() & (not self._ignore_terminations)
-        failure, terms = (answer.info.get(name) for name in ("fail", "reward_terms"))
+        failure, terms, measured = (answer.info.get(name) for name in ("fail", "reward_terms", "metrics"))
         success = valid & answer.info["success"].numpy() if self.has_success else np.zeros(self.num_envs, dtype=bool)
         if self.steps_after_success is not None:
             after = np.where(success, self._lengths + self.steps_after_success, self._limit)
@@ -220,6 +220,7 @@ class BatchedManiSkill(Simulator):
             beginnings,
             None if failure is None else self._where(valid, failure),
             {name: self._where(valid, value) for name, value in (terms or {}).items()},
+            {name: self._where(valid, value) for name, value in (measured or {}).items()},
             tells_success=self.has_success,
         )
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry
 from rlpipe.envs.base_goals import GoalTask
-from rlpipe.envs.base_process_channel import Channel, ClosedError, shared_file
+from rlpipe.envs.base_process_channel import METRIC, Channel, ClosedError, shared_file
 from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
@@ -344,7 +344,11 @@ class ProcessSimulator(Simulator):
         step: Step = self._call("step", actions, *waiting)
         if not step.observed:
             return step
-        return replace(step, observed={self._metric(str(name)): values for name, values in step.observed.items()})
+        names = {str(name): values for name, values in step.observed.items()}
+        return replace(step, observed={
+            self._metric(name.removeprefix(METRIC)) if name.startswith(METRIC) else name: values
+            for name, values in names.items()
+        })  # fmt: skip
 
     def _metric(self, name: str) -> Metric:
         """Metric with a name among those that the simulator declares, or a member of a family of them."""

@@ -20,6 +20,8 @@ import numpy as np
 
 LARGE = 4096
 """Bytes from which an array goes through shared memory."""
+METRIC = "\x1fmetric\x1f"
+"""Begins the name of a declared metric, and of nothing else that a simulator observes."""
 _HEAD = struct.Struct("<QQ")  # bytes of the message, and number of arrays in shared memory
 _LINE = 64  # bytes to whose multiples arrays are aligned
 _READ = 1 << 16

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlpipe.envs.base import KEY, Simulator, Step
-from rlpipe.envs.base_process_channel import Channel, ClosedError
+from rlpipe.envs.base_process_channel import METRIC, Channel, ClosedError
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.plugins import resolve
 
@@ -128,7 +128,9 @@ class _Server:
     def step(self, actions: Any, *waiting: Any) -> Step:
         step = self._made.step(actions, *waiting)
         # A metric is known by its name on the other side, where the same one is declared.
-        names = {metric.name: values for metric, values in step.observed.items()}
+        names = {
+            one if isinstance(one, str) else f"{METRIC}{one.name}": values for one, values in step.observed.items()
+        }
         return replace(step, observed=names) if names else step  # type: ignore[arg-type] # not yet metrics
 
     def state(self, n: int) -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import math
 import re
 import time
 import warnings
@@ -16,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,9 @@ from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
 from rlpipe.plugins import WHERE_MODULES_ARE, closest
 from rlpipe.trajectory import Bool, Float32, Observations, Scene, SpaceSpec, State
+
+if TYPE_CHECKING:  # a simulator in a Python of its own does without
+    from rlpipe.metrics.declaration import Metric
 
 __all__ = ["Gymnasium"]
 
@@ -142,6 +146,22 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
         and isinstance(value, int | float | np.number)
         and not isinstance(value, bool)
     } or None
+
+
+def own_metrics(info: Mapping[str, Any]) -> dict[str | Metric, float] | None:
+    """Numbers that the task measures in a step: the info's ``metrics``; NaN where one is None or no number."""
+    told = info.get("metrics")
+    if not isinstance(told, Mapping):
+        return None
+    return {str(name): _number(value) for name, value in told.items()}
+
+
+def _number(value: Any) -> float:
+    """Returns a number, which may be the only one of an array; NaN for anything else."""
+    try:
+        return float(np.asarray(value, dtype=np.float64).item())
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def make_env(config: GymnasiumConfig) -> Any:
@@ -323,7 +343,13 @@ class GymnasiumEnv(SingleEnv):
         if key and key in info:
             success = flag(info[key], self.success_name)
         return SingleStep(
-            self._observation(observation), reward, terminated, truncated, success, reward_terms=reward_terms(info)
+            self._observation(observation),
+            reward,
+            terminated,
+            truncated,
+            success,
+            reward_terms=reward_terms(info),
+            observed=own_metrics(info),
         )
 
     def close(self) -> None:
@@ -615,6 +641,7 @@ class GymnasiumVector(Simulator):
             valid,
             after.beginnings,
             reward_terms=terms,
+            observed=self._own_metrics(infos),
             tells_success=bool(told),
             notes=notes,
         )
@@ -632,6 +659,22 @@ class GymnasiumVector(Simulator):
             if not np.isnan(values).all():
                 terms[name.removeprefix("reward_")] = values
         return terms
+
+    def _own_metrics(self, infos: Mapping[int, Mapping[str, Any]]) -> dict[str | Metric, NDArray[np.float64]]:
+        """Numbers that the tasks measure, from the arrays in the ``metrics`` of their infos.
+
+        An array under ``_name`` says in which environments there is a ``name``.
+        """
+        found: dict[str | Metric, NDArray[np.float64]] = {}
+        for n, info in infos.items():
+            told = info.get("metrics")
+            if not isinstance(told, Mapping):
+                continue
+            for name in told.keys() - {f"_{other}" for other in told}:
+                values, known = told[name], told.get(f"_{name}")
+                if np.shape(values)[:1] == (self.num_envs,) and (known is None or known[n]):
+                    found.setdefault(str(name), np.full(self.num_envs, np.nan))[n] = _number(values[n])
+        return found
 
     def close(self) -> None:
         self._slots.env.close()

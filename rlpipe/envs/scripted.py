@@ -7,6 +7,7 @@ set: then each step pays 1 for the action with the sign of the bias, which PPO l
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ class ScriptedEpisode:
         reward: reward of the last step; every other step pays 0.
         fail_at: steps after which the task has failed; None for a simulator without a notion of failure.
         reward_terms: by name, terms of the reward, paid in every step.
+        metrics: by name, numbers observed after each step, over and over; None where one does not apply.
     """
 
     length: int
@@ -42,6 +44,7 @@ class ScriptedEpisode:
     reward: float = 0.0
     fail_at: tuple[int, ...] | None = None
     reward_terms: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, list[float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,15 @@ class ScriptedEnv(SingleEnv):
             self._step in episode.success_at,
             None if episode.fail_at is None else self._step in episode.fail_at,
             episode.reward_terms or None,
+            {name: _or_nan(values[(self._step - 1) % len(values)]) for name, values in episode.metrics.items()},
         )
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class Scripted(OneByOne):

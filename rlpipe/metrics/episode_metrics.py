@@ -5,8 +5,8 @@ Episodes whose start a curriculum chose have a namespace of their own, ``env/cur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlpipe.metrics.declaration import Metric
@@ -54,6 +54,7 @@ class EpisodeMetrics:
     episode_len_success: Metric | None = None
     terminated_episodes: Metric | None = None
     reward_term: Metric | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # families, by what they say of a number's course
     tasks: TaskMetrics | None = None
 
     def forget_success(self, window: MetricWindow) -> None:
@@ -116,6 +117,9 @@ class EpisodeMetrics:
         if self.reward_term is not None:
             for name in sorted({name for e in episodes for name in e.reward_terms}):
                 observe(self.reward_term.member(name), [e.reward_terms.get(name) for e in episodes])
+        for key in sorted({key for e in episodes for key in e.metrics}) if self.metrics else ():
+            name, _, summary = key.rpartition("/")
+            observe(self.metrics[summary].member(name), [e.metrics.get(key) for e in episodes])
         if (tasks := self.tasks) is not None:
             for task in sorted({e.task for e in episodes if e.task is not None}):
                 own = [e for e in episodes if e.task == task]

@@ -110,6 +110,7 @@ def _episode_line(iteration: Any) -> Any:
             "seed": Seed | None,
             "return": float | None,
             "reward_terms": dict[str, float | None],
+            "metrics": dict[str, float | None],
         },
         renamed={"episode_return": "return"},
     )

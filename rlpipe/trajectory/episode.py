@@ -6,6 +6,9 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+_BY_NAME = ("reward_terms", "metrics")
+"""Fields that hold numbers by name."""
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -31,6 +34,8 @@ class Episode:
         fail_once: True if the task had failed after some step; None for a simulator without a notion of failure.
         fail_at_end: True if the task had failed after the last step; None likewise.
         reward_terms: by name, sums of the reward terms that the simulator reports.
+        metrics: ``mean``, ``least``, ``most`` and ``last`` of each number that the simulator observes, under
+            ``<name>/mean`` and so on; over the steps in which it applied, and absent if there was none.
         chosen: True if a curriculum chose the start, so that the episode says nothing about the task's own starts.
         demonstration: number of the demonstration in whose course it began; None for no demonstration.
         demonstration_step: steps of that demonstration before the start; None likewise.
@@ -57,6 +62,7 @@ class Episode:
     fail_once: bool | None = None
     fail_at_end: bool | None = None
     reward_terms: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     chosen: bool = False
     demonstration: int | None = None
     demonstration_step: int | None = None
@@ -71,7 +77,8 @@ class Episode:
         fields["return"] = fields.pop("episode_return")
         for name in ("return", "log_prob"):
             fields[name] = _finite_or_none(fields[name])
-        fields["reward_terms"] = {name: _finite_or_none(value) for name, value in self.reward_terms.items()}
+        for name in _BY_NAME:
+            fields[name] = {key: _finite_or_none(value) for key, value in fields[name].items()}
         return {"iteration": iteration, **fields}
 
     @classmethod
@@ -80,9 +87,8 @@ class Episode:
         fields = {key: value for key, value in row.items() if key != "iteration"}
         total = fields.pop("return")
         fields["episode_return"] = math.nan if total is None else total
-        fields["reward_terms"] = {
-            name: math.nan if value is None else value for name, value in fields.get("reward_terms", {}).items()
-        }
+        for name in _BY_NAME:
+            fields[name] = {key: math.nan if value is None else value for key, value in fields.get(name, {}).items()}
         return cls(**fields)
 
 

@@ -20,7 +20,16 @@ from rlpipe.policies.mlp import MLPConfig, MLPPolicy
 # Slot 0: ten steps, solved at the end. Slot 1: a time limit after 100 steps, so an episode spans three iterations of
 # 40. Slot 2: the task ends and the limit strikes on the same step. Slot 3: solved at reset, lost, over after 3 steps.
 STORY = [
-    [{"length": 10, "end": "terminated", "success_at": (10,), "reward": 1.0, "reward_terms": {"reach": 0.25}}],
+    [
+        {
+            "length": 10,
+            "end": "terminated",
+            "success_at": (10,),
+            "reward": 1.0,
+            "reward_terms": {"reach": 0.25},
+            "metrics": {"force": [3.0, None, 1.0, 2.0], "slip": [None]},
+        }
+    ],
     [{"length": 100, "end": "truncated", "success_at": (7, 8)}],
     [{"length": 100, "end": "both", "success_at": (100,), "reward": 0.5}],
     [{"length": 3, "end": "terminated", "success_at": (0,)}, {"length": 5, "end": "terminated", "success_at": (2, 5)}],
@@ -44,7 +53,8 @@ class StoryEnv(gymnasium.Env):
     def step(self, action):
         step = self.inner.step(action)
         terms = {f"reward_{name}": value for name, value in (step.reward_terms or {}).items()}
-        return step.observation, step.reward, step.terminated, step.truncated, {"is_success": step.success, **terms}
+        info = {"is_success": step.success, **terms, **({"metrics": step.observed} if step.observed else {})}
+        return step.observation, step.reward, step.terminated, step.truncated, info
 
 
 def seeds(_: int) -> int:
@@ -153,6 +163,12 @@ def test_every_adapter_tells_the_same_episodes(make, story):
 def test_reward_terms_are_summed_over_the_episode_by_name(story):
     _, episodes = story
     assert [rows[0].reward_terms for rows in episodes] == [{"reach": 2.5}, {}, {}, {}]
+
+
+def test_a_number_of_the_simulator_is_summarised_over_the_steps_of_an_episode_in_which_it_applies(story):
+    _, episodes = story
+    force = {"force/mean": 15.0 / 7, "force/least": 1.0, "force/most": 3.0, "force/last": 3.0}  # 3 - 1 2 3 - 1 2 3 -
+    assert [rows[0].metrics for rows in episodes] == [force, {}, {}, {}]
 
 
 def test_the_step_of_the_first_success_is_counted_from_one(story):

@@ -41,6 +41,11 @@ class ScriptedTask(EmptyEnv):
         told = {"success": torch.tensor([self.played in self.episode.success_at])}
         if self.episode.reward_terms:
             told["reward_terms"] = {name: torch.tensor(value) for name, value in self.episode.reward_terms.items()}
+        if self.episode.metrics:
+            told["metrics"] = {
+                name: torch.tensor(float("nan") if (value := of[(self.played - 1) % len(of)]) is None else value)
+                for name, of in self.episode.metrics.items()
+            }
         return told
 
     def step(self, action):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlpipe.metrics.catalogue.conditions import (
     NEEDS_FAILURE,
+    NEEDS_OBSERVED,
     NEEDS_REWARD_MODEL,
     NEEDS_REWARD_TERMS,
     NEEDS_SILENCE,
@@ -76,6 +77,24 @@ def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
         formula="min over tasks with a finished episode of each one's share",
     )  # fmt: skip
     return TaskMetrics(success, returns, count, mean, worst)
+
+
+def observed_numbers(namespace: str) -> dict[str, Metric]:
+    """Declares what is said of a number that the simulator observes, over the steps of an episode in which it applies.
+
+    Args:
+        namespace: ``env`` or ``eval``.
+    """
+    words = {"mean": ("Mean", "mean"), "least": ("Smallest value", "min"), "most": ("Largest value", "max"),
+             "last": ("Last value", "last")}  # fmt: skip
+    return {
+        key: observed(
+            f"{namespace}/metrics/{{name}}/{key}", Mean, "the simulator's", needs=NEEDS_OBSERVED,
+            meaning=f"{word} of one of the simulator's own numbers in an episode, mean over the episodes that have it.",
+            formula=f"mean_e {function}_{{t <= T_e}} x_name,et",
+        )
+        for key, (word, function) in words.items()
+    }  # fmt: skip
 
 
 # Each metric is one entry: what it is, its meaning, its formula, its rules. The formatter would scatter the first line.
@@ -395,6 +414,10 @@ EVAL_TASKS = tasks_of("eval", EVAL_SUCCESS_ONCE)
     EVAL_TASKS_SUCCESS_ONCE_WORST,
 ) = EVAL_TASKS
 
+ENV_NUMBERS, EVAL_NUMBERS = observed_numbers("env"), observed_numbers("eval")
+ENV_NUMBER_MEAN, ENV_NUMBER_LEAST, ENV_NUMBER_MOST, ENV_NUMBER_LAST = ENV_NUMBERS.values()
+EVAL_NUMBER_MEAN, EVAL_NUMBER_LEAST, EVAL_NUMBER_MOST, EVAL_NUMBER_LAST = EVAL_NUMBERS.values()
+
 ENV = EpisodeMetrics(
     success_once=ENV_SUCCESS_ONCE,
     success_at_end=ENV_SUCCESS_AT_END,
@@ -417,6 +440,7 @@ ENV = EpisodeMetrics(
     episode_len_success=ENV_EPISODE_LEN_SUCCESS,
     terminated_episodes=ENV_TERMINATED_EPISODES,
     reward_term=REWARD_TERM,
+    metrics=ENV_NUMBERS,
     tasks=ENV_TASKS,
 )
 EVAL = EpisodeMetrics(
@@ -430,5 +454,6 @@ EVAL = EpisodeMetrics(
     episode_len=EVAL_EPISODE_LEN,
     truncated_fraction=EVAL_TRUNCATED_FRACTION,
     num_trajectories=EVAL_NUM_TRAJECTORIES,
+    metrics=EVAL_NUMBERS,
     tasks=EVAL_TASKS,
 )
