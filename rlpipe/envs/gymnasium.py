@@ -670,7 +670,7 @@ class GymnasiumVector(Simulator):
             told = info.get("metrics")
             if not isinstance(told, Mapping):
                 continue
-            for name in told.keys() - {f"_{other}" for other in told}:
+            for name in sorted(told.keys() - {f"_{other}" for other in told}):
                 values, known = told[name], told.get(f"_{name}")
                 if np.shape(values)[:1] == (self.num_envs,) and (known is None or known[n]):
                     found.setdefault(str(name), np.full(self.num_envs, np.nan))[n] = _number(values[n])
