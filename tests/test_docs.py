@@ -219,6 +219,20 @@ def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
     assert result.metrics["train/actor/advantages_norm_min"] == -1.0
 
 
+def test_the_numbers_of_the_guide_are_summarised_in_training_and_evaluations(my_lab, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "my_lab.measured:MeasuredCartPole-v0", "total_num_envs": 4}}
+    run = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=512", "rollout.horizon=64", env=env), local=True)
+    for space, file in (("env", "episodes.jsonl"), ("eval", "eval_episodes.jsonl")):
+        last = [row["metrics"] for row in read_jsonl(run.directory / file) if row["iteration"] == 2]
+        for key in ("distance/least", "distance/mean", "distance/most", "distance/last", "fall/last"):
+            name, _, summary = key.partition("/")
+            values = [row[key] for row in last if key in row]  # the pole of an episode that was cut off has not fallen
+            assert run.metrics[f"{space}/metrics/{name}/{summary}"] == pytest.approx(sum(values) / len(values))
+        assert all(row["distance/least"] < row["distance/mean"] < row["distance/most"] for row in last)
+        assert all(row["fall/least"] == row["fall/most"] for row in last if "fall/most" in row)
+    assert not any("nonfinite" in row for row in read_jsonl(run.directory / "metrics.jsonl"))
+
+
 @pytest.mark.extras
 def test_the_camera_of_the_guide_is_learnt_from(my_lab, tmp_path):
     env = {"train": {"name": "gymnasium", "id": "my_lab.camera:Light-v0", "success_key": "is_success"}}

@@ -216,8 +216,9 @@ class Collector:
             own = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
             self._ended += self._tracker.step(step, policy_version, own)
             for metric, values in step.observed.items():
-                if not isinstance(metric, str):  # others belong to the episode
-                    self._observed.append((metric, values[step.valid & ~np.isnan(values)]))
+                applies = step.valid & ~np.isnan(values)
+                if not isinstance(metric, str) and applies.any():  # what has only a name belongs to the episode
+                    self._observed.append((metric, values[applies]))
 
         steps = self._tracker.steps
         outcome = take(self._simulator, actions, chunks, follow, f"taking step {t + 1} of {self._horizon}")

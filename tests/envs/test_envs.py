@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlpipe.collection.collector import Collector
+from rlpipe.collection.episodes import NumberSummary
 from rlpipe.config.loading import load_config
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
@@ -169,6 +172,21 @@ def test_a_number_of_the_simulator_is_summarised_over_the_steps_of_an_episode_in
     _, episodes = story
     force = {"force/mean": 15.0 / 7, "force/least": 1.0, "force/most": 3.0, "force/last": 3.0}  # 3 - 1 2 3 - 1 2 3 -
     assert [rows[0].metrics for rows in episodes] == [force, {}, {}, {}]
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=8))
+def test_steps_without_a_number_change_nothing_in_its_summary(values):
+    summary, applied = NumberSummary(2), [value for value in values if not np.isnan(value)]
+    summary.add(np.array([7.0, 7.0]))
+    summary.clear(np.array([1]))  # what came before belongs to another episode
+    for value in values:
+        summary.add(np.array([np.nan, value]))
+    found = summary.of(1)
+    assert (found == {}) == (applied == [])
+    if applied:
+        assert found.pop("mean") == pytest.approx(np.mean(applied), abs=1e-6)
+        assert found == {"least": min(applied), "most": max(applied), "last": applied[-1]}
+    assert set(summary.of(0).values()) == {7.0}
 
 
 def test_the_step_of_the_first_success_is_counted_from_one(story):

@@ -137,7 +137,8 @@ def test_starts_states_and_metrics_of_a_simulator_cross_the_boundary():
         assert beginnings[1].seed == 3
         assert same(beginnings[1].chosen, chosen)
         assert made.state(1)["place"].tolist() == chosen.state["place"].tolist()
-        (metric,) = made.step(zeros(made)).observed
+        metric, name = made.step(zeros(made)).observed
+        assert name == MEASURED.name  # a number of the same name, which is summarised over the episode
         assert metric is MEASURED
         assert metric is Curious.metrics[0]
 

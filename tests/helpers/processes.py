@@ -114,4 +114,4 @@ class Curious(Scripted):
 
     def step(self, actions, active=None):
         step = super().step(actions, active)
-        return replace(step, observed={MEASURED: np.zeros(self.num_envs)})
+        return replace(step, observed={MEASURED: np.zeros(self.num_envs), MEASURED.name: np.ones(self.num_envs)})

@@ -594,6 +594,20 @@ def test_a_simulator_observes_its_own_metrics_through_its_steps(tmp_path):
     assert [row["metrics"]["env/my_steps"] for row in lines(result.directory, "metrics.jsonl")] == [64] * 4
 
 
+class ObservingSometimes(Counting):
+    """Its metric applies in one of four environments."""
+
+    def step(self, actions):
+        values = np.array([1.0, np.nan, np.nan, np.nan])
+        return dataclasses.replace(super().step(actions), observed={self.steps: values})
+
+
+def test_a_metric_of_a_simulator_that_does_not_apply_in_a_step_is_neither_counted_nor_called_not_finite(tmp_path):
+    config = scripted(tmp_path, "env.train.name=tests.training.test_training:ObservingSometimes")
+    rows = lines(rlpipe.train(config, local=True).directory, "metrics.jsonl")
+    assert [(row["metrics"]["env/my_steps"], "nonfinite" in row) for row in rows] == [(16, False)] * 4
+
+
 class Clashing(Scripted):
     """A plug-in that takes a name which is taken."""
 
