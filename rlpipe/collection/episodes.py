@@ -14,7 +14,7 @@ from rlpipe.errors import ContractError
 from rlpipe.trajectory import Episode
 
 MOST_TERMS = 200
-"""Different names of reward terms; a simulator that counts in a name would otherwise fill the memory."""
+"""Different names of reward terms, and of metrics; one that counts in a name would otherwise fill the memory."""
 
 
 def part_of_name(reported: str) -> str:
@@ -93,7 +93,7 @@ class EpisodeTracker:
         self._first_success = np.zeros(num_envs, dtype=np.int64)
         self._log_probs = np.zeros(num_envs, dtype=np.float64)
         self._terms: dict[str, NDArray[np.float64]] = {}
-        self._names: dict[str, str] = {}  # of the terms, by the name that the simulator gave them
+        self._names: dict[str, dict[str, str]] = {}  # of terms and metrics, by the names that the simulator gave them
         self._observed: dict[str, NumberSummary] = {}
         self.steps = first_step
         self.tells_success = False
@@ -137,14 +137,14 @@ class EpisodeTracker:
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
         for reported, values in step.reward_terms.items():
-            if (name := self._names.get(reported) or self._name(reported)) is None:
+            if (name := self._name("reward terms", reported)) is None:
                 continue
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
-        for reported_number, values in step.observed.items():
-            if isinstance(reported_number, str):  # a declared metric is not about episodes
-                name = part_of_name(reported_number)
+        for key, values in step.observed.items():
+            # a declared metric is not about episodes
+            if isinstance(key, str) and (name := self._name("metrics", key)) is not None:
                 summary = self._observed.setdefault(name, NumberSummary(len(values)))
                 summary.add(np.where(step.valid, values, np.nan))
         ended = np.flatnonzero(step.terminated | step.truncated)
@@ -161,22 +161,25 @@ class EpisodeTracker:
         self.begin(step.beginnings)
         return episodes
 
-    def _name(self, reported: str) -> str | None:
-        """Returns the name of a new term, unlike those of the others; None where there are too many."""
-        if len(self._names) >= MOST_TERMS:
-            if len(self._names) == MOST_TERMS:
-                self._names[""] = ""
+    def _name(self, kind: str, reported: str) -> str | None:
+        """Returns the name of a reward term or metric, unlike those of the others; None where there are too many."""
+        names = self._names.setdefault(kind, {})
+        if reported in names:
+            return names[reported]
+        if len(names) >= MOST_TERMS:
+            if len(names) == MOST_TERMS:
+                names[""] = ""
                 self.notes.append(
-                    f"The simulator reports more than {MOST_TERMS} different reward terms, such as {reported!r}: only "
-                    "the first are shown. Do not count in their names."
+                    f"The simulator reports more than {MOST_TERMS} different {kind}, such as {reported!r}: only the "
+                    "first are shown. Do not count in their names."
                 )
             return None
-        name = part_of_name(str(reported))
-        taken = self._names.values()
+        name = part_of_name(str(reported)) or "_"
+        taken = names.values()
         free = name if name not in taken else next(
             other for number in itertools.count(2) if (other := f"{name}_{number}") not in taken
         )  # fmt: skip
-        self._names[reported] = free
+        names[reported] = free
         return free
 
     def _end(self, n: int, step: Step, policy_version: int, sampled: bool) -> Episode:

@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import math
 import re
 import time
 import warnings
@@ -43,6 +42,7 @@ from rlpipe.envs.base_checks import (
     check_step_form,
     flag,
     flags,
+    number_or_none,
     numbers,
     shown,
 )
@@ -148,20 +148,10 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
     } or None
 
 
-def own_metrics(info: Mapping[str, Any]) -> dict[str | Metric, float] | None:
-    """Numbers that the task measures in a step: the info's ``metrics``; NaN where one is None or no number."""
+def own_metrics(info: Mapping[str, Any]) -> dict[str | Metric, Any] | None:
+    """Numbers that the task measures in a step: the info's ``metrics``; None if it holds none."""
     told = info.get("metrics")
-    if not isinstance(told, Mapping):
-        return None
-    return {str(name): _number(value) for name, value in told.items()}
-
-
-def _number(value: Any) -> float:
-    """Returns a number, which may be the only one of an array; NaN for anything else."""
-    try:
-        return float(np.asarray(value, dtype=np.float64).item())
-    except (TypeError, ValueError):
-        return math.nan
+    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else None
 
 
 def make_env(config: GymnasiumConfig) -> Any:
@@ -672,8 +662,10 @@ class GymnasiumVector(Simulator):
                 continue
             for name in sorted(told.keys() - {f"_{other}" for other in told}):
                 values, known = told[name], told.get(f"_{name}")
-                if np.shape(values)[:1] == (self.num_envs,) and (known is None or known[n]):
-                    found.setdefault(str(name), np.full(self.num_envs, np.nan))[n] = _number(values[n])
+                if np.shape(values)[:1] != (self.num_envs,) or not (known is None or known[n]):
+                    continue
+                if (value := number_or_none(values[n])) is not None:
+                    found.setdefault(str(name), np.full(self.num_envs, np.nan))[n] = value
         return found
 
     def close(self) -> None:

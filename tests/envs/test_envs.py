@@ -60,6 +60,19 @@ class StoryEnv(gymnasium.Env):
         return step.observation, step.reward, step.terminated, step.truncated, info
 
 
+class OddMetrics(gymnasium.Env):
+    """Its info holds metrics of all kinds."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        metrics = {"array": np.array([0.5]), "flag": True, "none": None, "word": "near"}
+        return np.zeros(1, dtype=np.float32), 0.0, False, False, {"metrics": metrics}
+
+
 def seeds(_: int) -> int:
     return 7
 
@@ -172,6 +185,28 @@ def test_a_number_of_the_simulator_is_summarised_over_the_steps_of_an_episode_in
     _, episodes = story
     force = {"force/mean": 15.0 / 7, "force/least": 1.0, "force/most": 3.0, "force/last": 3.0}  # 3 - 1 2 3 - 1 2 3 -
     assert [rows[0].metrics for rows in episodes] == [force, {}, {}, {}]
+
+
+def test_numbers_whose_names_fall_together_and_those_of_the_package_stay_apart():
+    script = [[{"length": 2, "metrics": {"grip/force": [1.0], "grip force": [2.0], "return": [3.0], "": [4.0]}}]]
+    _, ((episode,),) = tell(Scripted.make(ScriptedConfig("scripted", script=script), 1, seeds), 1, 2)
+    assert {name: value for name, value in episode.metrics.items() if name.endswith("/last")} == {
+        "grip_force/last": 1.0,
+        "grip_force_2/last": 2.0,
+        "return/last": 3.0,
+        "_/last": 4.0,
+    }
+    assert episode.episode_return == 0.0
+
+
+def test_what_is_no_number_is_left_out_of_the_metrics_of_an_episode_and_told_once():
+    envs = [GymnasiumEnv(OddMetrics(), None)]
+    simulator = StoryTeller(envs, seeds, ignore_terminations=False)
+    simulator.reset()
+    first, second = (simulator.step(np.zeros((1, 1), dtype=np.float32)) for _ in range(2))
+    assert {name: values.tolist() for name, values in first.observed.items()} == {"array": [0.5], "flag": [1.0]}
+    assert first.notes == ("The metric 'word' is 'near', no number: it is left out.",)
+    assert second.notes == ()
 
 
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=8))

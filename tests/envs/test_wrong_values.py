@@ -204,7 +204,7 @@ def test_names_that_never_end_are_cut_off_with_a_note():
     for _ in range(MOST_TERMS):
         tracker.step(simulator.step(np.zeros((2, 1), np.float32)), 0) if tracker._beginnings else None
     names = [f"at {number}" for number in range(2 * MOST_TERMS)]
-    found = [tracker._name(name) for name in names]
+    found = [tracker._name("reward terms", name) for name in names]
     assert sum(name is not None for name in found) == MOST_TERMS
     assert len(tracker.notes) == 1
     assert "more than 200 different reward terms" in tracker.notes[0]
