@@ -58,7 +58,7 @@ def train(
         rlpipe.errors.RunError: an actor was lost and cannot be replaced.
     """
     from rlpipe.demonstrations.checks import check_demonstrations
-    from rlpipe.run.directory import RunDirectory
+    from rlpipe.run.directory import RunDirectory, find_run
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
     from rlpipe.training.checks import check_spaces
@@ -68,7 +68,7 @@ def train(
     check_demonstrations(config)
     _check_machine(config, local, ray_address)
     check_spaces(config)
-    with locked_run(config, None if resume is None else Path(resume)) as run:
+    with locked_run(config, None if resume is None else find_run(Path(resume))) as run:
         if run is not None:
             RunDirectory.existing(run).check()
         return recovery.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)

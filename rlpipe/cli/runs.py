@@ -85,20 +85,23 @@ def _result(state: Watched) -> tuple[str | None, float | None]:
 
 
 def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
+    """One row for each run; in a box, what it is and what it measures stand below the numbers."""
     table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
-    table.add_column("run", style="cyan", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    for name in ("progress", "steps", "result"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("started", style="dim", no_wrap=True)
+    table.add_column("run", overflow="fold", min_width=30)
+    for name in ("status", "progress", "result") if boxed else ("status", "progress", "steps", "result", "", "started"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("progress", "steps", "result") else "left")
     for row in rows:
-        status = Text(row["status"], STYLES.get(row["status"], "yellow"))
+        run, status = Text(row["run"], "cyan"), Text(row["status"], STYLES.get(row["status"], "yellow"))
         if "cause" in row:
-            table.add_row(row["run"], status)
+            table.add_row(run, status)
             continue
-        started = datetime.fromisoformat(row["started"]).astimezone()
-        result = "-" if row["metric"] is None else f"{row['metric']} {number(row['value'])}"
-        table.add_row(
-            Text(row["run"]), status, f"{row['progress']:.0%}", f"{row['steps']:,}", result, f"{started:%Y-%m-%d %H:%M}"
-        )
+        progress, steps = f"{row['progress']:.0%}", f"{row['steps']:,} steps"
+        value = Text("-" if row["metric"] is None else number(row["value"]), "bold")
+        started = f"{datetime.fromisoformat(row['started']).astimezone():%Y-%m-%d %H:%M}"
+        if boxed:
+            facts = ((run, started), (progress, steps), (value, row["metric"] or ""))
+            cells = [Text.assemble(first, "\n", (second, "dim")) for first, second in facts]
+            table.add_row(cells[0], status, *cells[1:])
+        else:
+            table.add_row(run, status, progress, steps, value, row["metric"] or "", started)
     return table

@@ -258,12 +258,21 @@ def _fitted(hint: Any, value: Any, key: str) -> Any:
     """Returns a value of a declared type as ``_fitted_section`` does."""
     kinds = kinds_of(hint)
     kind: Any = next((one for one in kinds if get_origin(one) in (list, dict) or is_dataclass(one)), None)
-    if value is None and (type(None) in kinds or kind is None):
+    if value is None and (kind is None or type(None) in kinds):
+        if {*kinds} <= {str, int, float, bool}:
+            raise ConfigError(f"{key} is null; give it a value, or leave it out.")
         return None
     if kind is None:
         if str in kinds and isinstance(value, str):  # such as auto
             return value
-        return whole_number(value, key) if int in kinds and float not in kinds else value
+        if int in kinds and float not in kinds:
+            return whole_number(value, key)
+        if float in kinds and not isinstance(value, float):
+            try:
+                float(value if not isinstance(value, bool) else "")
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{key} is {value!r}; it must be a number.") from error
+        return value
     if is_dataclass(kind):
         return _fitted_section(kind, value, key)  # type: ignore[arg-type] # a type, not an instance
     if not isinstance(value, get_origin(kind)):

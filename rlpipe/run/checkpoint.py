@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.reductions import from_json
-from rlpipe.run.directory import RunDirectory
+from rlpipe.run.directory import RunDirectory, find_run
 
 log = logging.getLogger("rlpipe")
 
@@ -265,11 +265,12 @@ def find_checkpoint(path: Path, take_best: bool = False) -> tuple[Checkpoint, st
     """Reads a checkpoint and the configuration (YAML) it was trained with.
 
     Args:
-        path: checkpoint file, or run directory, which means its newest whole checkpoint
+        path: checkpoint file, or run directory, which means its newest whole checkpoint; or a folder of runs
         take_best: take the checkpoint of the run directory with the best evaluation instead of the newest
     Raises:
         ConfigError: there is none.
     """
+    path = find_run(path)
     if path.is_dir():
         run = RunDirectory.existing(path).path
         state = best(run) if take_best else newest(run)
