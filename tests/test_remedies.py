@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
+from rlpipe.backends.base import Place
 from rlpipe.collection.floors import Random
 from rlpipe.config.loading import load_config
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import PolicyConfig, finite_bounds
-from rlpipe.training.checks import check_spaces
+from rlpipe.training.checks import check_engine, check_spaces
 from rlpipe.trajectory import SpaceSpec
 
 LARGEST = np.finfo(np.float32).max
@@ -84,17 +86,22 @@ def test_a_space_that_no_policy_can_use_is_turned_into_one_by_the_wrapper_in_the
 
 CARTPOLE, PENDULUM = "env.train.id=CartPole-v1", "env.train.id=Pendulum-v1"
 
+IN_ONE_PROCESS = SimpleNamespace(side_by_side=False, places=tuple(Place))
+
 
 def load(overrides) -> None:
     train = {"name": "gymnasium", "total_num_envs": 8}
-    check_spaces(
-        load_config({"env": {"train": train}, "policy": {"name": "mlp"}, "algorithm": {"name": "ppo"}}, overrides)
-    )
+    config = load_config({"env": {"train": train}, "policy": {"name": "mlp"}, "algorithm": {"name": "ppo"}}, overrides)
+    check_spaces(config)
+
+
+def load_for_one_process(overrides) -> None:
+    check_engine(load_config("sparse_pick_cube", overrides), IN_ONE_PROCESS)
 
 
 def advised(message) -> Iterator[list[str]]:
     """Yields the overrides that a message advises, one list for each alternative."""
-    advice = re.split(r"(?:: |\. )(?=[Ss]et )", message)[-1]
+    advice = re.split(r"(?:: |\. )(?=[Ss]et |env)|such as |--local, or ", message)[-1]
     for alternative in advice.split(", or "):
         found = re.findall(r"([a-z_][\w.]*)=(\w(?:[\w.]*\w)?)((?: or \w+)?)", alternative)
         keys = [key if "." in key else f"env.train.{key}" for key, _, _ in found]
@@ -128,11 +135,11 @@ def advised(message) -> Iterator[list[str]]:
         ([CARTPOLE, "policy.shared_encoder=true"], 1),
         ([CARTPOLE, "policy.name=squashed_gaussian"], 2),
         ([CARTPOLE, "rollout.steps_after_success=3", "env.train.success_key=is_success"], 1),
+        (["env.train.tasks=[MountainCar-v0,Acrobot-v1]"], 1),
         ([PENDULUM, "algorithm.name=sac"], 2),
         ([PENDULUM, "algorithm.name=sac", "policy.name=squashed_gaussian", "learner.num_learners=2"], 1),
         ([PENDULUM, "policy.name=squashed_gaussian", "algorithm.entropy_coef=0.1"], 1),
         ([PENDULUM, "policy.name=squashed_gaussian", "policy.random_steps=10"], 3),
-        ([PENDULUM, "policy.name=tokens", "algorithm.name=behaviour_cloning"], 1),
     ],
 )
 def test_the_keys_that_a_refusal_advises_are_accepted_as_they_stand(asked, count):
@@ -140,3 +147,9 @@ def test_the_keys_that_a_refusal_advises_are_accepted_as_they_stand(asked, count
     assert len(alternatives) == count
     for changes in alternatives:
         load([*asked, *changes])
+
+
+@pytest.mark.parametrize("asked", ["rollout.inference=server", "algorithm.update_to_data=null"])
+def test_what_one_process_cannot_do_it_can_with_the_key_that_the_refusal_advises(asked):
+    (changes,) = advised(refusal(load_for_one_process, [asked]))
+    load_for_one_process([asked, *changes])

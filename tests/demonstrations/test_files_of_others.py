@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlpipe.config.loading import load_config
 from rlpipe.demonstrations.dataset import check_actions, load, seeds
 from rlpipe.demonstrations.recording import contents
 from rlpipe.errors import ConfigError
+from rlpipe.learning.curriculum import make_curriculum
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers import REPOSITORY
 from tests.helpers.demonstrations import steps, write
@@ -112,6 +114,14 @@ def test_two_trajectories_with_one_number_are_refused(tmp_path):
         out.copy("traj_1", "traj_01")
     with pytest.raises(ConfigError, match="holds episode 1 twice, as traj_01 and traj_1"):
         contents(file)
+
+
+def test_a_curriculum_needs_the_seed_of_each_demonstration(tmp_path):
+    shown = load(describe(written(tmp_path), [{"episode_id": 0, "episode_seed": 5}]), TASK, SPEC)
+    with pytest.raises(
+        ConfigError, match=r"2 of 3 demonstrations in .* have no seed: the episode of traj_7 has episode_id 7"
+    ):
+        make_curriculum(load_config("sparse_pick_cube_few"), shown)
 
 
 def test_seeds_without_an_id_belong_to_no_trajectory_but_may_not_be_evaluated(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from typer.testing import CliRunner
 import rlpipe
 from rlpipe.cli import app
 from rlpipe.config.loading import load_config
+from rlpipe.config.tree import to_yaml
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import replay_demonstrations
 from rlpipe.errors import ConfigError
@@ -211,6 +214,29 @@ def test_a_simulator_without_reward_modes_pays_what_was_recorded(tmp_path):
     with h5py.File(made.file, "a") as file:
         file["traj_0/rewards"][...] = [-1, 3]
     assert dataset.load(str(made.file), config.env.train, made.spec).rewards.tolist() == [-1, 3]
+
+
+@pytest.mark.parametrize("part", ["success", "rewards", "obs"])
+def test_the_command_of_a_message_records_what_a_file_lacks(tmp_path, monkeypatch, part):
+    config = reach(tmp_path, "DrawnReach-v0")
+    (tmp_path / "reach.yaml").write_text(to_yaml(config))
+    given = to_the_goal(tmp_path / "given", "DrawnReach-v0")
+    with h5py.File(given, "a") as out:
+        del out["traj_0"][part]
+    paid = dataclasses.replace(config.env.train, pixels=None, pixels_with_state=False)
+    spec = SpaceSpec(4, 1, None, SPEC.action_low, SPEC.action_high)
+    if part == "rewards":  # of a task with dense rewards, whose file holds them
+        paid = type("Task", (), vars(paid) | {"reward_mode": "dense"})()
+        beside = Path(given).with_suffix(".json")
+        beside.write_text(beside.read_text().replace('"reward_mode": null', '"reward_mode": "dense"'))
+    with pytest.raises(ConfigError) as raised:
+        dataset.load(given, paid, spec)
+    command = re.search(r"rlpipe (demos CONFIG --replay .* demos=NEW\.h5), and then", str(raised.value))[1]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, command.replace("CONFIG", "reach.yaml").split())
+    assert done.exit_code == 0, done.output
+    with h5py.File("NEW.h5") as made:
+        assert made["traj_0"][part]
 
 
 def test_a_task_that_reports_no_success_is_refused(tmp_path):
