@@ -45,9 +45,16 @@ class ForeignError(RuntimeError):
     """Stands in for what would end a process, or cannot be sent to another. The message is from ``how_it_failed``."""
 
     @classmethod
+    def because_of(cls, error: BaseException) -> ForeignError:
+        """Returns the exception that stands in for another, which is its cause."""
+        made = cls(how_it_failed(error))
+        made.__cause__ = error
+        return made
+
+    @classmethod
     def of(cls, error: BaseException) -> Exception:
-        """Returns an exception as it is, and a SystemExit or the like as one."""
-        return error if isinstance(error, Exception) else cls(how_it_failed(error))
+        """Returns an exception as it is, and one for a SystemExit or the like."""
+        return error if isinstance(error, Exception) else cls.because_of(error)
 
 
 @contextmanager

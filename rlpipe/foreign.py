@@ -79,6 +79,10 @@ _PROCESS: dict[str, State] = {
     "sys.stderr": (lambda: sys.stderr, lambda stream: setattr(sys, "stderr", stream)),
     "the handler of SIGINT": (lambda: signal.getsignal(signal.SIGINT), _set_handler(signal.SIGINT)),
     "the handler of SIGTERM": (lambda: signal.getsignal(signal.SIGTERM), _set_handler(signal.SIGTERM)),
+    "the alarm of SIGALRM": (  # one that is left running would go off in the run's own code
+        lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        lambda runs: runs or signal.setitimer(signal.ITIMER_REAL, 0),
+    ),
     "logging": (_read_loggers, _set_loggers),
     "which warnings are raised": (_raised_warnings, _set_raised_warnings),
     "the locale": (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
@@ -102,7 +106,8 @@ _KEPT = ("the working directory", "the locale", "environment variables", "torch'
 _states = dict(_PROCESS)
 _left: dict[str, dict[str, Any]] = {}
 _told: set[tuple[str, str]] = set()
-_notes: list[str] = []
+_changed: dict[str, dict[str, None]] = {}
+"""Parts that are to be told, by what changed them."""
 
 
 def _read() -> dict[str, Any]:
@@ -117,7 +122,7 @@ def foreign_code(name: str) -> Iterator[None]:
     """Runs code outside this package; afterwards, the state of the process is as before, and ``take_notes`` says so.
 
     Args:
-        name: what runs, such as ``The simulator CartPole-v1``, at the beginning of a sentence.
+        name: what runs, such as ``the simulator CartPole-v1``.
     """
     before, leave = _read(), os._exit
     _set({part: value for part, value in _left.get(name, {}).items() if part in _KEPT})
@@ -130,9 +135,9 @@ def foreign_code(name: str) -> Iterator[None]:
             changed = {part: value for part, value in before.items() if after[part] != value}
             _set(changed)
             _left.setdefault(name, {}).update({part: after[part] for part in changed})
-            if new := [part for part in changed if (name, part) not in _told]:
+            if new := {part: None for part in changed if (name, part) not in _told}:
                 _told.update((name, part) for part in new)
-                _notes.append(f"{name} changed {' and '.join(new)}; that was undone for the rest of the run.")
+                _changed.setdefault(name, {}).update(new)
 
 
 def _set(values: dict[str, Any]) -> None:
@@ -142,9 +147,12 @@ def _set(values: dict[str, Any]) -> None:
 
 
 def take_notes() -> list[str]:
-    """Returns what was set back since the last call, one sentence each; a run is told no change twice."""
-    found = list(_notes)
-    _notes.clear()
+    """Returns one sentence on what each has changed since the last call; a run is told no change twice."""
+    found = [
+        f"{name[0].upper()}{name[1:]} changed {' and '.join(parts)}; that was undone for the rest of the run."
+        for name, parts in _changed.items()
+    ]
+    _changed.clear()
     return found
 
 

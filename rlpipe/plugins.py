@@ -126,7 +126,7 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     if ":" in name:
         module_name, _, class_name = name.partition(":")
         try:
-            with foreign_code(f"Importing {module_name}"):
+            with foreign_code(f"importing {module_name}"):
                 found = getattr(importlib.import_module(module_name), class_name)
         except BaseException as error:  # a module outside the package may raise anything
             missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]

@@ -362,7 +362,7 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""
-        with foreign_code("Closing simulators"):
+        with foreign_code("closing simulators"):
             with ignored():
                 self._simulator.close()
             if self._evaluator is not None:

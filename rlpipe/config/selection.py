@@ -40,8 +40,8 @@ def simulator_class(section: Any, key: str) -> Any:
 
 
 def simulator_name(section: Any) -> str:
-    """Returns what to call a simulator at the beginning of a sentence, such as ``The simulator CartPole-v1``."""
-    return f"The simulator {getattr(section, 'id', '') or section.name}"
+    """Returns what to call a simulator in a sentence, such as ``the simulator CartPole-v1``."""
+    return f"the simulator {getattr(section, 'id', '') or section.name}"
 
 
 @contextmanager

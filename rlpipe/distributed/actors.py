@@ -23,7 +23,7 @@ from ray.exceptions import RayActorError, RayError
 from rlpipe.distributed.nodes import ANSWER_SECONDS, run_on_node
 from rlpipe.distributed.post_mortem import describe_end, log_lines
 from rlpipe.distributed.roles import Role
-from rlpipe.errors import Fault, ForeignError, how_it_failed
+from rlpipe.errors import Fault, ForeignError
 from rlpipe.plugins import find_modules_in, searched_folders
 from rlpipe.secrets import redacted
 
@@ -92,9 +92,7 @@ class ActorProcess:
             return getattr(self._object, method)(*args, **named)
         except BaseException as error:
             sendable = _sendable(error)
-            if sendable is error:
-                raise
-            raise sendable from error
+            raise sendable from sendable.__cause__
 
     def call_within(self, seconds: float, method: str, *args: Any) -> Any:
         """As ``call``. A call that is about to exceed the limit first writes what each thread is doing to the log."""
@@ -119,9 +117,12 @@ def _sendable(error: BaseException) -> Exception:
     A SystemExit would end the process without a word, and the driver must be able to make the exception again.
     """
     with suppress(Exception):  # whatever its own way of being sent may raise
-        if isinstance(error, Exception) and isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+        if isinstance(error, Exception) and (
+            isinstance(error, RayError)  # of another actor, which this one had called
+            or isinstance(pickle.loads(pickle.dumps(error)), type(error))
+        ):
             return error
-    return ForeignError(how_it_failed(error))
+    return ForeignError.because_of(error)
 
 
 class Actor:

@@ -440,7 +440,7 @@ class RayEngine:
         try:
             backlog: Backlog = ray.get(self._logger.call(MetricLogger.close, status))
         except RayError as error:
-            if not means_loss(error):  # the end of a dead logger has been reported
+            if not means_loss(error) and status != Status.FAILED:  # why it failed has been reported
                 log.error("The metric logger could not close its backends: %s", self._explained(error))
             return Backlog()
         return backlog

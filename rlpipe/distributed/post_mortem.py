@@ -22,6 +22,9 @@ _DUMP = re.compile(r"Fatal Python error|Timeout \(")
 _THREAD = re.compile(r"(Thread|Current thread) 0x")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXIT = re.compile(r"exit code (-?\d+)")
+_ACTOR = re.compile(r"ray::([\w-]+)\.")
+_CAUSED = "The above exception was the direct cause"
+"""Line of a traceback between an exception and the one that was raised because of it."""
 _ACTOR_CODE = str(Path(__file__).with_name("actors.py"))
 """File that is on the stack of every thread that serves a call."""
 _MEMORY_ADVICE = (
@@ -63,8 +66,11 @@ def describe_end(error: BaseException | None, where: Location | None, log: list[
         while isinstance(cause, RayTaskError):  # raised in another actor that this one had called
             cause = cause.cause
         message = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
-        traceback = message[:-1]  # the last line is the exception itself
-        return End(how_it_failed(cause), _excerpt(traceback))
+        first = next((n for n, line in enumerate(message) if line.startswith(_CAUSED)), len(message))
+        traceback = message[: first - 1]  # of what was raised first; its last line is the exception itself
+        actors = list(dict.fromkeys(_ACTOR.findall(str(error))))  # each that was called by the one before it
+        where_else = f" in {actors[-1]}" if len(actors) > 1 else ""
+        return End(f"{how_it_failed(cause)}{where_else}", _excerpt(traceback))
     if where is None:  # it never started, so it has no log
         message = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         return End("could not be started", _excerpt(message), "The lines above are Ray's own explanation.")

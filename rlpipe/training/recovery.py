@@ -33,6 +33,7 @@ from rlpipe.training.loop import TrainingLoop
 
 log = logging.getLogger("rlpipe")
 
+_VANISHED = "Before, the run ended without a word: its process was killed, or ended by a simulator's compiled code."
 _RECOVERIES_IN_A_ROW = 5
 """Recoveries to the same iteration after which a run gives up."""
 
@@ -92,7 +93,9 @@ class _Run:
         self._plan = stages(config)
         self._directory = None if resume is None else RunDirectory.existing(resume)
         self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
-        self._incarnation = 0 if self._directory is None else self._directory.read_json()["incarnation"] + 1
+        before = {} if self._directory is None else self._directory.read_json()
+        self._incarnation = before.get("incarnation", -1) + 1
+        self._vanished = before.get("status") == Status.RUNNING
         self._terminal: list[Backend] = []
         self._first_weights: Weights | None = None
         self._recoveries: list[int] = []
@@ -204,8 +207,9 @@ class _Run:
             self._config, self._plan, self._engine, self._terminal, self._interruption, self._done,
             only_evaluates=self._done < self._learnt,
         )  # fmt: skip
-        notes = () if lost else dict.fromkeys((*take_notes(), *self._ready.notes, *demonstration_notes(self._config)))
-        self._loop.report_start(list(notes), self._state, rollback, lost)
+        vanished = [_VANISHED] if self._vanished else []
+        notes = [] if lost else [*vanished, *take_notes(), *self._ready.notes, *demonstration_notes(self._config)]
+        self._loop.report_start(list(dict.fromkeys(notes)), self._state, rollback, lost)
         return self._loop.run(snapshot)
 
     def _count_recovery(self, fault: Fault) -> None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 import typer
+from ray.exceptions import RayTaskError
 from typer.testing import CliRunner
 
 import rlpipe
 from rlpipe.cli import _Commands
+from rlpipe.distributed.post_mortem import describe_end
 from rlpipe.errors import ConfigError, ForeignError, RunError, UserInterrupt, how_it_failed
 from rlpipe.plugins import resolve
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
@@ -125,3 +127,32 @@ def test_what_raises_in_a_learner_is_told_with_its_actor(tmp_path, ray_cluster):
     with pytest.raises(RunError, match=r"learner on .* raised ZeroDivisionError: division by zero") as raised:
         rlpipe.train(config)
     assert any("evaluate_actions" in line for line in raised.value.fault.log)
+
+
+def test_a_run_whose_process_vanished_says_so_when_it_is_resumed(tmp_path):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    contents = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**contents, "status": "running"}))
+    rlpipe.train(scripted(tmp_path, "runner.total_timesteps=320"), local=True, resume=run)
+    assert [event["message"] for event in events(run, "note")] == [
+        "Before, the run ended without a word: its process was killed, or ended by a simulator's compiled code."
+    ]
+
+
+def test_a_failure_names_the_actor_it_happened_in_and_shows_the_code_that_raised_first():
+    shown = [
+        "ray::rollout-0.call() (pid=1, ip=::1)",
+        '  File "rlpipe/distributed/actors.py", line 87, in call',
+        "ray::inference-0.call() (pid=2, ip=::1)",
+        '  File "policy.py", line 12, in decide',
+        "SystemExit: 4",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "ray::inference-0.call() (pid=2, ip=::1)",
+        "rlpipe.errors.ForeignError: called sys.exit(4)",
+    ]
+    cause = ForeignError("called sys.exit(4)")
+    error = RayTaskError("call", "\n".join(shown), cause, proctitle="ray::rollout-0", pid=1, ip="::1")
+    end = describe_end(error, None, [], "", 0.0)
+    assert end.what == "called sys.exit(4) in inference-0"
+    assert end.log[-1] == '  File "policy.py", line 12, in decide'

@@ -30,6 +30,7 @@ CHANGES = {
     "sys.stderr": lambda: setattr(sys, "stderr", None),
     "the handler of SIGINT": lambda: signal.signal(signal.SIGINT, lambda *_: os._exit(0)),
     "the handler of SIGTERM": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "the alarm of SIGALRM": lambda: signal.setitimer(signal.ITIMER_REAL, 3600),
     "logging": lambda: logging.disable(logging.CRITICAL),
     "which warnings are raised": lambda: warnings.simplefilter("error"),
     "the locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
@@ -48,13 +49,16 @@ def _untold():
     foreign.begin_notes()
     foreign._left.clear()
     take_notes()
+    running = signal.setitimer(signal.ITIMER_REAL, 0)  # the time limit of tests
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *running)
 
 
 @pytest.mark.parametrize("part", CHANGES)
 def test_the_state_is_set_back_and_told_once(part):
     before = foreign._read()
     for _ in range(2):
-        with foreign_code("The simulator Line-v0"):
+        with foreign_code("the simulator Line-v0"):
             CHANGES[part]()
         assert foreign._read() == before
     assert take_notes() == [f"The simulator Line-v0 changed {part}; that was undone for the rest of the run."]
@@ -66,25 +70,25 @@ def test_every_part_of_the_state_is_tried_here():
 
 def test_code_that_raises_is_undone_too():
     before = os.getcwd()
-    with contextlib.suppress(ArithmeticError), foreign_code("The simulator Line-v0"):
+    with contextlib.suppress(ArithmeticError), foreign_code("the simulator Line-v0"):
         os.chdir("/")
         raise ArithmeticError
     assert os.getcwd() == before
 
 
 def test_a_simulator_finds_its_folder_and_dtype_again(tmp_path):
-    with foreign_code("The simulator Line-v0"):
+    with foreign_code("the simulator Line-v0"):
         os.chdir(tmp_path)
         torch.set_default_dtype(torch.float64)
-    with foreign_code("The simulator Line-v0"):
+    with foreign_code("the simulator Line-v0"):
         assert (Path.cwd(), torch.get_default_dtype()) == (tmp_path, torch.float64)
-    with foreign_code("The simulator Other-v0"):
+    with foreign_code("the simulator Other-v0"):
         assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_folder_that_was_removed_does_no_harm(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with foreign_code("The simulator Line-v0"):
+    with foreign_code("the simulator Line-v0"):
         scratch = tmp_path / "scratch"
         scratch.mkdir()
         os.chdir(scratch)
@@ -94,7 +98,7 @@ def test_a_folder_that_was_removed_does_no_harm(tmp_path, monkeypatch):
 
 def test_the_filters_that_a_library_sets_for_its_own_warnings_stay():
     with warnings.catch_warnings():
-        with foreign_code("The simulator Line-v0"):
+        with foreign_code("the simulator Line-v0"):
             warnings.filterwarnings("ignore", message="its own")
         assert warnings.filters[0][0] == "ignore"
     assert take_notes() == []
@@ -104,7 +108,7 @@ def test_ctrl_c_still_interrupts_after_a_simulator_took_its_handler():
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         interruption = _listen()
-        with foreign_code("The simulator Line-v0"):
+        with foreign_code("the simulator Line-v0"):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         with pytest.raises(UserInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -117,13 +121,13 @@ def test_ctrl_c_still_interrupts_after_a_simulator_took_its_handler():
 
 
 def test_os_exit_is_an_error_of_the_simulator():
-    with pytest.raises(SystemExit) as raised, foreign_code("The simulator Line-v0"):
+    with pytest.raises(SystemExit) as raised, foreign_code("the simulator Line-v0"):
         os._exit(3)
     assert how_it_failed(raised.value) == "called os._exit(3)"
 
 
 def test_os_exit_still_ends_a_fork():
-    with foreign_code("The simulator Line-v0"):
+    with foreign_code("the simulator Line-v0"):
         child = os.fork()
         if not child:
             os._exit(3)
