@@ -143,7 +143,8 @@ def _resumed(run: str, overrides: Sequence[str]) -> _Order:
 
 
 def _named_modules(config: Config) -> dict[str, str]:
-    """Returns the key that names each module, as in ``my_lab.tasks:Reach-v0``."""
+    """Returns the key that names each module: by itself, as in ``my_lab.tasks:Reach-v0``, or as a task of Gymnasium
+    that is made in it."""
 
     def texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, str):
@@ -155,10 +156,15 @@ def _named_modules(config: Config) -> dict[str, str]:
             for index, inner in enumerate(value):
                 yield from texts(inner, f"{key}[{index}]")
 
+    registered = getattr(sys.modules.get("gymnasium"), "registry", {})
     found: dict[str, str] = {}
     for key, text in texts(OmegaConf.to_container(OmegaConf.create(to_yaml(config))), ""):
         if named := re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):", text):
             found.setdefault(named[1], key)
+        task = registered.get(text.rpartition(":")[2])
+        for made_by in (getattr(task, "entry_point", None), getattr(task, "vector_entry_point", None)):
+            if isinstance(made_by, str):
+                found.setdefault(made_by.partition(":")[0], key)
     return found
 
 
@@ -168,7 +174,8 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
     Raises:
         ConfigError: a module is left out of the package, or only PYTHONPATH, which the job does not get, leads to it.
     """
-    needed = {**dict(_imported()), **_in_folder(order.modules, sent.folder)}
+    beside = (sent.folder, (sent.folder / order.source).parent)  # where rlpipe looks by itself
+    needed = {**dict(_imported()), **_in_folders(order.modules, beside)}
     named_first = sorted(needed, key=lambda name: (name not in order.modules, name))
     missing: dict[str, str] = {}
     for name in named_first:
@@ -181,7 +188,6 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
     if os.path.isabs(variables.get("PYTHONPATH", "")):
         return  # the cluster has what it leads to
     given = [Path(os.path.abspath(folder)) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    beside = (sent.folder, (sent.folder / order.source).parent)  # where rlpipe looks by itself
     for name in named_first:
         root = needed[name].parents[name.count(".") + (needed[name].stem == "__init__")]
         if root in given and root not in beside and (name in order.modules or root.is_relative_to(sent.folder)):
@@ -197,7 +203,11 @@ def _reason(module: str, named: Mapping[str, str]) -> str:
     for other, key in named.items():
         if f"{other}.".startswith(f"{module}."):
             return f"which {key} names"
-    return f"which was imported for {', '.join(named.values())}" if named else "which the checks here imported"
+    return (
+        f"which was imported for {', '.join(dict.fromkeys(named.values()))}"
+        if named
+        else "which the checks here imported"
+    )
 
 
 def _imported() -> Iterator[tuple[str, Path]]:
@@ -213,12 +223,13 @@ def _imported() -> Iterator[tuple[str, Path]]:
             yield name, path
 
 
-def _in_folder(modules: Mapping[str, str], folder: Path) -> dict[str, Path]:
-    """Returns the files of modules that another Python imports, where they lie in the folder."""
+def _in_folders(modules: Mapping[str, str], folders: Sequence[Path]) -> dict[str, Path]:
+    """Returns the files in some folders of modules that are not imported here, such as those of another Python."""
     found: dict[str, Path] = {}
     for name in modules.keys() - sys.modules.keys():
-        place = folder.joinpath(*name.split("."))
-        found.update((name, file) for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file())
+        places = [folder.joinpath(*name.split(".")) for folder in folders]
+        files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+        found.update((name, file) for file in files if file.is_file())
     return found
 
 

@@ -202,6 +202,15 @@ def test_what_is_no_module_of_the_folder_is_not_missed(folder, lab, monkeypatch)
     prepare("small.yaml", [], folder=folder)
 
 
+def test_the_module_in_which_gymnasium_makes_the_task_is_needed_although_no_check_imports_it(folder, lab):
+    (folder / lab / "cart.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv as Cart\n")
+    register = folder / lab / "task_gen.py"
+    register.write_text(register.read_text().replace("gymnasium.envs.classic_control:CartPoleEnv", f"{lab}.cart:Cart"))
+    (folder / ".gitignore").write_text("cart.py\n")
+    with pytest.raises(ConfigError, match=r"cart, which env\.train\.id names, is left out by \.gitignore \(cart\.py\)"):
+        prepare("small.yaml", [], folder=folder)
+
+
 def test_a_module_that_an_option_leaves_out_names_the_option(folder, lab):
     with pytest.raises(ConfigError, match=r"task_gen, .* by --exclude \(\*_gen\.py\): leave that option out"):
         prepare("small.yaml", [], folder=folder, excludes=["*_gen.py"])
