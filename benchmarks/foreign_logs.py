@@ -1,16 +1,17 @@
-"""Logs of other libraries: runs TRL, Stable-Baselines3, CleanRL, rsl_rl and RLlib for seconds, and judges it.
+"""Logs of other libraries: runs TRL, Stable-Baselines3, CleanRL, rsl_rl and RLlib for seconds, and judges what they log.
 
     python benchmarks/foreign_logs.py LOGS                 # makes all runs below LOGS, and prints the table of the docs
     python benchmarks/foreign_logs.py LOGS trl_grpo rllib  # only these
     python benchmarks/foreign_logs.py LOGS --judge         # judges the runs that are there
 
 Every library makes a healthy run and some that are broken on purpose. Models are tiny and made from a configuration, so
-nothing is downloaded. It needs an environment with rlpipe and the libraries:
+nothing is downloaded. It needs an environment with rlpipe and the libraries; TRL has had no PPO trainer since 1.13, and
+CleanRL's scripts need an old Gym, so both have a folder of their own:
 
     pip install trl stable-baselines3 rsl-rl-lib "ray[rllib]"
-    pip install --no-deps --target FOLDER trl==1.12.0    # still has a PPO trainer: --trl-ppo FOLDER
-    pip install --no-deps --target FOLDER2 gym==0.23.1 && pip download --no-deps --ignore-requires-python cleanrl==1.2.0
-    unzip cleanrl-1.2.0-py3-none-any.whl -d FOLDER2          # --cleanrl FOLDER2/cleanrl/ppo.py
+    pip install --no-deps --target TRL trl==1.12.0                                    # --trl-ppo TRL
+    pip install --no-deps --target CLEANRL gym==0.23.1
+    pip install --no-deps --ignore-requires-python --target CLEANRL cleanrl==1.2.0    # --cleanrl CLEANRL
 
 Exit code 1 if a run failed, or if a system or verdict is not the expected one.
 """
@@ -37,7 +38,7 @@ def sb3(folder: Path, *, learning_rate: float = 3e-4, nan_after: int = 0, **opti
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.monitor import Monitor
 
-    class Sparse(gymnasium.RewardWrapper):
+    class Failing(gymnasium.RewardWrapper):
         """Rewards that are NaN after some steps."""
 
         steps = 0
@@ -46,7 +47,7 @@ def sb3(folder: Path, *, learning_rate: float = 3e-4, nan_after: int = 0, **opti
             self.steps += 1
             return float("nan") if nan_after and self.steps > nan_after else reward
 
-    env = Monitor(Sparse(gymnasium.make("CartPole-v1")), str(folder / "0"))
+    env = Monitor(Failing(gymnasium.make("CartPole-v1")), str(folder / "0"))
     model = PPO(
         "MlpPolicy", env, learning_rate, n_steps=256, n_epochs=4, batch_size=64, seed=0, device="cpu", **options
     )
@@ -125,7 +126,7 @@ def trl_ppo(folder: Path, *, learning_rate: float = 3e-3, lr_scheduler_type: str
 
 def cleanrl(folder: Path, *, learning_rate: float = 2.5e-4) -> None:
     """Runs CleanRL's ppo.py on CartPole."""
-    script = Path(os.environ["CLEANRL_PPO"]).resolve()
+    script = Path(os.environ["CLEANRL"]) / "cleanrl" / "ppo.py"
     options = [f"--learning-rate={learning_rate}", "--total-timesteps=20480", "--cuda=False"]
     old_numpy = f"import numpy, runpy; numpy.bool8 = numpy.bool_; runpy.run_path({str(script)!r}, run_name='__main__')"
     subprocess.run([sys.executable, "-c", old_numpy, *options], cwd=folder, check=True)
@@ -241,11 +242,10 @@ def made(name: str, folder: Path, options: argparse.Namespace) -> bool:
     """Makes a run in a process of its own; True if the library ended as it should. A run that is broken may raise."""
     folder.mkdir(parents=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["CLEANRL_PPO"] = str(Path(options.cleanrl).resolve()) if options.cleanrl else ""
-    before = {"trl_ppo": options.trl_ppo, "cleanrl": options.cleanrl and Path(options.cleanrl).parent.parent}
-    for start, path in before.items():
+    for start, path in {"trl_ppo": options.trl_ppo, "cleanrl": options.cleanrl}.items():
         if name.startswith(start) and path:
-            environment["PYTHONPATH"] = os.pathsep.join([str(Path(path).resolve()), os.environ.get("PYTHONPATH", "")])
+            environment["CLEANRL"] = str(path.resolve())
+            environment["PYTHONPATH"] = os.pathsep.join([str(path.resolve()), os.environ.get("PYTHONPATH", "")])
     with (folder / "output.txt").open("w") as output:
         command = [sys.executable, __file__, str(folder), "--make", name]
         done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
@@ -287,8 +287,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"any of {', '.join(RUNS)}; default: all")
     parser.add_argument("--judge", action="store_true", help="only judge")
-    parser.add_argument("--cleanrl", help="ppo.py of CleanRL")
-    parser.add_argument("--trl-ppo", help="folder with a TRL that has a PPO trainer")
+    parser.add_argument("--cleanrl", type=Path, help="folder of CleanRL and its Gym")
+    parser.add_argument("--trl-ppo", type=Path, help="folder of a TRL that has a PPO trainer")
     parser.add_argument("--make", choices=RUNS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make:

@@ -81,10 +81,8 @@ def found(path: Path) -> tuple[Path, list[str]]:
         return path, []
     candidates, monitors = _candidates(path)
     for same in candidates:
-        for log in same:
-            if EVENTS not in log.name and log.is_dir() and not any(True for _ in _points(_event_files(log))):
-                continue
-            several = f", the newest of {len(same)}" if len(same) > 1 else ""
+        if runs := [log for log in same if log.is_file() or _holds_run(log)]:
+            log, several = runs[0], f", the newest of {len(runs)}" if len(runs) > 1 else ""
             plain = path == (log if log.is_dir() else log.parent)
             return log, [] if plain and not several else [f"read from {log.relative_to(path)}{several}"]
     if monitors:
@@ -118,6 +116,11 @@ def _age(file: Path) -> tuple[float, ...]:
     """Sort key by age: the second or step that a name holds, which survives copying; otherwise the time of writing."""
     held = re.search(r"tfevents\.(\d+)", file.name) or re.search(r"checkpoint-(\d+)$", file.parent.name)
     return (float(held[1]) if held else 0.0, file.stat().st_mtime)
+
+
+def _holds_run(folder: Path) -> bool:
+    """True if the event files of a folder hold numbers other than those that ``add_hparams`` repeats."""
+    return any(not _is_summary(file) and any(True for _ in _points([file])) for file in folder.glob(EVENTS))
 
 
 def _event_files(path: Path) -> list[Path]:

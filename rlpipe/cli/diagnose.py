@@ -43,13 +43,13 @@ def diagnose_command(
         Path,
         typer.Argument(
             parser=arguments.run,
-            help="Run directory, metrics.jsonl or other JSON lines, CSV, or TensorBoard event files.",
+            help="Run directory, metrics.jsonl or other JSON lines, CSV, TensorBoard event files, or their folder.",
         ),
     ],
     dialect: Annotated[
         str | None,
         typer.Option(
-            help=f"System that named the metrics: {', '.join(READABLE)}.", show_default="recognised from the names"
+            help=f"System that named the metrics: {', '.join(READABLE)}.", show_default="recognised from the keys"
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,

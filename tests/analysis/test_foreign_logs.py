@@ -203,6 +203,7 @@ def test_hyperparameters_are_no_run(tmp_path):
     hyperparameters = [("_hparams_/session_start_info", 0, 1.0), ("rollout/ep_rew_mean", 0, -1.0)]
     write_events(tmp_path / "PPO_1", [(key, step, 5.0) for key in SB3 for step in (10, 20)], second=10)
     write_events(tmp_path / "PPO_1" / "1700000000.5", hyperparameters, second=30)
+    write_events(tmp_path / "of_PPO_1", hyperparameters, second=30)
     write_events(tmp_path / "PPO_1", hyperparameters, second=20)
     write_events(tmp_path, [], second=5)  # a writer that wrote nothing
     log = logs.read(tmp_path)
