@@ -1,4 +1,4 @@
-"""Logs of other libraries: runs TRL, Stable-Baselines3, CleanRL, rsl_rl and RLlib for seconds, and judges what they log.
+"""Runs TRL, Stable-Baselines3, CleanRL, rsl_rl and RLlib for seconds, and judges the logs that they write.
 
     python benchmarks/foreign_logs.py LOGS                 # makes all runs below LOGS, and prints the table of the docs
     python benchmarks/foreign_logs.py LOGS trl_grpo rllib  # only these
