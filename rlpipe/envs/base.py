@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_not_empty, check_path, option
-from rlpipe.envs.base_checks import first_of, flag, named, number, number_or_none, place, shown
+from rlpipe.envs.base_checks import first_of, flag, number, number_or_none, place, shown
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_seeding import Seeding
 from rlpipe.errors import ConfigError, ContractError
@@ -519,6 +519,7 @@ class OneByOne(Simulator):
         self._idle = np.zeros(self.num_envs, dtype=bool)
         self._left: dict[int, int] = {}  # steps that episodes have left, with a limit of their own or after a success
         self.reset_seconds: float = 0.0
+        self._shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
         self._seeding = Seeding(tries=self.tries_seeds)
         self._told: set[str] = set()  # what notes are on
         self._notes: list[str] = []  # for the next step
@@ -566,33 +567,31 @@ class OneByOne(Simulator):
             if not valid[n]:
                 continue
             answer = env.step(actions[n])
-            if not isinstance(answer, SingleStep):
+            if type(answer) is not SingleStep:
                 raise ContractError(f"a step is {shown(answer)}; a SingleStep is expected")
-            place(successors, n, answer.observation, self.spec)
-            rewards[n] = number(answer.reward, "reward")
-            terminated[n] = flag(answer.terminated, "terminated") and not self._ignore_terminations
+            # What has the right type passes quickly: this is done for every step of every environment.
+            observation, reward, ends, cut = answer[:4]
+            if type(observation) is np.ndarray and observation.shape == self._shape:
+                successors[n] = observation
+            else:
+                place(successors, n, observation, self.spec)
+            rewards[n] = reward if type(reward) is float else number(reward, "reward")
+            ends = ends is True or (ends is not False and flag(ends, "terminated"))
+            terminated[n] = ends and not self._ignore_terminations
             if answer.success is not None:
                 tells_success, success[n] = True, flag(answer.success, env.success_name)
-            truncated[n] = self._is_cut_off(n, success=success[n]) or flag(answer.truncated, "truncated")
+            cut = cut is True or (cut is not False and flag(cut, "truncated"))
+            truncated[n] = self._is_cut_off(n, success=success[n]) or cut
             if answer.failure is not None:
                 failure = np.full(count, np.nan) if failure is None else failure
                 failure[n] = flag(answer.failure, "failure")
-            for name, value in named(answer.reward_terms):
-                term = number_or_none(value)
-                if term is not None:
-                    reward_terms.setdefault(name, np.full(count, np.nan))[n] = term
-                else:
-                    self._note(
-                        f"term {name}", f"The reward term {name!r} is {shown(value)}, no number: it is left out."
-                    )
-            for key, value in (answer.observed or {}).items():
-                if (term := number_or_none(value)) is not None:
-                    observed.setdefault(key, np.full(count, np.nan))[n] = term
-                elif value is not None:
-                    name = key if isinstance(key, str) else key.name
-                    self._note(f"observed {name}", f"The metric {name!r} is {shown(value)}, no number: it is left out.")
-            for sentence in env.unusual:
-                self._note(sentence, sentence)
+            if answer.reward_terms:
+                self._add_numbers(n, "reward term", answer.reward_terms, reward_terms)
+            if answer.observed:
+                self._add_numbers(n, "metric", answer.observed, observed)
+            if env.unusual:
+                for sentence in env.unusual:
+                    self._note(sentence, sentence)
         observations = successors
         beginnings: dict[int, Beginning] = {}
         ended = np.flatnonzero(terminated | truncated).tolist()
@@ -616,6 +615,15 @@ class OneByOne(Simulator):
             tells_success=tells_success,
             notes=notes,
         )
+
+    def _add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
+        """Adds the named numbers of one environment; what is no number is left out with a note."""
+        for key, value in given.items() if isinstance(given, Mapping) else ():
+            if (known := number_or_none(value)) is not None:
+                found.setdefault(key, np.full(self.num_envs, np.nan))[n] = known
+            elif value is not None or kind != "metric":  # a metric of None does not apply
+                name = getattr(key, "name", key)
+                self._note(f"{kind} {name}", f"The {kind} {name!r} is {shown(value)}, no number: it is left out.")
 
     def _note(self, about: str, sentence: str) -> None:
         """Tells the user something once."""

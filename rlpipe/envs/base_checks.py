@@ -7,7 +7,7 @@ Importing this file imports no simulator.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def number(value: Any, name: str) -> float:
         ContractError: it is no number, or more than one.
     """
     if isinstance(value, float):  # the quick way of nearly all
-        return float(value)
+        return value
     found = number_or_none(value)
     if found is None:
         raise ContractError(f"the {name} is {shown(value)}; one number is expected")
@@ -122,7 +122,11 @@ def fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) 
     Raises:
         ContractError: the shape is another one, or the dtype cannot hold a value.
     """
+    if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:  # the quick way of nearly all
+        return value
     found = value if isinstance(value, np.ndarray) else array_or_none(value)
+    if type(found) is np.ndarray and found.shape == shape and found.dtype.kind == "f" == dtype.kind:
+        return found.astype(dtype)
     leaf = f"the observation {name!r}" if name else "the observation"
     if found is None or found.dtype.kind not in "biuf":
         raise ContractError(f"{leaf} is {shown(value)}; an array of numbers of shape {shape} is expected")
@@ -178,11 +182,6 @@ def first_of(answer: Any) -> tuple[Any, bool | None]:
         )
     observation, success = answer
     return observation, None if success is None else flag(success, "the success of a reset")
-
-
-def named(terms: Any) -> Collection[tuple[str, Any]]:
-    """Returns the terms of a reward with their names; none where they are no mapping."""
-    return terms.items() if terms and isinstance(terms, Mapping) else ()
 
 
 def place(observations: Observations, n: int, observation: Any, spec: SpaceSpec) -> None:
@@ -321,7 +320,7 @@ def check_step_form(answer: Any) -> None:
     Raises:
         ContractError: it did not.
     """
-    if isinstance(answer, tuple) and len(answer) == 5 and isinstance(answer[4], Mapping):
+    if isinstance(answer, tuple) and len(answer) == 5 and (type(answer[4]) is dict or isinstance(answer[4], Mapping)):
         return
     if isinstance(answer, tuple) and len(answer) == 4:
         raise ContractError(

@@ -150,7 +150,8 @@ class Spaces:
             ContractError: it is not of the declared space.
         """
         if self._vector:
-            return fitted(value, self._space.shape, _FLOAT32, "").ravel()
+            found = fitted(value, self._space.shape, _FLOAT32, "")
+            return found if found.ndim == 1 else found.ravel()
         return Tree(
             {name: leaf.convert(self._reach(value, leaf), leaf.spec.shape) for name, leaf in self._leaves.items()}
         )
@@ -195,11 +196,16 @@ class Spaces:
 
     def action(self, action: Any) -> Any:
         """Turns an action of a policy into one of the environment."""
-        return self.actions(np.asarray(action)[None])[0]
+        shaped = np.asarray(action)
+        return self._translated(shaped if shaped.shape == self._action_shape else shaped.reshape(self._action_shape))
 
     def actions(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Turns N actions of a policy into those of N environments."""
-        shaped = actions.reshape(len(actions), *self._action_shape)
+        translated: NDArray[Any] = self._translated(actions.reshape(len(actions), *self._action_shape))
+        return translated
+
+    def _translated(self, shaped: NDArray[Any]) -> Any:
+        """Returns actions of the environments' shape with their numbers."""
         if (whole := self._whole_actions) is not None:  # float64 holds the bounds of int32, which float32 rounds up
             return np.clip(np.rint(shaped.astype(np.float64)), whole.low, whole.high).astype(whole.dtype)
         return shaped if self._start is None else shaped + self._start

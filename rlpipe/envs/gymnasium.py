@@ -327,7 +327,8 @@ class GymnasiumEnv(SingleEnv):
         if self._states is not None:
             self._states.will_step()
         answer = self._env.step(self._spaces.action(action))
-        check_step_form(answer)
+        if type(answer) is not tuple or len(answer) != 5 or type(answer[4]) is not dict:
+            check_step_form(answer)
         observation, reward, terminated, truncated, info = answer
         key, success = self._success_key, None
         if key and key in info:
