@@ -129,6 +129,7 @@ class TrainingLoop:
         if self._config.runner.health.on_critical != "continue" and (fault := self._setbacks.fault) is not None:
             if not self._setbacks.skipped:
                 self._save()
+                self._engine.wait(self._written)
             raise RunError(fault)
 
     def _iterate(self, snapshot: Ref, iteration: int) -> Ref:

@@ -140,10 +140,10 @@ class AskedToEnd(Scripted):
         return observations, beginnings
 
 
-def test_ctrl_c_in_the_final_evaluation_lets_the_run_complete_and_no_other_begin(tmp_path):
+def test_ctrl_c_in_the_final_evaluation_ends_it_and_lets_no_other_run_begin(tmp_path):
     code, shown = train(written(tmp_path, "env.train.name='tests.cli.test_seeds:AskedToEnd'"), "--seeds", "0,1")
     assert code == 130
-    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {0: "completed"}
+    assert {seed: run["status"] for seed, run in runs(tmp_path).items()} == {0: "interrupted"}
     assert ["1", "not", "begun", "-", "-"] in [line.split() for line in shown.splitlines()]
 
 
