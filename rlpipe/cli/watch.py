@@ -21,7 +21,7 @@ from rlpipe.analysis.report.formats import digits
 from rlpipe.backends.console import MARKS, clock, seconds_left, sparkline, verdict
 from rlpipe.cli import arguments
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.panels import shown
+from rlpipe.metrics.panels import GROUPS, shown
 
 if TYPE_CHECKING:
     from rlpipe.analysis.watching import Watched
@@ -53,26 +53,37 @@ def watch(
     if once or not console.is_terminal or not state.running:
         console.print(page(state, time.time()))
         return
-    with Live(page(state, time.time()), console=console, screen=True, auto_refresh=False) as live:
+    with Live(fitting(state, time.time(), console), console=console, screen=True, auto_refresh=False) as live:
         try:
             while state.running:
                 time.sleep(every)
                 state = watcher.look()
-                live.update(page(state, time.time()), refresh=True)
+                live.update(fitting(state, time.time(), console), refresh=True)
         except KeyboardInterrupt:
             pass
     console.print(page(state, time.time()))
 
 
-def page(state: Watched, now: float) -> RenderableType:
+def fitting(state: Watched, now: float, console: Console) -> RenderableType:
+    """Lays out the state of a run with as many curves as the terminal has room for, because it cannot be scrolled."""
+    found = page(state, now)
+    for most_groups in range(len(GROUPS) - 1, -1, -1):
+        if len(console.render_lines(found, pad=False)) <= console.height:
+            break
+        found = page(state, now, most_groups)
+    return found
+
+
+def page(state: Watched, now: float, most_groups: int = len(GROUPS)) -> RenderableType:
     """Lays out the state of a run.
 
     Args:
         state: of the run
         now: seconds since 1970
+        most_groups: number of groups of curves
     """
     parts: list[RenderableType] = [_head(state, now), _alerts(state)]
-    groups = shown({name for row in state.rows for name in row.metrics})
+    groups = [*shown({name for row in state.rows for name in row.metrics})][:most_groups]
     curves = [_curves(state, group.title, [panel.metrics[0] for panel in group.panels]) for group in groups]
     parts += ["", Columns(curves, padding=(1, 3))] if curves else []
     parts += ["", _work(state)] if state.work else []
@@ -160,7 +171,7 @@ def _curves(state: Watched, title: str, names: list[str]) -> RenderableType:
 def _work(state: Watched) -> RenderableType:
     """Where each actor's time of an iteration went."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("Time", no_wrap=True)
+    table.add_column("Time", no_wrap=True, min_width=max(map(len, list(state.work)[:MOST_WORKERS])))
     table.add_column("", width=20, no_wrap=True)
     table.add_column("", no_wrap=True)
     for actor, shares in list(state.work.items())[:MOST_WORKERS]:

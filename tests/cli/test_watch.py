@@ -13,7 +13,7 @@ import rlpipe
 from rlpipe.analysis.watching import LEAST_SILENT, Watcher
 from rlpipe.backends.console import clock, seconds_left
 from rlpipe.cli import app
-from rlpipe.cli.watch import page
+from rlpipe.cli.watch import fitting, page
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
@@ -100,6 +100,18 @@ def test_a_name_is_shown_as_it_is_spelled(run, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"experiment": "pick[sparse][/]"}))
     assert "pick[sparse][/]" in text(Watcher(folder).look(), 0)
+
+
+@pytest.mark.parametrize(("height", "curves"), [(100, True), (18, False)])
+def test_a_small_terminal_shows_time_and_events_before_curves(run, tmp_path, height, curves):
+    console = Console(width=80, height=height, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - closed with the process
+    state = Watcher(copied(run, tmp_path, rows=3)).look()
+    console.print(fitting(state, 0.0, console))
+    shown = console.export_text()
+    assert len(shown.splitlines()) <= height
+    assert ("time/fps" in shown) == curves
+    for word in ("3/4", "learner", "Events"):
+        assert word in shown
 
 
 def test_the_time_left_is_the_consoles(run, tmp_path):

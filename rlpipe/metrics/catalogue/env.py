@@ -310,7 +310,7 @@ ENV_NUM_TRAJECTORIES = observed(
     "env/num_trajectories", Sum, "episodes", tier="core",
     meaning="Number of finished episodes: the denominator of every mean in this namespace.",
     formula="count_e",
-    rules=(Rule("none", "warn", Band(1.0), unless=FEW_OWN, sustained=50),),
+    rules=(Rule("none", "warn", Band(1.0), unless=FEW_OWN, sustained=20),),
 )
 EVAL_SUCCESS_ONCE = observed(
     "eval/success_once", Mean, "fraction", tier="core", better="higher",
