@@ -419,7 +419,8 @@ def first_unbounded(low: Float32, high: Float32) -> int | None:
     largest number is a common way to write infinity.
 
     Args:
-        low, high: [A] bounds.
+        low: [A] lower bounds.
+        high: [A] upper bounds.
     """
     with np.errstate(over="ignore"):
         finite = np.isfinite((high - low) ** 2 + low**2)
