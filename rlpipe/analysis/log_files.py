@@ -45,6 +45,9 @@ _EPISODE_RETURN = "charts/episodic_return"
 COUNTED = (m.ENV_NUM_TRAJECTORIES.name, m.ENV_RETURN_MA100.name)
 """Metrics that follow from CleanRL's points, so its log need not hold them."""
 
+_DEEPEST = 4
+"""Folders below the given one in which a log is looked for, so that ``diagnose /`` does not read the whole disk."""
+
 Row = Mapping[str, Any]
 Point = tuple[int, float, str, float]
 """Part of the log, of which later ones replace earlier ones; position; key; value."""
@@ -99,8 +102,10 @@ def _candidates(path: Path) -> tuple[list[list[Path]], list[Path]]:
     """
     ranked: dict[tuple[int, int], dict[Path, tuple[float, ...]]] = {}
     monitors = []
-    for folder, _, names in os.walk(path):
+    for folder, inside, names in os.walk(path):
         here = Path(folder)
+        if len(here.relative_to(path).parts) == _DEEPEST:
+            inside.clear()
         for name in names:
             kind = next((n for n, pattern in enumerate(KNOWN) if fnmatchcase(name, pattern)), None)
             if kind is not None:
@@ -115,7 +120,7 @@ def _candidates(path: Path) -> tuple[list[list[Path]], list[Path]]:
 def _age(file: Path) -> tuple[float, ...]:
     """Sort key by age: the second or step that a name holds, which survives copying; otherwise the time of writing."""
     held = re.search(r"tfevents\.(\d+)", file.name) or re.search(r"checkpoint-(\d+)$", file.parent.name)
-    return (float(held[1]) if held else 0.0, file.stat().st_mtime)
+    return (float(held[1]) if held else 0.0, file.stat().st_mtime if file.exists() else 0.0)
 
 
 def _holds_run(folder: Path) -> bool:

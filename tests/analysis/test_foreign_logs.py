@@ -198,6 +198,16 @@ def test_a_file_beside_the_folder_of_another_run_comes_first(tmp_path):
     assert diagnose(tmp_path).notes == []
 
 
+def test_a_log_is_looked_for_four_folders_deep_so_that_no_disk_is_read_whole(tmp_path):
+    deep = tmp_path / "a" / "b" / "c" / "d" / "e"
+    deep.mkdir(parents=True)
+    write_csv(deep / "progress.csv", [SB3])
+    (tmp_path / "progress.json").symlink_to(tmp_path / "gone")
+    assert diagnose(tmp_path / "a").notes == ["read from b/c/d/e/progress.csv"]
+    with pytest.raises(ConfigError, match="holds no log"):
+        diagnose(tmp_path)
+
+
 def test_hyperparameters_are_no_run(tmp_path):
     """SummaryWriter.add_hparams makes a folder of its own, or, with run_name=".", a file beside the log."""
     hyperparameters = [("_hparams_/session_start_info", 0, 1.0), ("rollout/ep_rew_mean", 0, -1.0)]
