@@ -28,14 +28,19 @@ def how_it_failed(error: BaseException) -> str:
     raised: BaseException | None = error
     plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler and current_thread() is main_thread()
     by_user = KeyboardInterrupt if plain else UserInterrupt
-    while raised is not None:
+    seen: set[int] = set()
+    while raised is not None and id(raised) not in seen:
         if isinstance(raised, by_user):
             raise raised
+        seen.add(id(raised))
         raised = raised.__context__
     if isinstance(error, SystemExit):
         call = getattr(error, "call", "sys.exit")  # or os._exit, which ``foreign_code`` has raise it too
         return f"called {call}({'' if error.code is None else repr(error.code)})"
-    message = str(error).strip()
+    try:
+        message = str(error).strip()
+    except Exception:  # an exception may not even be able to say what it is
+        message = ""
     if isinstance(error, ForeignError):
         return message
     return f"raised {type(error).__name__}{f': {message}' if message else ''}"

@@ -42,6 +42,13 @@ def _needs_success(config: Config) -> str | None:
     return None
 
 
+def _gave_up(first: SimulatorError, replacements: int) -> SimulatorError:
+    """Returns the error of a simulator whose replacements failed too, perhaps only because of what it left behind."""
+    if not replacements:
+        return first
+    return SimulatorError(f"{first} ({replacements} that replaced it failed too)")
+
+
 @dataclass(frozen=True)
 class Ready:
     """Report of a rollout worker whose simulator is ready.
@@ -217,6 +224,7 @@ class RolloutWorker:
             SimulatorError: the simulator keeps raising.
         """
         reports: list[str] = []
+        first: SimulatorError | None = None
         torch.set_num_threads(1)
         try:
             while True:
@@ -225,8 +233,9 @@ class RolloutWorker:
                         batch, window = self._collect(snapshot, stage, first_step)
                     break
                 except SimulatorError as error:
+                    first = first or error
                     if not self._retries(error, reports, "collecting"):
-                        raise
+                        raise _gave_up(first, len(reports)) from first.__cause__
                     self._drop_episodes()
                     self._broken = True
         finally:
@@ -332,6 +341,7 @@ class RolloutWorker:
         A simulator that raises is replaced, and the share starts again without the episodes so far.
         """
         reports: list[str] = []
+        first: SimulatorError | None = None
         torch.set_num_threads(1)
         deadline = time.monotonic() + self._config.evaluation.timeout
         while True:
@@ -340,8 +350,9 @@ class RolloutWorker:
                     window = self._evaluate(snapshot, watch, deadline)
                 break
             except SimulatorError as error:
+                first = first or error
                 if not self._retries(error, reports, "evaluating"):
-                    raise
+                    raise _gave_up(first, len(reports)) from first.__cause__
                 if self._evaluator is not None:
                     self._evaluator.close()
                 self._evaluator = None

@@ -21,9 +21,24 @@ from tests.helpers.faulty import Faulty, events, faulty
 from tests.helpers.runs import scripted
 
 
+class Unprintable(Exception):
+    """An exception that cannot be printed."""
+
+    def __str__(self):
+        return self.text  # type: ignore[attr-defined]
+
+
+def circular():
+    error, other = KeyError("a"), KeyError("b")
+    error.__context__, other.__context__ = other, error
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
+        (Unprintable(), "raised Unprintable"),
+        (circular(), "raised KeyError: 'a'"),
         (SystemExit(), "called sys.exit()"),
         (SystemExit(0), "called sys.exit(0)"),
         (SystemExit("no display"), "called sys.exit('no display')"),
@@ -57,8 +72,9 @@ def test_the_users_interrupt_stays_one_whatever_a_simulator_makes_of_it():
 
 
 def test_a_simulator_that_calls_sys_exit_ends_the_run_with_its_cause(tmp_path):
-    config = faulty(tmp_path, "sys.exit", "rollout.simulator_retries=0", "env.train.at=12")
-    with pytest.raises(RunError, match=r"the simulator called sys\.exit\(7\) while taking step 12 of 16") as raised:
+    config = faulty(tmp_path, "sys.exit", "rollout.simulator_retries=1", "env.train.at=12", "env.train.times=2")
+    first = r"the simulator called sys\.exit\(7\) while taking step 12 of 16 \(1 that replaced it failed too\)"
+    with pytest.raises(RunError, match=first) as raised:
         rlpipe.train(config, local=True)
     [file] = tmp_path.glob("*/*/run.json")
     contents = json.loads(file.read_text())
