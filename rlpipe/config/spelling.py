@@ -91,7 +91,10 @@ def respell(tree: DictConfig, texts: Mapping[Path, str], schema: type[Any] | Non
             as_text.add(path)
         elif text in _NULL:
             continue
-        _set(tree, path, text if path in as_text else _number(text))
+        value = text if path in as_text else _number(text)
+        if isinstance(value, int) and int not in kinds and re.search("[.eE]", text):
+            value = float(value)  # as YAML reads it: results of benchmarks are known by what was written
+        _set(tree, path, value)
     return as_text
 
 
