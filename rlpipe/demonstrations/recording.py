@@ -84,7 +84,7 @@ class Contents:
         """Returns what a user should know of the file, in sentences."""
         found = []
         if self.passed_over:
-            found.append(f"{path}: passed over {_some(self.passed_over)}, which hold no actions.")
+            found.append(f"{path}: passed over what holds no actions: {_some(self.passed_over)}.")
         if unknown := [name for name in self.names if name not in self.seeds]:
             found.append(f"{path}: the JSON beside it gives no seed for {_some(unknown)}; {MATCHED}.")
         if self.without_trajectory:
@@ -95,7 +95,7 @@ class Contents:
         return tuple(found)
 
 
-MATCHED = "the episode of traj_7 has episode_id 7, and its episode_seed"
+MATCHED = "traj_7 has the episode_seed of episode_id 7"
 """How a trajectory and an episode belong together, for sentences."""
 
 

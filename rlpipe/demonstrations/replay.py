@@ -124,7 +124,7 @@ def _with_seeds(source: str) -> Mapping[str, int]:
     if not held.seeds:
         raise ConfigError(
             f"--replay: the JSON beside {source} gives no seed for any of its {len(held.names)} trajectories, so they "
-            f"cannot be replayed: {MATCHED} is the seed of its reset."
+            f"cannot be replayed: {MATCHED}."
         )
     return {name: held.seeds[name] for name in held.names if name in held.seeds}
 

@@ -73,7 +73,7 @@ def test_what_has_no_counterpart_and_what_is_no_trajectory_is_told(tmp_path):
     with h5py.File(file, "a") as out:
         out["meta/note"] = 1
     passed_over, unknown, absent = contents(file).notes("demos.h5")
-    assert passed_over == "demos.h5: passed over meta, which hold no actions."
+    assert passed_over == "demos.h5: passed over what holds no actions: meta."
     assert "gives no seed for traj_1;" in unknown
     assert absent.endswith("not in the file: episode 9.")
     assert load(file, TASK, SPEC).seeds == (0, None, 2)
@@ -119,7 +119,7 @@ def test_two_trajectories_with_one_number_are_refused(tmp_path):
 def test_a_curriculum_needs_the_seed_of_each_demonstration(tmp_path):
     shown = load(describe(written(tmp_path), [{"episode_id": 0, "episode_seed": 5}]), TASK, SPEC)
     with pytest.raises(
-        ConfigError, match=r"2 of 3 demonstrations in .* have no seed: the episode of traj_7 has episode_id 7"
+        ConfigError, match=r"2 of 3 demonstrations in .* have no seed: traj_7 has the episode_seed of episode_id 7"
     ):
         make_curriculum(load_config("sparse_pick_cube_few"), shown)
 
