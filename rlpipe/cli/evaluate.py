@@ -14,7 +14,7 @@ from rich.table import Table
 
 from rlpipe.cli import arguments
 from rlpipe.cli.streams import print_json
-from rlpipe.errors import command_line
+from rlpipe.errors import UserInterrupt, command_line
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
@@ -80,7 +80,7 @@ def evaluate(
     from rlpipe.backends.console import EvaluationProgress
 
     for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
     report = rlpipe.evaluate(
         path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
@@ -90,6 +90,10 @@ def evaluate(
         print_json(report.as_json())
     else:
         _show(report, Console(highlight=False, soft_wrap=True))
+
+
+def _interrupt(*_: object) -> None:
+    raise UserInterrupt
 
 
 def _show(report: EvaluationReport, console: Console) -> None:

@@ -17,11 +17,11 @@ from rlpipe.distributed.post_mortem import describe_end
 from rlpipe.errors import ConfigError, ForeignError, RunError, UserInterrupt, how_it_failed
 from rlpipe.plugins import resolve
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
-from tests.helpers.faulty import Faulty, events, faulty
+from tests.helpers.faulty import Faulty, FaultyConfig, events, faulty
 from tests.helpers.runs import scripted
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     """An exception that cannot be printed."""
 
     def __str__(self):
@@ -37,7 +37,7 @@ def circular():
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unprintable(), "raised Unprintable"),
+        (UnprintableError(), "raised UnprintableError"),
         (circular(), "raised KeyError: 'a'"),
         (SystemExit(), "called sys.exit()"),
         (SystemExit(0), "called sys.exit(0)"),
@@ -172,3 +172,22 @@ def test_a_failure_names_the_actor_it_happened_in_and_shows_the_code_that_raised
     end = describe_end(error, None, [], "", 0.0)
     assert end.what == "called sys.exit(4) in inference-0"
     assert end.log[-1] == '  File "policy.py", line 12, in decide'
+
+
+class Interrupted(Faulty):
+    """A simulator whose user interrupts it in a step, or that says so."""
+
+    Config = FaultyConfig
+
+    def step(self, actions):
+        raise UserInterrupt if self._config.fault == "user" else KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("fault", "status"), [("user", "interrupted"), ("none", "failed")])
+def test_only_the_user_interrupts_a_run(fault, status, tmp_path, monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)  # as if a command handled signals
+    config = faulty(tmp_path, fault, "env.train.name=tests.faults.test_foreign_code:Interrupted")
+    with pytest.raises(KeyboardInterrupt if fault == "user" else RunError):
+        rlpipe.train(config, local=True)
+    [file] = tmp_path.glob("*/*/run.json")
+    assert json.loads(file.read_text())["status"] == status
