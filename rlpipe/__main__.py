@@ -2,9 +2,11 @@
 
 import os
 import sys
+from contextlib import suppress
 
-if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-    del sys.path[0]  # main() adds it at the end, where its modules stand in for none of the standard library
+with suppress(FileNotFoundError):  # the present folder may be gone
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd():
+        del sys.path[0]  # main() adds it at the end, where its modules stand in for none of the standard library
 
 try:
     from rlpipe.cli import main

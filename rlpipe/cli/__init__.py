@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from rlpipe.cli import (
     compare,
@@ -43,6 +44,7 @@ from rlpipe.cli import (
 from rlpipe.cli.errors import print_failure, print_refusal
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import set_up_streams, stdout_for_json
+from rlpipe.config.other_systems import translation
 from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.threads import passive_waiting
 from rlpipe.plugins import find_modules_in
@@ -57,6 +59,15 @@ class _Commands(TyperGroup):
         except (SystemExit, EOFError) as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise RunError(Fault(f"{last.filename}, line {last.lineno},", how_it_failed(error))) from error
+        except TyperException as error:
+            option = getattr(error, "option_name", None) or ""
+            ours = translation(option.lstrip("-"))
+            if not ours and "." not in option:
+                raise
+            example = f", such as {option.lstrip('-')}=..." if not ours else ""
+            raise ConfigError(
+                f"{option} is no option{ours or '.'} Keys of the configuration are written key=value{example}."
+            ) from error
 
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ def integer(text: str) -> int:
     try:
         return whole_number(text, "")
     except ConfigError as error:
-        raise typer.BadParameter(f"{text!r} is not a whole number.") from error
+        raise typer.BadParameter(f"{text!r} is not a valid integer.") from error
 
 
 def path(text: str) -> Path:

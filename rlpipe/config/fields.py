@@ -34,7 +34,7 @@ _METADATA = "rlpipe"
 _ALIKE = 0.6
 """Similarity from which a legal word is taken for what was meant."""
 _LONGEST_NAME = 255
-_LARGEST = 10**30
+_LARGEST = 10**300
 """Numbers from here on are refused before they are written out, digit by digit."""
 
 

@@ -6,7 +6,6 @@ option that is declared as text takes the text; one that is declared as a number
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
@@ -14,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlpipe.config.fields import kinds_of
 from rlpipe.config.schema import PLUGIN_KINDS, Config
@@ -24,6 +23,8 @@ from rlpipe.plugins import resolve
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and indices from the top of a tree to one of its leaves."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_DIGITS = 300
+"""Digits of a whole number that are written out."""
 _NULL = ("", "~", "null", "Null", "NULL")
 """Spellings of None in YAML."""
 _DEFAULT_NAMES = {"policy": "mlp", "algorithm": "ppo", "curriculum": "none"}
@@ -101,18 +102,18 @@ def respell(tree: DictConfig, texts: Mapping[Path, str], schema: type[Any] | Non
 def _number(text: str) -> int | float | str:
     """Returns the decimal number that a text stands for, whole if its value is; else the text."""
     try:
-        value = Decimal(text)
+        value = Decimal(text.replace(".inf", "inf").replace(".nan", "nan"))
     except InvalidOperation:
         return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", text) else text
-    whole = value.is_finite() and value.adjusted() < 30 and value == value.to_integral_value()
-    number = int(value) if whole else float(value)
-    return number if math.isfinite(number) else text
+    whole = value.is_finite() and value.adjusted() < _MOST_DIGITS and value == value.to_integral_value()
+    return int(value) if whole else float(value)
 
 
 def _set(tree: Any, path: Path, value: Any) -> None:
-    for step in path[:-1]:
-        tree = tree[step]
-    tree[path[-1]] = value
+    *steps, last = path
+    for step in steps:
+        tree = tree[step if isinstance(tree, ListConfig) else str(step)]
+    tree[last if isinstance(tree, ListConfig) else str(last)] = value
 
 
 def _declaration(tree: DictConfig, path: Path) -> Any:

@@ -334,7 +334,8 @@ def find_run(path: Path) -> Path:
     folder = path
     if path.name == LATEST and not os.path.lexists(path):
         folder = path.parent if len(path.parts) > 1 else Path(LoggerConfig().log_path)
-    if not folder.is_dir() or any((folder / name).exists() for name in ("run.json", "config.yaml", "metrics.jsonl")):
+    own = ("run.json", "config.yaml", "metrics.jsonl")
+    if not os.path.isdir(folder) or any(os.path.exists(folder / name) for name in own):
         return path
     found = next(iter(runs_in(folder)), None)
     if found is None:

@@ -6,6 +6,7 @@ import pytest
 
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
+from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
 
@@ -28,6 +29,23 @@ def test_the_name_of_another_system_is_answered_with_ours(tmp_path, override, ou
     with pytest.raises(ConfigError, match=r"^unknown key ") as refused:
         scripted(tmp_path, override)
     assert ours in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--num-envs", "--num-envs is no option; what CleanRL calls num-envs is env.train.total_num_envs here"),
+        (
+            "--runner.seed",
+            "--runner.seed is no option. Keys of the configuration are written key=value, such as runner.se",
+        ),
+        ("--nonsense", "No such option: --nonsense"),
+    ],
+)
+def test_an_option_that_is_a_key_is_answered_with_how_to_write_it(option, told):
+    answer = command("train", "ppo_cartpole", option, "8")
+    assert answer.code == 2
+    assert told in answer.err
 
 
 def test_a_misspelt_name_of_ours_is_still_recognised(tmp_path):

@@ -53,6 +53,8 @@ def test_texts_in_lists_and_mappings_are_taken_as_they_were_typed():
     logger = "runner.logger.logger_backends=[memory]"
     config = load_config(from_yaml(SCRIPTED), [logger, "cluster.worker_nodes={role: on, rack: 007}"])
     assert config.cluster.worker_nodes == {"role": "on", "rack": "007"}
+    config = load_config(from_yaml(SCRIPTED), ["cluster.worker_nodes.1=on", "stages=[{name: 1e1}]", "stages.0.name=no"])
+    assert (config.cluster.worker_nodes, config.stages[0].name) == ({"1": "on"}, "no")
 
 
 def test_null_is_none_where_none_is_allowed():
