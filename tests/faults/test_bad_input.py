@@ -294,7 +294,10 @@ TYPED = [
     (f"{ON_TREE} {PPO} env.train.id=tests.helpers.gym_trees:Words-v0", ["mission/words", "ignore_observations"]),
     (f"{ON_TREE} {PPO} env.train.ignore_observations=[nose]", ["'nose'", "did you mean 'noise'"]),
     (f"{ON_TREE} {PPO} env.eval.id=Pendulum-v1", ["env.eval has other", "action", "instead of"]),
-    (f"{ON_TREE} {PPO} env.train.id=no_such_lab:Task-v0", ["env.train.id", "no_such_lab cannot be", "beside the configuration"]),
+    (
+        f"{ON_TREE} {PPO} env.train.id=no_such_lab:Task-v0",
+        ["env.train.id", "no_such_lab cannot be", "beside the configuration"],
+    ),
     (f"{ON_TREE} {PPO} env.train.id=CartPole-v1 policy.chunk_size=501", ["policy.chunk_size is 501", "500 steps"]),
     (f"{ON_TREE} {PPO} policy.chunk_size=9 env.train.max_episode_steps=8", ["policy.chunk_size is 9", "8 steps"]),
     (f"{ON_TREE} {PPO} policy.chunk_size=2 policy.execute=3", ["policy.execute is 3", "2 actions"]),
@@ -309,7 +312,7 @@ TYPED = [
     (f"{ON_TREE} {SAC} env.train.id=CartPole-v1", ["policy.name is squashed_gaussian", "discrete (2)", "mlp"]),
     (
         f"{ON_TREE} {SAC} env.train.id=tests.helpers.gym_trees:Endless-v0",
-        ["number 1", "-inf and inf", "Rescale"],
+        ["number 1", "-inf and inf", "TransformAction"],
     ),
     (f"{ON_TREE} {PPO} algorithm.logprob_level=word", ["algorithm.logprob_level is 'word'", "token"]),
     (f"{ON_TREE} {PLAIN} algorithm.logprob_level=token", ["algorithm.logprob_level is token", "evaluate_parts"]),
