@@ -141,12 +141,12 @@ def _unfit(folder: str) -> str:
     if size > most:
         return f"which has {size} bytes, while Ray's sockets leave room for {most}"
     try:
-        folder.encode()
+        folder.encode("ascii")
         with tempfile.TemporaryFile(dir=own if own.exists() else folder) as file:
             file.write(b"0" * 4096)
             file.flush()
     except UnicodeEncodeError:
-        return "which is not UTF-8, as Ray needs it"
+        return "which Ray cannot use, because it is not ASCII"
     except OSError as error:
         return f"which cannot be written: {(error.strerror or type(error).__name__).lower()}"
     return ""

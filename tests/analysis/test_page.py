@@ -32,6 +32,10 @@ def test_the_title_of_a_page_is_escaped():
     assert "<title>a &lt;b&gt; c</title>" in page("a <b> c", [], LEAD)
 
 
+def test_a_path_with_bytes_that_are_not_text_is_shown_with_replacements():
+    assert "<title>runs/a?</title>" in page("runs/a\udcff", [], LEAD)
+
+
 def test_a_script_that_two_sections_name_stands_once():
     sections = [Section(name, name, Markup(), scripts=("const shared = 1;",)) for name in ("one", "two")]
     assert page("t", sections, LEAD).count("const shared = 1;") == 1

@@ -266,6 +266,14 @@ def test_rows_wait_for_a_backend_only_once_it_has_loaded_its_library(tmp_path, s
     assert lag(4, seconds=53.0) == 3.0  # row 2 is 13 seconds old, and could be written for 3
 
 
+@pytest.mark.soak
+def test_a_backend_that_fails_is_reported_with_its_cause(directory):
+    processes = BackendProcesses(directory, [f"{HERE}:FailsAtStart"], deadline=1e9)
+    while not (reports := processes.tick(4, 0.0)):
+        time.sleep(0.05)
+    assert "ended with exit code 1 (RuntimeError: no route to the tracker). Training continues" in reports[0].message
+
+
 class BackAfterAWhile(Backend):
     """Fails until a file exists."""
 

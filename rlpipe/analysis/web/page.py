@@ -64,7 +64,7 @@ def page(title: str, sections: Sequence[Section], lead: Markup) -> str:
         raise ValueError("a script of a page may not contain '</script', which would end its element.")
     styles = [asset("style.css"), *dict.fromkeys(section.style for section in sections if section.style)]
     data = {section.id: embedded(section.data) for section in sections if section.data}
-    return render(
+    text = render(
         "page.html",
         title=title,
         lead=lead,
@@ -74,6 +74,7 @@ def page(title: str, sections: Sequence[Section], lead: Markup) -> str:
         scripts=[Markup(script) for script in scripts],
         data=data,
     )
+    return text.encode(errors="replace").decode()  # the path of a run may have bytes that are not text
 
 
 def check_file(file: Path, key: str = "--out") -> None:
