@@ -61,6 +61,12 @@ class Watched:
         """True if the run says that it is in progress; a killed one still does."""
         return self.status == Status.RUNNING
 
+    @property
+    def rows_since_resume(self) -> list[Row]:
+        """Kept rows since the run was last resumed or recovered, if it was: those before may be of another machine."""
+        after = self.run.get("resumed_after") or [0]
+        return [row for row in self.rows if row.iteration > after[-1]]
+
     def curve(self, name: str) -> list[float]:
         """Returns the values of a metric in the kept rows, the oldest first; rows without it are left out."""
         return [row.metrics[name] for row in self.rows if name in row.metrics]

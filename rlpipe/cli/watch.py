@@ -103,7 +103,7 @@ def _head(state: Watched, now: float) -> RenderableType:
     bar.add_column()
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
-    left = seconds_left(state.rows, total) if state.running else None
+    left = seconds_left(state.rows_since_resume, total) if state.running else None
     eta = "" if left is None else f"  {clock(left)} left"
     steps = "" if last is None else f"{last.total_timesteps:,} steps  "
     bar.add_row(

@@ -121,6 +121,15 @@ def test_the_time_left_is_the_consoles(run, tmp_path):
     assert "0:01:00 left" in text(state, 0.0)
 
 
+def test_the_time_left_of_a_resumed_run_is_at_the_pace_since_then(run, tmp_path):
+    folder = copied(run, tmp_path, rows=3)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"resumed_after": [2]}))
+    state = Watcher(folder).look()
+    state.rows = [replace(row, metrics={**row.metrics, "time/step": 10.0**row.iteration}) for row in state.rows]
+    assert "0:16:40 left" in text(state, 0.0)  # one iteration of 1000 s
+
+
 def test_watching_writes_nothing(run, tmp_path):
     folder = copied(run, tmp_path, rows=2)
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
