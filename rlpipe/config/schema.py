@@ -176,7 +176,8 @@ class EvaluationConfig:
     """Make a video of each evaluation from its replays, of so many successes, each beside a failure
     (docs/replays.md#videos). A process of its own draws it while training goes on."""
     timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
-    """Time that a worker has for its share before it is replaced."""
+    """Time that a worker has for its share. After it, the evaluation ends without a result, and a worker that does not
+    answer is replaced."""
 
     @property
     def seeds(self) -> range:
