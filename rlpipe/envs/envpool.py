@@ -25,9 +25,10 @@ from rlpipe.envs.base import (
     Step,
     TaskEntry,
 )
+from rlpipe.envs.base_checks import shown
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.base_success import SuccessConfig
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, ContractError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Bool, Observations, SpaceSpec
 from rlpipe.trajectory.tree import mapped
@@ -195,7 +196,12 @@ class Pool:
 
     def _success(self, info: Mapping[str, Any]) -> Bool | None:
         key = self._task.success_key
-        return None if key is None else np.asarray(info[key]) > 0
+        if key is None:
+            return None
+        values = np.asarray(info[key])
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise ContractError(f"info[{key!r}] is {shown(values)}; a number above 0 is a success, and NaN is none")
+        return values > 0
 
     def close(self) -> None:
         """Frees the environments."""

@@ -355,6 +355,7 @@ class VectorSlots:
         num_envs: N.
         spaces: of a single environment.
         seed_each: True if a reset takes a seed for each environment; otherwise one generator serves all.
+        lists_seeds: True if the seeds decide what happens, so that the ledger lists them.
         idle: [N] bool, slots that have run all their episodes.
     """
 
@@ -367,6 +368,7 @@ class VectorSlots:
         self.spaces = Spaces(env.single_observation_space, env.single_action_space, name_of(env), ignored)
         # Vectors made of single environments take a seed for each; others have one generator for all.
         self.seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self.lists_seeds = self.seed_each
         self.idle = np.zeros(self.num_envs, dtype=bool)
         self._next_seed = next_seed
         self._success_key = success_key
@@ -504,9 +506,11 @@ class MaskedReset(ResetAdapter):
             return Continuation(answer.observations, answer.observations, {})
         slots = self.slots
         seeds = [slots.next_seed(n) if answer.ended[n] else None for n in range(slots.num_envs)]
-        first, info = slots.env.reset(seed=seeds if slots.seed_each else None, options={"reset_mask": answer.over})
+        begun = slots.env.reset(seed=seeds if slots.seed_each else None, options={"reset_mask": answer.over})
+        check_reset_form(begun)
+        first, info = begun
         beginnings = {
-            n: Beginning(seed if slots.seed_each else None, slots.success(info, n))
+            n: Beginning(seed if slots.lists_seeds else None, slots.success(info, n))
             for n, seed in enumerate(seeds)
             if seed is not None
         }
@@ -589,9 +593,9 @@ class GymnasiumVector(Simulator):
         observations, info = self._seeding.begin(lambda: self._begun(given), next(filter(None, seeds), 0))
         if not self._seeding.repeats:
             self._notes.setdefault(self._seeding.note, False)
-        seeded = slots.seed_each and self._seeding.repeats
+            slots.lists_seeds = False
         return observations, {
-            n: Beginning(seeds[n] if seeded else None, slots.success(info, n))
+            n: Beginning(seeds[n] if slots.lists_seeds else None, slots.success(info, n))
             for n in range(self.num_envs)
             if not slots.idle[n]
         }

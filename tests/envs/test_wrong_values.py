@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -12,6 +14,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rlpipe
+from rlpipe.analysis import comparison
+from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.episodes import MOST_TERMS, EpisodeTracker
 from rlpipe.envs.base import OneByOne
@@ -19,10 +24,12 @@ from rlpipe.envs.base_checks import flag, number
 from rlpipe.envs.base_seeding import Seeding, seed_global_generators
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
-from rlpipe.errors import ConfigError, ContractError, SimulatorError
+from rlpipe.errors import ConfigError, ContractError, RunError, SimulatorError
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
+from rlpipe.trajectory import Episode
 from tests.helpers.fuzz import fuzz
 from tests.helpers.odd_env import ADAPTERS, PLACES, STEPS, OddEnv, OddVector, seeds
+from tests.helpers.runs import lines, scripted
 
 ACTIONS = Box(-1.0, 1.0, (1,))
 adapters = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in ADAPTERS.items()])
@@ -440,6 +447,72 @@ def test_two_workers_do_not_draw_the_same_from_global_generators():
     first, second, again = drawn[:8], drawn[8:16], drawn[16:]
     assert first == again
     assert not {*first} & {*second}
+
+
+# --- whole runs
+
+
+class Untold(OddEnv):
+    """Never tells its success."""
+
+    def __init__(self):
+        super().__init__({"info": {"distance": 1.0}})
+
+
+class Late(OddEnv):
+    """Returns a wrong success in its fourth episode."""
+
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        if self.episodes == 4:
+            self.odd = {"success": float("nan")}
+        return super().reset(seed=seed)
+
+
+def run_of(folder, kind):
+    """Configuration of a short run of a registered environment."""
+    task = registered(kind)
+    train = {"name": "gymnasium", "id": task.id, "success_key": "is_success", "total_num_envs": 2}
+    return scripted(folder, "runner.total_timesteps=64", "evaluation.episodes=2", env={"train": train})
+
+
+def test_a_success_that_is_never_told_is_no_metric_and_an_alert(tmp_path):
+    result = rlpipe.train(run_of(tmp_path, Untold), local=True)
+    row = lines(result.directory, "metrics.jsonl")[-1]["metrics"]
+    assert row["env/success_untold"] > 0
+    assert not [name for name in row if "success" in name and name != "env/success_untold"]
+    assert {episode["success_once"] for episode in lines(result.directory, "episodes.jsonl")} == {None}
+    told = [event["message"] for event in lines(result.directory, "events.jsonl")]
+    assert sum("'is_success' was never in the info of" in message for message in told) == 1
+    assert sum("env/success_untold is" in message for message in told) == 1
+    report = rlpipe.evaluate(result.checkpoint, local=True)
+    assert [one.metric for one in report.estimates] == ["eval/return", "eval/episode_len"]
+    assert ["never in the info of 2 finished episodes" in note for note in report.notes] == [True]
+
+
+def test_a_wrong_value_in_a_run_ends_it_with_its_sentence(tmp_path):
+    with pytest.raises(
+        RunError, match=r"^the simulator returned a wrong value: info\[.is_success.\] is nan"
+    ) as told:
+        rlpipe.train(run_of(tmp_path, Late), local=True)
+    assert "Traceback" not in str(told.value)
+
+
+def test_a_wrong_value_crosses_to_another_process():
+    error = pickle.loads(pickle.dumps(ContractError("the reward is None")))
+    assert (type(error), error.problem) == (ContractError, "the reward is None")
+
+
+def test_a_comparison_warns_where_episodes_do_not_follow_from_seeds():
+    def run(name, seed):
+        episode = Episode(0, 0, seed, 0, 1.0, 4, None, None, None, terminated=False, truncated=True)
+        return EvaluatedRun(Path(name), 0, {}, Path(), {}, {}, [episode], {})
+
+    assert comparison._check_seeds([run("a", 1)]) == []
+    (warning,) = comparison._check_seeds([run("a", 1), run("b", None)])
+    assert warning.startswith("The episodes of b do not follow from seeds")
 
 
 # --- everything at once
