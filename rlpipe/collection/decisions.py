@@ -131,7 +131,7 @@ def take(
             within = "" if chunks.size == 1 else f", action {number + 1} of {chunks.size}"
             raise SimulatorError.of(error, doing + within) from error
         if not simulator.is_checked:
-            check_step(step, spec, count)
+            check_step(step, spec, count, has_success=simulator.has_success)
         each(step, number)
         return step
 

@@ -244,7 +244,7 @@ def check_beginnings(answer: Any) -> None:
         )
 
 
-def check_step(step: Step, spec: SpaceSpec, count: int) -> None:
+def check_step(step: Step, spec: SpaceSpec, count: int, *, has_success: bool) -> None:
     """Checks the shapes of a step of a simulator that makes it itself.
 
     Raises:
@@ -254,7 +254,7 @@ def check_step(step: Step, spec: SpaceSpec, count: int) -> None:
         raise ContractError(f"a step is {shown(step)}; a Step is expected")
     for name in ("rewards", "terminated", "truncated", "valid", "success", "failure"):
         values = getattr(step, name)
-        if values is None and name in ("success", "failure"):
+        if values is None and (name == "failure" or (name == "success" and not has_success)):
             continue
         kinds = "b" if name in ("terminated", "truncated", "valid", "success") else "biuf"
         if getattr(values, "shape", None) != (count,) or values.dtype.kind not in kinds:

@@ -167,11 +167,15 @@ class Spaces:
 
     def final(self, values: Any, n: int) -> Observations:
         """Turns the last observation of one of N environments, which Gymnasium keeps in the info, into ours."""
-        if not isinstance(values, dict):
-            return self.observation(values[n])
-        return Tree({
-            name: leaf.convert(self._reach(values, leaf)[n], leaf.spec.shape) for name, leaf in self._leaves.items()
-        })  # fmt: skip
+        try:
+            if self._vector or not isinstance(values, dict):
+                return self.observation(values[n])
+            leaves = {name: self._reach(values, leaf)[n] for name, leaf in self._leaves.items()}
+        except (KeyError, IndexError, TypeError) as error:
+            raise ContractError(
+                f"final_obs is {shown(values)}; an observation for each environment is expected"
+            ) from error
+        return Tree({name: leaf.convert(leaves[name], leaf.spec.shape) for name, leaf in self._leaves.items()})
 
     def beyond(self, value: Any) -> Iterator[str]:
         """Yields a sentence on each leaf of an observation that lies beyond its declared bounds."""

@@ -36,6 +36,7 @@ from rlpipe.envs.base import (
     check_ends,
 )
 from rlpipe.envs.base_checks import (
+    array_or_none,
     check_reset_form,
     check_reset_signature,
     check_step,
@@ -234,7 +235,7 @@ def try_simulator(simulator: Simulator, env: Any, config: GymnasiumConfig) -> No
         simulator.reset()
         for _ in range(TRIAL_STEPS):
             step = simulator.step(random_actions(simulator.spec, simulator.num_envs, generator))
-            check_step(step, simulator.spec, simulator.num_envs)
+            check_step(step, simulator.spec, simulator.num_envs, has_success=simulator.has_success)
             if time.perf_counter() - began > TRIAL_SECONDS or (step.terminated | step.truncated).any():
                 break
         if config.success_key and not step.tells_success:
@@ -387,15 +388,34 @@ class VectorSlots:
         """Success of one environment in a vectorised info; None where the info says nothing about it."""
         if self._success_key is None or self._success_key not in info:
             return None
-        known = info.get(f"_{self._success_key}")
-        if known is not None and not known[n]:
+        if not _is_known(info, self._success_key, n, self.num_envs):
             return None
-        return flag(_entry_of(info[self._success_key], n, self.num_envs), f"info[{self._success_key!r}]")
+        name = f"info[{self._success_key!r}]"
+        return flag(_entry_of(info[self._success_key], n, self.num_envs, name), name)
 
 
-def _entry_of(values: Any, n: int, count: int) -> Any:
-    """Entry of one of N environments in a vectorised info; all of it if it has not so many."""
-    return values[n] if hasattr(values, "__len__") and not isinstance(values, str) and len(values) == count else values
+def _has_entries(values: Any, count: int) -> bool:
+    """True if there is an entry for each of N environments."""
+    if isinstance(values, np.ndarray):
+        return bool(values.shape[:1] == (count,))
+    return isinstance(values, list | tuple) and len(values) == count
+
+
+def _is_known(info: Mapping[str, Any], name: str, n: int, count: int) -> bool:
+    """True if a vectorised info holds an entry for environment n, as far as its mask says."""
+    mask = info.get(f"_{name}")
+    return mask is None or (_has_entries(mask, count) and number_or_none(mask[n]) != 0)
+
+
+def _entry_of(values: Any, n: int, count: int, name: str) -> Any:
+    """Returns the entry of one of N environments in a vectorised info.
+
+    Raises:
+        ContractError: it has not an entry for each.
+    """
+    if not _has_entries(values, count):
+        raise ContractError(f"{name} is {shown(values)}; {count} entries are expected, one for each environment")
+    return values[n]
 
 
 class Answer(NamedTuple):
@@ -647,10 +667,11 @@ class GymnasiumVector(Simulator):
         for name in sorted({name for info in infos.values() for name in info if str(name).startswith("reward_")}):
             values = np.full(self.num_envs, np.nan)
             for n, info in infos.items():
-                known = info.get(f"_{name}")
-                numbers = np.asarray(info.get(name))
-                if numbers.ndim == 1 and numbers.dtype.kind in "fiu" and (known is None or known[n]):
-                    values[n] = numbers[n]
+                values_of_all = array_or_none(info.get(name))
+                if values_of_all is None or values_of_all.shape != values.shape:
+                    continue
+                if values_of_all.dtype.kind != "b" and _is_known(info, name, n, self.num_envs):
+                    values[n] = values_of_all[n]
             if not np.isnan(values).all():
                 terms[name.removeprefix("reward_")] = values
         return terms
@@ -666,8 +687,8 @@ class GymnasiumVector(Simulator):
             if not isinstance(told, Mapping):
                 continue
             for name in sorted(told.keys() - {f"_{other}" for other in told}):
-                values, known = told[name], told.get(f"_{name}")
-                if np.shape(values)[:1] != (self.num_envs,) or not (known is None or known[n]):
+                values = told[name]
+                if not _has_entries(values, self.num_envs) or not _is_known(told, name, n, self.num_envs):
                     continue
                 if (value := number_or_none(values[n])) is not None:
                     found.setdefault(str(name), np.full(self.num_envs, np.nan))[n] = value

@@ -493,9 +493,7 @@ def test_a_success_that_is_never_told_is_no_metric_and_an_alert(tmp_path):
 
 
 def test_a_wrong_value_in_a_run_ends_it_with_its_sentence(tmp_path):
-    with pytest.raises(
-        RunError, match=r"^the simulator returned a wrong value: info\[.is_success.\] is nan"
-    ) as told:
+    with pytest.raises(RunError, match=r"^the simulator returned a wrong value: info\[.is_success.\] is nan") as told:
         rlpipe.train(run_of(tmp_path, Late), local=True)
     assert "Traceback" not in str(told.value)
 
