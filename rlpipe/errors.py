@@ -115,7 +115,8 @@ class Fault:
         """Sentence about what happened, without its full stop."""
         process = f" (process {self.pid})" if self.pid is not None else ""
         where = f" on {self.host}{process}" if self.host else ""
-        doing = f" while it was to {self.doing}" if self.doing else ""
+        told = " while " in self.what  # as an error of a simulator does
+        doing = f" while it was to {self.doing}" if self.doing and not told else ""
         return f"{self.actor}{where} {self.what}{doing}"
 
     def as_json(self) -> dict[str, Any]:

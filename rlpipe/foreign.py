@@ -94,7 +94,10 @@ _PROCESS: dict[str, State] = {
 def _torch_state(torch: Any) -> dict[str, State]:
     return {
         "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-        "torch's default device": (torch.get_default_device, torch.set_default_device),
+        "torch's default device": (
+            torch.get_default_device,
+            lambda device: torch.set_default_device(None if device.type == "cpu" else device),  # a set one is slower
+        ),
         "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
         "torch's recording of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
         "torch's deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
