@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import pkgutil
 import re
 import runpy
 import sys
@@ -68,6 +70,14 @@ def test_a_misspelt_key_is_answered_as_the_pages_say(page):
         rlpipe.load_config(DOCS.parent / "configs/ppo_cartpole.yaml", ["runner.totl_timesteps=5"])
     text = (DOCS.parent / page).read_text(encoding="utf-8")
     assert str(caught.value) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "api").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_the_api_leads_to_the_source_where_the_site_shows_docstrings(page):
+    text = page.read_text(encoding="utf-8")
+    linked = {(page.parent / link).resolve() for link in re.findall(r"^Source: .*\((.+)\)$", text, flags=re.MULTILINE)}
+    named = re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
+    assert {Path(str(inspect.getsourcefile(pkgutil.resolve_name(name)))) for name in named} == linked
 
 
 # --- configuration.md: one table row for each key, | `key` | default | ...
