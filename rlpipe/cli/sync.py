@@ -68,8 +68,6 @@ def sync(
         raise RunError(_failure(to, error, follower.mark.iteration)) from error
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{to} shows {run} up to iteration {follower.mark.iteration}")
-    for remark in follower.mark.remarks:
-        console.print(f"  {escape(remark)}")
     if follower.withheld:
         console.print(
             f"  [dim]{follower.withheld} later iterations are not in a checkpoint yet: a resume would replay them, and "
@@ -77,6 +75,8 @@ def sync(
         )
     if command := follower.view_command():
         console.print(f"  [dim]open with:[/] {escape(command)}")
+    for remark in follower.mark.remarks:
+        console.print(f"  {escape(remark)}")
 
 
 def _failure(name: str, error: Exception, iteration: int) -> Fault:
