@@ -58,12 +58,14 @@ def train(
         rlpipe.errors.RunError: an actor was lost and cannot be replaced.
     """
     from rlpipe.demonstrations.checks import check_demonstrations
+    from rlpipe.foreign import begin_notes
     from rlpipe.run.directory import RunDirectory, find_run
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
     from rlpipe.training.checks import check_spaces
     from rlpipe.training.first_weights import with_base_policy
 
+    begin_notes()
     config = with_base_policy(config)
     check_demonstrations(config)
     _check_machine(config, local, ray_address)

@@ -16,7 +16,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, RunError, command_line, how_it_failed
-from rlpipe.foreign import begin_notes, take_notes
+from rlpipe.foreign import take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
@@ -86,7 +86,6 @@ class _Run:
 
     def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
         """Reads the checkpoint of a run that is resumed."""
-        begin_notes()
         self._config = config
         self._engine = engine
         self._interruption = interruption
