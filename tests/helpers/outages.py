@@ -103,11 +103,11 @@ class Patient(Scripted):
 
     def step(self, actions: NDArray[Any]) -> Step:
         self.taken = getattr(self, "taken", 0) + 1
-        if self.taken > STEPS * (BEGINS + 1) and not self._told():
+        if self.taken > STEPS * (BEGINS + 1) and not self.all_told():
             time.sleep(0.1)
         return super().step(actions)
 
-    def _told(self) -> bool:
+    def all_told(self) -> bool:
         files = Path(os.environ["OUTAGE_FOLDER"]).glob("scripted/*/events.jsonl")
         found = [e["data"]["backend"] for file in files for e in read_jsonl(file) if e["kind"] == "backend"]
         return {name.partition(":")[2] for name in found} >= json.loads(os.environ["OUTAGE"]).keys()
