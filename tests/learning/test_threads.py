@@ -6,7 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,24 +27,32 @@ def restore_threads():
     torch.set_num_threads(before)
 
 
-def seconds(by_threads):
+@pytest.fixture
+def now(monkeypatch) -> list[float]:
+    """The seconds of a clock that only steps move on."""
+    moment = [0.0]
+    monkeypatch.setattr(threads, "time", SimpleNamespace(perf_counter=lambda: moment[0]))
+    return moment
+
+
+def seconds(now, by_threads):
     """A step that takes so many seconds with so many threads."""
-    return lambda: time.sleep(by_threads[torch.get_num_threads()])
+    return lambda: now.__setitem__(0, now[0] + by_threads[torch.get_num_threads()])
 
 
-def test_the_quickest_number_of_threads_is_chosen_and_set():
-    assert choose_threads([1, 2, 4], seconds({1: 0.02, 2: 0.005, 4: 0.02})) == 2
+def test_the_quickest_number_of_threads_is_chosen_and_set(now):
+    assert choose_threads([1, 2, 4], seconds(now, {1: 0.02, 2: 0.005, 4: 0.02})) == 2
     assert torch.get_num_threads() == 2
 
 
-def test_of_about_equal_numbers_the_smallest_is_chosen():
-    assert choose_threads([1, 2], seconds({1: 0.02, 2: 0.0195})) == 1
+def test_of_about_equal_numbers_the_smallest_is_chosen(now):
+    assert choose_threads([1, 2], seconds(now, {1: 0.02, 2: 0.0195})) == 1
 
 
-def test_a_slow_step_is_measured_in_few_rounds(monkeypatch):
-    monkeypatch.setattr(threads, "BUDGET", 0.01)
+def test_a_slow_step_is_measured_in_few_rounds(now):
+    step = seconds(now, {1: threads.BUDGET, 2: threads.BUDGET})
     calls = []
-    choose_threads([1, 2], lambda: calls.append(time.sleep(0.02)))
+    choose_threads([1, 2], lambda: calls.append(step()))
     assert len(calls) == 4  # once each to warm up, once each that counts
 
 
