@@ -359,7 +359,6 @@ def test_a_token_file_that_turns_authentication_on_for_others_is_told(tmp_path):
 
 def test_a_run_folder_that_cannot_be_written_must_be_fixed(tmp_path):
     (tmp_path / "file").touch()
-    (tmp_path / "é").mkdir()
     assert check_run_folder(scripted(tmp_path / "new" / "folder")).status == "ok"
     assert check_run_folder(scripted(tmp_path / "file" / "runs")).status == "fail"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
@@ -520,6 +519,7 @@ def test_a_folder_of_temporary_files_too_long_for_a_socket_is_replaced_by_a_shor
 @pytest.mark.parametrize("named", ["missing", "file", "é"])
 def test_a_folder_of_temporary_files_that_cannot_be_written_is_replaced(monkeypatch, tmp_path, named):
     (tmp_path / "file").touch()
+    (tmp_path / "é").mkdir()
     monkeypatch.chdir(tmp_path)
     environment_of(monkeypatch, TMPDIR=named)
     found = scratch_folder()

@@ -52,6 +52,7 @@ def test_whatever_is_raised_is_described(error, words):
 
 
 def test_a_keyboard_interrupt_is_the_users_if_a_signal_raises_such(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         how_it_failed(KeyboardInterrupt())
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # as in a worker
