@@ -185,11 +185,22 @@ def overridden(
             OmegaConf.update(tree, key, given, force_add=True, merge=given != {})  # {} removes what was there
         except Exception as error:
             raise ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}") from error
-        if given == {} or not isinstance(given, DictConfig):  # keys and values are merged with those that are there
-            typed = {other: text for other, text in typed.items() if other[: len(path)] != path}
+        for replaced in _replaced(given, path):
+            typed = {other: text for other, text in typed.items() if other[: len(replaced)] != replaced}
         typed |= {(*path, *part): text for part, text in parts.items()} | {path: unquoted(value)}
     as_text = respell(tree, typed, schema)
     for path, refusal in unreadable.items():
         if path not in as_text:
             raise refusal
     return tree
+
+
+def _replaced(given: Any, path: SpelledPath) -> Iterator[SpelledPath]:
+    """Yields the paths at which an override leaves nothing of what was there; keys and values are merged with it."""
+    values = OmegaConf.to_container(given) if isinstance(given, DictConfig) else given
+    if not isinstance(values, dict) or not values:
+        yield path
+        return
+    for key, value in leaves(values):
+        if value != {}:
+            yield (*path, *path_of(key))

@@ -97,6 +97,20 @@ def test_no_number_with_a_fraction_is_whole(number):
         whole_number(number, "x")
 
 
+@pytest.mark.parametrize(
+    ("override", "backends"),
+    [
+        ("runner={logger: {logger_backends: [console]}}", ["console"]),
+        ("runner={logger: {logger_backends: []}}", []),
+        ("runner={logger: {experiment_name: x}}", ["memory", "csv"]),
+    ],
+)
+def test_nothing_is_left_of_a_list_that_an_override_replaces(tmp_path, override, backends):
+    file = tmp_path / "task.yaml"
+    file.write_text(f"{SCRIPTED}runner: {{logger: {{logger_backends: [memory, csv]}}}}\n", encoding="utf-8")
+    assert load_config(file, [override]).runner.logger.logger_backends == backends
+
+
 # --- paths
 
 PATHS = ["runner.logger.log_path", "demos", "policy.warm_start", "env.train.python"]
