@@ -233,12 +233,12 @@ def table_of_csv(path: Path) -> Table:
         ConfigError: the file cannot be read, holds episodes only, or several runs.
     """
     text = files.content(path).decode("utf-8-sig", errors="replace")
-    if text.startswith("#") or any(fnmatchcase(path.name, pattern) for pattern in MONITORS):
+    if re.match(r"#\s*\{", text) or any(fnmatchcase(path.name, pattern) for pattern in MONITORS):
         raise ConfigError(_monitor(path))
     rows: list[Row] = []
     header: list[str] = []
     try:
-        for fields in csv.reader(io.StringIO(text, newline="")):
+        for fields in filter(None, csv.reader(io.StringIO(text, newline=""))):  # without empty lines
             numbers = [number(field) for field in fields]
             if not header or (set(header).intersection(fields) - {""} and not any(one is not None for one in numbers)):
                 header = _columns(path, fields)

@@ -236,6 +236,21 @@ def test_a_monitor_file_is_named_as_what_it_is(tmp_path, text, given):
         diagnose(tmp_path / given)
 
 
+@pytest.mark.parametrize("before", ["\n", "\n\n", "\ufeff"])
+def test_a_table_may_begin_with_empty_lines(tmp_path, before):
+    path = write_csv(tmp_path / "progress.csv", [SB3])
+    path.write_text(before + path.read_text())
+    assert diagnose(path).dialect == "sb3"
+
+
+def test_a_comment_does_not_make_a_table_a_monitor_file(tmp_path):
+    path = write_csv(tmp_path / "progress.csv", [SB3])
+    path.write_text("# made by hand\n" + path.read_text())
+    with pytest.raises(ConfigError) as refused:
+        diagnose(path)
+    assert "Monitor" not in str(refused.value)
+
+
 def test_a_monitor_file_beside_a_log_does_not_matter(tmp_path):
     (tmp_path / "monitor.csv").write_text("#{}\nr,l,t\n1,1,1\n")
     write_csv(tmp_path / "progress.csv", [SB3])
