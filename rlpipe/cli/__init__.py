@@ -60,7 +60,8 @@ class _Commands(TyperGroup):
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise RunError(Fault(f"{last.filename}, line {last.lineno},", how_it_failed(error))) from error
         except TyperException as error:
-            option = getattr(error, "option_name", None) or ""
+            unknown = hasattr(error, "possibilities")  # Typer keeps the class of this error to itself
+            option = getattr(error, "option_name", "") if unknown else ""
             ours = translation(option.lstrip("-"))
             if not ours and "." not in option:
                 raise

@@ -48,6 +48,12 @@ def test_an_option_that_is_a_key_is_answered_with_how_to_write_it(option, told):
     assert told in answer.err
 
 
+def test_an_option_without_its_value_is_still_an_option():
+    answer = command("submit", "ppo_cartpole", "--env")  # RLlib has an option of this name
+    assert answer.code == 2
+    assert "Option '--env' requires an argument" in answer.err
+
+
 def test_a_misspelt_name_of_ours_is_still_recognised(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'value_clip'"):
         scripted(tmp_path, "algorithm.value_clp=1")
