@@ -48,7 +48,7 @@ def runs(
         print_json(rows)
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    console.print(_table(rows, boxed=console.is_terminal) if rows else f"there are no runs in {folder}")
+    console.print(_table(rows, boxed=console.is_terminal) if rows else Text(f"there are no runs in {folder}"))
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -329,15 +329,19 @@ def find_run(path: Path) -> Path:
 
     Returns:
         The path as it is where it is no folder of runs; whoever reads it says what is wrong with it.
+    Raises:
+        ConfigError: there is no run for which ``latest`` could stand.
     """
     path = files.user_path(str(path), "RUN")
-    folder = path
-    if path.name == LATEST and not os.path.lexists(path):
+    folder, latest = path, path.name == LATEST and not os.path.lexists(path)
+    if latest:
         folder = path.parent if len(path.parts) > 1 else Path(LoggerConfig().log_path)
     own = ("run.json", "config.yaml", "metrics.jsonl")
-    if not os.path.isdir(folder) or any(os.path.exists(folder / name) for name in own):
+    if not (latest or os.path.isdir(folder)) or any(os.path.exists(folder / name) for name in own):
         return path
     found = next(iter(runs_in(folder)), None)
+    if found is None and latest:
+        raise ConfigError(f"{path} stands for the newest run in {folder}, where there is none: name the run directory.")
     if found is None:
         return path
     log.info("%s: the newest run is %s", path, found)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlpipe
+from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory, find_run, runs_in
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
@@ -49,6 +50,12 @@ def test_runs_are_listed_from_the_newest_to_the_oldest(folder):
 )
 def test_a_folder_of_runs_and_latest_stand_for_the_newest(folder, typed, meant):
     assert find_run(Path(typed)) == Path(meant)
+
+
+def test_latest_without_runs_is_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^latest stands for the newest run in runs, where there is none: "):
+        find_run(Path("latest"))
 
 
 def test_a_folder_that_is_called_latest_is_itself(folder):
@@ -104,5 +111,7 @@ def test_a_damaged_run_is_listed_as_such(folder):
 
 
 def test_without_runs_the_list_says_so(tmp_path):
-    assert command("runs", str(tmp_path)).out == f"there are no runs in {tmp_path}\n"
+    folder = tmp_path / "[dim]"  # as it is, not as markup
+    folder.mkdir()
+    assert command("runs", str(folder)).out == f"there are no runs in {folder}\n"
     assert command("runs", str(tmp_path / "nothing")).code == 2
