@@ -113,7 +113,7 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
         "steps": f"{made.steps:,}",
         "observations": ", ".join(shapes) or f"one vector of {made.spec.observation_dim}",
         "size": f"{made.file.stat().st_size / 1e6:,.1f} MB",
-        "use": " ".join(["rlpipe pretrain", name, *overrides]),
+        "use": command_line("pretrain", name, *overrides),
         **({"notes": "\n                ".join(made.notes)} if made.notes else {}),
     })  # fmt: skip
 

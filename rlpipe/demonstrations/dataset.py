@@ -102,11 +102,12 @@ def check(path: str, task: Any) -> None:
 
 def remedy(path: str) -> str:
     """Returns how to make demonstrations whose observations are those of a configuration."""
-    return (
-        f"Make demonstrations with these observations: "
-        f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then "
-        "demos=NEW.h5."
-    )
+    return f"Make demonstrations with these observations: {_again(path)}"
+
+
+def _again(path: str) -> str:
+    """Returns the command that records demonstrations again under a configuration, as the end of a sentence."""
+    return f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then demos=NEW.h5."
 
 
 def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.train") -> None:
@@ -201,9 +202,7 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     if wanted not in ("sparse", recorded):
         raise ConfigError(
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
-            f"Use sparse, or record these rewards: "
-            f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then "
-            "demos=NEW.h5."
+            f"Use sparse, or record these rewards: {_again(path)}"
         )
 
     def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
@@ -345,8 +344,7 @@ def _success(group: Any, where: str, count: int) -> Bool:
     if "success" not in group:
         raise ConfigError(
             f"demos: {where} holds no success, [{count}] bool, the steps after which the task was solved. Record it: "
-            f"{command_line('demos', 'CONFIG', '--replay', where.partition(': ')[0], 'demos=NEW.h5')}, and then "
-            "demos=NEW.h5."
+            f"{_again(where.partition(': ')[0])}"
         )
     found = _numbers(group, "success", where)
     if found.shape not in ((count,), (count, 1)):
@@ -456,8 +454,7 @@ def _rewards(group: Any, where: str, count: int) -> Float32:
         held = "no rewards" if found is None else f"rewards of shape {found.shape} with {np.isnan(found).sum()} NaN"
         raise ConfigError(
             f"demos: {where} holds {held}; for its {count} actions there must be as many, all finite. Record them: "
-            f"{command_line('demos', 'CONFIG', '--replay', where.partition(': ')[0], 'demos=NEW.h5')}, and then "
-            "demos=NEW.h5."
+            f"{_again(where.partition(': ')[0])}"
         )
     return found.reshape(count).astype(np.float32)
 
