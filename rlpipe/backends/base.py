@@ -39,6 +39,7 @@ class RunInfo:
         console_metrics: names of the algorithm's metrics that the terminal shows.
         options: of the backend, an instance of its ``Config``.
         created: time at which the run began, ISO 8601.
+        time_limit: environment steps after which every training episode ends; None for none.
     """
 
     run_id: str
@@ -56,6 +57,7 @@ class RunInfo:
     console_metrics: tuple[str, ...] = ()
     options: Any = None
     created: str = ""
+    time_limit: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:

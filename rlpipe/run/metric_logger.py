@@ -327,8 +327,7 @@ class MetricLogger:
             self._steps_without_end, self._patience = 0, _PATIENCE
             return []
         self._steps_without_end += self._config.steps_per_iteration // train.total_num_envs
-        limit = simulator_class(train, "env.train").time_limit(train) or 0
-        if self._steps_without_end < max(self._patience, limit + 1):
+        if self._steps_without_end < max(self._patience, (self._info.time_limit or 0) + 1):
             return []
         self._patience = 2 * self._steps_without_end
         message = (
@@ -429,6 +428,7 @@ def run_info(
 ) -> RunInfo:
     """Collects the facts about a run that backends need. Actions are those of a decision, which may be a chunk."""
     logger, decided = config.runner.logger, spec.chunked(config.policy.chunk_size)
+    simulator = simulator_class(config.env.train, "env.train")
     return RunInfo(
         run_id=directory.run_id,
         created=directory.read_json()["created"],
@@ -445,13 +445,10 @@ def run_info(
         num_actions=decided.num_combinations,
         console_metrics=tuple(
             metric.name
-            for plugin in (
-                algorithm_class(config),
-                curriculum_class(config),
-                simulator_class(config.env.train, "env.train"),
-            )
+            for plugin in (algorithm_class(config), curriculum_class(config), simulator)
             for metric in plugin.console_metrics
         ),
+        time_limit=simulator.time_limit(config.env.train),
     )
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -621,6 +622,16 @@ def test_a_plug_in_may_declare_metrics(tmp_path):
     window.observe(m.TOTAL_TIMESTEPS, 1)
     window.observe(Counting.steps, 3)
     assert logger.write(1, window).metrics["env/my_steps"] == 3
+
+
+def test_the_process_that_writes_metrics_need_not_know_the_task(tmp_path, monkeypatch):
+    config = scripted(tmp_path, env={"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4}})
+    parts = a_logger(tmp_path, config)
+    assert parts[1].time_limit == 500
+    monkeypatch.delitem(gymnasium.registry, "CartPole-v1")  # as where the module of a task is not imported
+    window = MetricWindow()
+    window.observe(m.TOTAL_TIMESTEPS, 1)  # and no episode
+    assert MetricLogger(*parts).write(1, window).iteration == 1
 
 
 def test_a_metric_that_nobody_declares_is_an_error(tmp_path):
