@@ -199,15 +199,17 @@ def check_success_key(env: Any, config: GymnasiumConfig) -> None:
     A key that the info lacks is no mistake by itself, because some tasks tell success only where there is one.
 
     Raises:
-        ConfigError: the info of a step holds one that is spelt almost alike.
+        ConfigError: the info of a step holds one that is spelt almost alike, with or without ``is_``.
     """
     key = str(config.success_key)
     env.reset(seed=0)
     *_, info = env.step(env.action_space.sample())
-    if key not in info and (meant := closest(key, map(str, info), similarity=0.8)):
+    names = sorted({*map(str, info)} - {f"_{name}" for name in info})  # without the masks of a vectorised info
+    bare = {name.lower().removeprefix("is_"): name for name in names}
+    if key not in info and (meant := closest(key.lower().removeprefix("is_"), bare, similarity=0.8)):
         raise ConfigError(
-            f"success_key is {key!r}, which the info of {config.id} does not hold; did you mean {meant!r}? "
-            f"There are {', '.join(sorted(map(str, info)))}."
+            f"success_key is {key!r}, which the info of {config.id} does not hold; did you mean {bare[meant]!r}? "
+            f"There are {', '.join(names)}."
         )
 
 

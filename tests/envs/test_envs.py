@@ -385,9 +385,10 @@ def test_an_environment_without_success_says_nothing_about_it():
     assert simulator.step(np.zeros(2, dtype=np.int64)).success is None
 
 
-def test_a_misspelt_success_key_is_an_error_with_the_right_one():
-    misspelt = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key="is_succes")
-    with pytest.raises(ConfigError, match=r"success_key is 'is_succes', .* did you mean 'is_success'\? There are is_s"):
+@pytest.mark.parametrize("key", ["is_succes", "succes", "success", "Is_Success"])
+def test_a_misspelt_success_key_is_an_error_with_the_right_one(key):
+    misspelt = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key=key)
+    with pytest.raises(ConfigError, match=rf"is '{key}', .* did you mean 'is_success'\? There are is_success\."):
         Gymnasium.check_spaces(misspelt)
 
 
