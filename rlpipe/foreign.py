@@ -104,6 +104,16 @@ def _torch_state(torch: Any) -> dict[str, State]:
     }
 
 
+def _fresh_torch(torch: Any) -> dict[str, Any]:
+    """Returns the state with which torch is loaded; its number of threads depends on the machine."""
+    return {
+        "torch's default dtype": torch.float32,
+        "torch's default device": torch.device("cpu"),
+        "torch's recording of gradients": True,
+        "torch's deterministic algorithms": 0,
+    }
+
+
 _KEPT = ("the working directory", "the locale", "environment variables", "torch's default dtype")
 """Parts that such code finds again as it left them the next time: it may rely on them, and its neighbours do not."""
 _states = dict(_PROCESS)
@@ -134,7 +144,10 @@ def foreign_code(name: str) -> Iterator[None]:
         yield
     finally:
         os._exit = leave
-        if (after := _read()) != before:
+        after = _read()
+        if len(after) > len(before):  # such code was the first to load torch
+            before = {**before, **_fresh_torch(sys.modules["torch"])}
+        if after != before:
             changed = {part: value for part, value in before.items() if after[part] != value}
             _set(changed)
             _left.setdefault(name, {}).update({part: after[part] for part in changed})

@@ -64,6 +64,22 @@ def test_the_state_is_set_back_and_told_once(part):
     assert take_notes() == [f"The simulator Line-v0 changed {part}; that was undone for the rest of the run."]
 
 
+def test_a_simulator_that_loads_torch_first_leaves_its_default_dtype_alone(monkeypatch):
+    monkeypatch.setattr(foreign, "_states", dict(foreign._PROCESS))
+    loaded = sys.modules.pop("torch")
+    try:
+        with foreign_code("the simulator Line-v0"):
+            sys.modules["torch"] = loaded
+            torch.set_default_dtype(torch.float64)
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        sys.modules["torch"] = loaded
+        torch.set_default_dtype(torch.float32)
+    assert take_notes() == [
+        "The simulator Line-v0 changed torch's default dtype; that was undone for the rest of the run."
+    ]
+
+
 def test_every_part_of_the_state_is_tried_here():
     assert [*foreign._read()] == [*CHANGES]
 
