@@ -26,6 +26,7 @@ from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
 from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.base_seeding import global_generators
 from rlpipe.envs.base_tasks import evaluation_allotment
 from rlpipe.errors import ConfigError, ignored
 from rlpipe.metrics import MetricWindow
@@ -153,6 +154,7 @@ class Evaluator:
         actions[running] = decided.actions.numpy()
         return actions
 
+    @global_generators(None)  # else a simulator for training that draws from them would draw the same after each
     @torch.inference_mode()
     def evaluate(
         self, policy: Acting, policy_version: int, watch: Watch | None = None, deadline: float = math.inf

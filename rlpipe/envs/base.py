@@ -519,10 +519,11 @@ class OneByOne(Simulator):
         self._idle = np.zeros(self.num_envs, dtype=bool)
         self._left: dict[int, int] = {}  # steps that episodes have left, with a limit of their own or after a success
         self.reset_seconds: float = 0.0
-        self._shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
-        self._seeding = Seeding(tries=self.tries_seeds)
-        self._told: set[str] = set()  # what notes are on
-        self._notes: list[str] = []  # for the next step
+        # Two underscores: a subclass outside this package may have attributes of these names.
+        self.__shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
+        self.__seeding = Seeding(tries=self.tries_seeds)
+        self.__told: set[str] = set()  # what notes are on
+        self.__notes: list[str] = []  # for the next step
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(
                 f"the environments of one worker must share their spaces, but have {[env.spec for env in envs]}."
@@ -542,13 +543,12 @@ class OneByOne(Simulator):
         if seed is not None:
             began = time.perf_counter()
             chosen = None if self.next_start is None else self.next_start(n)
-            observation, beginning = self._seeding.begin(
-                lambda: began_in(self._envs[n], seed, chosen), seed if chosen is None else chosen.seed or seed
-            )
+            own = seed if chosen is None or chosen.seed is None else chosen.seed
+            observation, beginning = self.__seeding.begin(lambda: began_in(self._envs[n], seed, chosen), own)
             place(observations, n, observation, self.spec)
-            beginnings[n] = beginning if self._seeding.repeats else replace(beginning, seed=None)
-            if not self._seeding.repeats:
-                self._note("seed", self._seeding.note)
+            beginnings[n] = beginning if self.__seeding.repeats else replace(beginning, seed=None)
+            if not self.__seeding.repeats:
+                self.__note("seed", self.__seeding.note)
             if chosen is not None and chosen.limit is not None:
                 self._left[n] = chosen.limit
             self.reset_seconds += time.perf_counter() - began
@@ -567,11 +567,11 @@ class OneByOne(Simulator):
             if not valid[n]:
                 continue
             answer = env.step(actions[n])
-            if type(answer) is not SingleStep:
+            if not isinstance(answer, SingleStep):
                 raise ContractError(f"a step is {shown(answer)}; a SingleStep is expected")
             # What has the right type passes quickly: this is done for every step of every environment.
             observation, reward, ends, cut = answer[:4]
-            if type(observation) is np.ndarray and observation.shape == self._shape:
+            if type(observation) is np.ndarray and observation.shape == self.__shape:
                 successors[n] = observation
             else:
                 place(successors, n, observation, self.spec)
@@ -586,12 +586,12 @@ class OneByOne(Simulator):
                 failure = np.full(count, np.nan) if failure is None else failure
                 failure[n] = flag(answer.failure, "failure")
             if answer.reward_terms:
-                self._add_numbers(n, "reward term", answer.reward_terms, reward_terms)
+                self.__add_numbers(n, "reward term", answer.reward_terms, reward_terms)
             if answer.observed:
-                self._add_numbers(n, "metric", answer.observed, observed)
+                self.__add_numbers(n, "metric", answer.observed, observed)
             if env.unusual:
                 for sentence in env.unusual:
-                    self._note(sentence, sentence)
+                    self.__note(sentence, sentence)
         observations = successors
         beginnings: dict[int, Beginning] = {}
         ended = np.flatnonzero(terminated | truncated).tolist()
@@ -599,7 +599,7 @@ class OneByOne(Simulator):
             observations = successors.copy()
             for n in ended:
                 self._begin(n, observations, beginnings)
-        notes, self._notes = tuple(self._notes), []
+        notes, self.__notes = tuple(self.__notes), []
         return Step(
             observations,
             successors,
@@ -616,20 +616,20 @@ class OneByOne(Simulator):
             notes=notes,
         )
 
-    def _add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
+    def __add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
         """Adds the named numbers of one environment; what is no number is left out with a note."""
         for key, value in given.items() if isinstance(given, Mapping) else ():
             if (known := number_or_none(value)) is not None:
                 found.setdefault(key, np.full(self.num_envs, np.nan))[n] = known
             elif value is not None or kind != "metric":  # a metric of None does not apply
                 name = getattr(key, "name", key)
-                self._note(f"{kind} {name}", f"The {kind} {name!r} is {shown(value)}, no number: it is left out.")
+                self.__note(f"{kind} {name}", f"The {kind} {name!r} is {shown(value)}, no number: it is left out.")
 
-    def _note(self, about: str, sentence: str) -> None:
+    def __note(self, about: str, sentence: str) -> None:
         """Tells the user something once."""
-        if about not in self._told and len(self._told) < MOST_NOTES:
-            self._told.add(about)
-            self._notes.append(sentence)
+        if about not in self.__told and len(self.__told) < MOST_NOTES:
+            self.__told.add(about)
+            self.__notes.append(sentence)
 
     def _is_cut_off(self, n: int, *, success: bool) -> bool:
         """Counts a step of an episode with a time limit of its own, or a success; True if it was the last one."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from rlpipe.errors import ContractError
 from rlpipe.trajectory import Observations, SpaceSpec, Tree
-from rlpipe.trajectory.tree import leaves_of
 
 if TYPE_CHECKING:
     from rlpipe.envs.base import Step
@@ -222,8 +221,8 @@ def check_observations(observations: Any, spec: SpaceSpec, count: int) -> None:
             raise ContractError(
                 f"the observations are {shown(observations)}; a tree of {', '.join(wanted)} is expected"
             )
-    for (name, shape), leaf in zip(wanted.items(), leaves_of(observations), strict=False):
-        array = leaf if not name else observations.leaves[name]
+    for name, shape in wanted.items():
+        array = observations.leaves[name] if name else observations
         if getattr(array, "shape", None) != (count, *shape):
             found = getattr(array, "shape", None) or shown(array)
             leaf_name = f" {name!r}" if name else ""
@@ -257,7 +256,8 @@ def check_step(step: Step, spec: SpaceSpec, count: int, *, has_success: bool) ->
         if values is None and (name == "failure" or (name == "success" and not has_success)):
             continue
         kinds = "b" if name in ("terminated", "truncated", "valid", "success") else "biuf"
-        if getattr(values, "shape", None) != (count,) or values.dtype.kind not in kinds:
+        kind = getattr(getattr(values, "dtype", None), "kind", "")  # a tensor of torch has none
+        if getattr(values, "shape", None) != (count,) or not kind or kind not in kinds:
             wanted = f"{count} {'truth values' if kinds == 'b' else 'numbers'}"
             raise ContractError(
                 f"{name} of a step is {shown(values)}; an array of {wanted} is expected, one for each environment"
@@ -274,8 +274,10 @@ def beyond(value: NDArray[Any], low: NDArray[Any], high: NDArray[Any], name: str
         return None
     first = int(np.argmax(outside.ravel()))
     leaf = f"The observation {name!r}" if name else "The observation"
-    bounds = f"{np.ravel(low)[first]:g} to {np.ravel(high)[first]:g}"
-    return f"{leaf} holds {value.ravel()[first]:g}, beyond its declared bounds, {bounds}; it is used as it is."
+    least, most = (np.broadcast_to(bound, value.shape).ravel()[first] for bound in (low, high))
+
+    found = f"{value.ravel()[first]:g}, beyond its declared bounds, {least:g} to {most:g}"
+    return f"{leaf} holds {found}; it is used as it is."
 
 
 # --- the form of Gymnasium's interface

@@ -75,6 +75,7 @@ class Seeding:
     The first episode tells whether it draws from the global generators; they are then seeded for each episode.
 
     Attributes:
+        draws_globally: True if the first episode drew from the global generators; None before it.
         repeats: False if two resets with one seed gave different first observations.
         note: sentence on that.
     """
@@ -91,14 +92,14 @@ class Seeding:
             tries: begin the first episode twice, and compare.
         """
         self._tries = tries
-        self._globally: bool | None = None
+        self.draws_globally: bool | None = None
         self.repeats = True
 
     def begin(self, begin: Callable[[], Began], seed: int) -> Began:
         """Begins an episode, and returns what ``begin`` returns, the first observation and a beginning."""
-        if self._globally is None:
+        if self.draws_globally is None:
             return self._try(begin, seed)
-        if not self._globally:
+        if not self.draws_globally:
             return begin()
         with global_generators(seed):
             return begin()
@@ -106,10 +107,10 @@ class Seeding:
     def _try(self, begin: Callable[[], Began], seed: int) -> Began:
         before = _states()
         began = begin()
-        self._globally = not _same_states(before, _states())
-        if not self._globally and not self._tries:
+        self.draws_globally = not _same_states(before, _states())
+        if not self.draws_globally and not self._tries:
             return began
-        if self._globally:
+        if self.draws_globally:
             began = self.begin(begin, seed)
         if not self._tries:
             return began

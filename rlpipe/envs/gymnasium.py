@@ -86,6 +86,10 @@ LOOKS = 200
 """First observations of each environment that are compared with their declared bounds."""
 MOST_UNUSUAL = 5
 """Notes on them."""
+DRAWS_TOGETHER = (
+    "The environments draw from a global generator, which they share, so no episode follows from its own seed, and the "
+    "ledger lists no seeds. Draw from self.np_random, or set env.train.vectorized=false."
+)
 NEEDED = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "Box2D", "gymnasium_robotics": "mujoco"}
 """Package that a task needs, likewise."""
 
@@ -615,7 +619,9 @@ class GymnasiumVector(Simulator):
         observations, info = self._seeding.begin(lambda: self._begun(given), next(filter(None, seeds), 0))
         if not self._seeding.repeats:
             self._notes.setdefault(self._seeding.note, False)
-            slots.lists_seeds = False
+        elif self._seeding.draws_globally:  # one generator serves all environments, whatever their seeds
+            self._notes.setdefault(DRAWS_TOGETHER, False)
+        slots.lists_seeds = slots.seed_each and self._seeding.repeats and not self._seeding.draws_globally
         return observations, {
             n: Beginning(seeds[n] if slots.lists_seeds else None, slots.success(info, n))
             for n in range(self.num_envs)

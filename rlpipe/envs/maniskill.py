@@ -444,7 +444,6 @@ class ManiSkillEnv(SingleEnv):
         self._steps += 1
         observation, reward, terminated, _, info = self.task.step(action)
         success, failure, terms = info.get("success"), info.get("fail"), info.get("reward_terms")
-        measured = info.get("metrics") or {}
         return SingleStep(
             self._observed(observation),
             reward.item(),
@@ -452,8 +451,8 @@ class ManiSkillEnv(SingleEnv):
             self._steps >= self.limit,
             None if success is None else success.item(),
             None if failure is None else failure.item(),
-            None if terms is None else {name: float(value) for name, value in terms.items()},
-            {name: float(value) for name, value in measured.items()},
+            terms,
+            info.get("metrics"),
         )
 
     def close(self) -> None:

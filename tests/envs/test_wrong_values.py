@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,16 +19,19 @@ from rlpipe.analysis import comparison
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.episodes import MOST_TERMS, EpisodeTracker
-from rlpipe.envs.base import OneByOne
+from rlpipe.collection.evaluator import Evaluator
+from rlpipe.envs.base import OneByOne, SingleStep
 from rlpipe.envs.base_checks import flag, number
 from rlpipe.envs.base_seeding import Seeding, seed_global_generators
 from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.gymnasium import DRAWS_TOGETHER, Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError, ContractError, RunError, SimulatorError
+from rlpipe.policies.base import build_policy
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
-from rlpipe.trajectory import Episode
+from rlpipe.trajectory import ChosenStart, Episode
 from tests.helpers.fuzz import fuzz
-from tests.helpers.odd_env import ADAPTERS, PLACES, STEPS, OddEnv, OddVector, seeds
+from tests.helpers.odd_env import ADAPTERS, PLACES, STEPS, OddEnv, OddPlugin, OddSimulator, OddSingle, OddVector, seeds
 from tests.helpers.runs import lines, scripted
 
 ACTIONS = Box(-1.0, 1.0, (1,))
@@ -176,6 +179,18 @@ def test_a_number_beyond_its_bounds_is_a_note_and_no_end():
     simulator = ADAPTERS["gymnasium"]({"observation": np.array([11.0, 0.0], np.float32)})
     _, window = collected(simulator)
     assert window.notes == ["The observation holds 11, beyond its declared bounds, -10 to 10; it is used as it is."]
+
+
+def test_any_part_of_a_multibinary_leaf_may_lie_beyond_0_and_1():
+    spaces = Spaces(Dict({"lamps": MultiBinary(3)}), ACTIONS, "Lamps-v0")
+    told = "The observation 'lamps' holds 2, beyond its declared bounds, 0 to 1; it is used as it is."
+    assert [*spaces.beyond({"lamps": np.array([0, 1, 2], np.int8)})] == [told]
+
+
+def test_arrays_of_another_library_are_told_as_such_in_a_step():
+    simulator = OddSimulator({"reward": torch.zeros(2)})
+    with pytest.raises(ContractError, match="rewards of a step is tensor"):
+        collected(simulator)
 
 
 def test_leaves_whose_names_fall_together_stay_apart():
@@ -429,6 +444,50 @@ def test_a_reset_that_ignores_its_seed_is_noted_and_lists_no_seeds():
     _, window = collected(simulator)
     assert [note[:62] for note in window.notes] == ["reset(seed=s) gave two different first observations, so no epi"]
     assert {episode.seed for episode in window.episodes} == {None}
+
+
+def test_a_vectorised_environment_that_draws_globally_lists_no_seeds():
+    simulator = GymnasiumVector(gymnasium.vector.SyncVectorEnv([Global, Global]), seeds)
+    beginnings = simulator.reset()[1]
+    assert [one.seed for one in beginnings.values()] == [None, None]
+    notes = [simulator.step(np.zeros((2, 1), np.float32)).notes for _ in range(2)]
+    assert notes == [(DRAWS_TOGETHER,), ()]
+
+
+def test_a_start_that_a_curriculum_chose_is_seeded_by_its_own_seed_also_if_that_is_0():
+    simulator = Gymnasium([GymnasiumEnv(Global())], seeds, ignore_terminations=False)
+    simulator.next_start = lambda _: ChosenStart(seed=0)
+    chosen, _ = simulator.reset()
+    assert float(chosen[0, 0]) == starts(Global)[0][0]
+
+
+def test_a_plug_in_may_have_attributes_of_any_name():
+    simulator = OddPlugin([OddSingle({"terms": "fast"})], seeds, ignore_terminations=False)
+    vars(simulator).update(dict.fromkeys(["_notes", "_note", "_told", "_seeding", "_shape", "_add_numbers"], "its own"))
+    assert len(collected(simulator)[1].episodes) == 2
+
+
+def test_a_plug_in_may_have_a_step_of_its_own_class():
+    class Told(SingleStep):
+        pass
+
+    class Own(OddSingle):
+        def step(self, action):
+            return Told(*super().step(action))
+
+    _, window = collected(OddPlugin([Own()], seeds, ignore_terminations=False))
+    assert len(window.episodes) == 2
+
+
+def test_an_evaluation_leaves_the_global_generators_alone(tmp_path):
+    config = scripted(tmp_path)
+    spec = Scripted.make(config.env.train, 1, seeds).spec
+    evaluator, policy = Evaluator(config, 0, 1, spec), build_policy(config, spec)
+    seed_global_generators(3)
+    expected = np.random.uniform(), random.random(), float(torch.rand(()))
+    seed_global_generators(3)
+    evaluator.evaluate(policy, 0)
+    assert (np.random.uniform(), random.random(), float(torch.rand(()))) == expected
 
 
 def test_two_workers_do_not_draw_the_same_from_global_generators():
