@@ -201,7 +201,7 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
         known = _fields(schema, owner)
         raise ConfigError(
             f"unknown key {key}.{unknown}{_hint(key, unknown, known)} Keys of "
-            f"{'.'.join(filter(None, (key, owner)))}: {', '.join(known)}."
+            f"{'.'.join(filter(None, (key, owner)))}: {', '.join(known) or 'none'}."
         ) from error
     except ValidationError as error:
         reason = str(error).splitlines()[0]

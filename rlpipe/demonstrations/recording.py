@@ -68,7 +68,6 @@ class Contents:
         names: of the trajectories, by their numbers; those without a number follow.
         passed_over: names of what else is in the file.
         seeds: of the trajectories whose episode says it, by name.
-        without_episode: trajectories that the JSON does not describe.
         without_trajectory: ids of episodes that the file does not hold.
         seeds_without_id: seeds of episodes that have no id, so that nobody knows which trajectory is theirs.
     """
@@ -76,7 +75,6 @@ class Contents:
     names: tuple[str, ...]
     passed_over: tuple[str, ...]
     seeds: Mapping[str, int]
-    without_episode: tuple[str, ...]
     without_trajectory: tuple[str, ...]
     seeds_without_id: frozenset[int]
 
@@ -158,12 +156,8 @@ def _joined(
             raise ConfigError(f"{key}: {path} holds episode {known} twice, as {owners[known]} and {name}: rename one.")
         owners[known] = name
     seeds = {name: seed for known, name in owners.items() if (seed := by_id.get(known)) is not None}
-    return Contents(
-        tuple(names), passed_over, seeds,
-        tuple(name for known, name in owners.items() if known not in by_id),
-        tuple(f"episode {known}" for known in by_id if known not in owners),
-        frozenset(seed for seed in loose if seed is not None),
-    )  # fmt: skip
+    absent = tuple(f"episode {known}" for known in by_id if known not in owners)
+    return Contents(tuple(names), passed_over, seeds, absent, frozenset(seed for seed in loose if seed is not None))
 
 
 def _number(label: object) -> str:

@@ -59,6 +59,11 @@ def test_a_misspelt_name_of_ours_is_still_recognised(tmp_path):
         scripted(tmp_path, "algorithm.value_clp=1")
 
 
+def test_a_section_without_keys_says_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"Keys of runner\.logger\.options\.csv: none\.$"):
+        scripted(tmp_path, "runner.logger.logger_backends=[csv]", "runner.logger.options.csv.path=x")
+
+
 def test_an_option_of_another_algorithm_is_told_as_such(tmp_path):
     with pytest.raises(ConfigError, match=r"is an option of algorithm\.name=rlpd and sac"):
         scripted(tmp_path, "algorithm.replay_capacity=1000")

@@ -65,7 +65,6 @@ def test_a_trajectory_has_the_seed_of_the_episode_with_its_id_whatever_the_order
     found = contents(describe(twelve, [{"episode_id": n, "episode_seed": 100 + n} for n in kept]))
     assert found.seeds == {f"traj_{n}": 100 + n for n in kept}
     assert found.names == tuple(f"traj_{n}" for n in range(12))  # 2 before 10
-    assert set(found.without_episode) == {f"traj_{n}" for n in order[described:]}
 
 
 def test_what_has_no_counterpart_and_what_is_no_trajectory_is_told(tmp_path):
