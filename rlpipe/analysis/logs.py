@@ -163,6 +163,8 @@ def _unknown(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Metric]) 
 def _translated(path: Path, table: Table, dialect: str | None) -> Log:
     """Translates the rows of another system into entries under the catalogue's names."""
     keys = {key for row in table.rows for key, value in row.items() if number(value) is not None}
+    if not keys:
+        raise ConfigError(f"{path} holds no number; give a log to which the run has written some.")
     dialect = dialect or _recognised(path, keys)
     words = {key: found for key in keys if (found := _words(dialect, key))}
     if not words:
@@ -197,10 +199,9 @@ def _recognised(path: Path, keys: set[str]) -> str:
     marks = {system: [key for key in known[system] if is_mark(system, key, READABLE)] for system in READABLE}
     best, second = sorted(READABLE, key=lambda system: (-len(known[system]), -len(marks[system])))[:2]
     if not known[best]:
-        shown = ", ".join(sorted(keys)[:5]) or "no numbers at all"
         raise ConfigError(
-            f"{path} holds {shown}, which none of {', '.join(READABLE)} writes; if one of them did, name it "
-            "with --dialect."
+            f"{path} holds {', '.join(sorted(keys)[:5])}, which none of {', '.join(READABLE)} writes; if one of them "
+            "did, name it with --dialect."
         )
     enough = 2 * len(known[best]) >= len(telling) or len(marks[best]) >= _MANY
     if marks[best] and enough and len(known[best]) > len(known[second]):

@@ -243,6 +243,14 @@ def test_a_table_may_begin_with_empty_lines(tmp_path, before):
     assert diagnose(path).dialect == "sb3"
 
 
+@pytest.mark.parametrize("text", ["", "\n", "Step,train/loss\n", "Step,train/loss\n,\n"])
+@pytest.mark.parametrize("dialect", [None, "sb3"])
+def test_a_log_without_a_number_is_named_as_such(tmp_path, text, dialect):
+    (tmp_path / "progress.csv").write_text(text)
+    with pytest.raises(ConfigError, match=r"progress\.csv holds no number; give a log to which"):
+        diagnose(tmp_path / "progress.csv", dialect)
+
+
 def test_a_comment_does_not_make_a_table_a_monitor_file(tmp_path):
     path = write_csv(tmp_path / "progress.csv", [SB3])
     path.write_text("# made by hand\n" + path.read_text())
