@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_not_empty, check_path, option
-from rlpipe.envs.base_checks import first_of, flag, number, number_or_none, place, shown
+from rlpipe.envs.base_checks import first_of, flag, number, number_or_none, place, shown, without_names
 from rlpipe.envs.base_goals import GoalTask
 from rlpipe.envs.base_seeding import Seeding
 from rlpipe.errors import ConfigError, ContractError
@@ -585,9 +585,9 @@ class OneByOne(Simulator):
             if answer.failure is not None:
                 failure = np.full(count, np.nan) if failure is None else failure
                 failure[n] = flag(answer.failure, "failure")
-            if answer.reward_terms:
+            if answer.reward_terms is not None:
                 self.__add_numbers(n, "reward term", answer.reward_terms, reward_terms)
-            if answer.observed:
+            if answer.observed is not None:
                 self.__add_numbers(n, "metric", answer.observed, observed)
             if env.unusual:
                 for sentence in env.unusual:
@@ -618,7 +618,10 @@ class OneByOne(Simulator):
 
     def __add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
         """Adds the named numbers of one environment; what is no number is left out with a note."""
-        for key, value in given.items() if isinstance(given, Mapping) else ():
+        if not isinstance(given, Mapping):
+            self.__note(kind, without_names(kind, given))
+            return
+        for key, value in given.items():
             if (known := number_or_none(value)) is not None:
                 found.setdefault(key, np.full(self.num_envs, np.nan))[n] = known
             elif value is not None or kind != "metric":  # a metric of None does not apply

@@ -32,6 +32,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def without_names(kind: str, given: Any) -> str:
+    """Note on numbers that were given without names, such as one instead of a dict."""
+    return f"The {kind}s are of type {type(given).__name__}, no dict of numbers: they are left out."
+
+
 def number(value: Any, name: str) -> float:
     """Returns a number, which may be the only one of an array.
 

@@ -46,6 +46,7 @@ from rlpipe.envs.base_checks import (
     number_or_none,
     numbers,
     shown,
+    without_names,
 )
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_goals import GoalTask, task_of_goal_env
@@ -153,10 +154,19 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
     } or None
 
 
-def own_metrics(info: Mapping[str, Any]) -> dict[str | Metric, Any] | None:
-    """Numbers that the task measures in a step: the info's ``metrics``; None if it holds none."""
+def own_metrics(info: Mapping[str, Any]) -> Any:
+    """Numbers by name that the task measures in a step: the info's ``metrics``, whatever they are; None without any."""
     told = info.get("metrics")
-    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else None
+    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else told
+
+
+def success_notes(info: Mapping[str, Any]) -> list[str]:
+    """Sentences on the success in an info, where no ``success_key`` is set."""
+    return [
+        f"The info holds {key!r}: set env.train.success_key={key} to measure success."
+        for key in dict.fromkeys(SUCCESS_KEYS.values())
+        if key in info
+    ][:1]
 
 
 def make_env(config: GymnasiumConfig) -> Any:
@@ -340,6 +350,8 @@ class GymnasiumEnv(SingleEnv):
         key, success = self._success_key, None
         if key and key in info:
             success = flag(info[key], self.success_name)
+        elif key is None and self._looks:
+            self.unusual = list(dict.fromkeys([*success_notes(info), *self.unusual]))
         return SingleStep(
             self._observation(observation),
             reward,
@@ -650,7 +662,10 @@ class GymnasiumVector(Simulator):
         told = {n: held for n, own in infos.items() if (held := slots.success(own, n)) is not None}
         success = np.zeros(count, dtype=bool)
         success[list(told)] = list(told.values())
-        terms = self._reward_terms(infos)
+        terms, observed = self._reward_terms(infos), self._own_metrics(infos)
+        if not self.has_success:
+            for note in success_notes(next(iter(infos.values()), {})):
+                self._notes.setdefault(note, False)
         after = self._resets.continue_after(answer)
         notes = tuple(note for note, is_told in self._notes.items() if not is_told)
         self._notes = dict.fromkeys(self._notes, True)
@@ -664,7 +679,7 @@ class GymnasiumVector(Simulator):
             valid,
             after.beginnings,
             reward_terms=terms,
-            observed=self._own_metrics(infos),
+            observed=observed,
             tells_success=bool(told),
             notes=notes,
         )
@@ -693,6 +708,8 @@ class GymnasiumVector(Simulator):
         for n, info in infos.items():
             told = info.get("metrics")
             if not isinstance(told, Mapping):
+                if told is not None and _is_known(info, "metrics", n, self.num_envs):
+                    self._notes.setdefault(without_names("metric", told), False)
                 continue
             for name in sorted(told.keys() - {f"_{other}" for other in told}):
                 values = told[name]

@@ -209,6 +209,13 @@ def test_a_term_that_is_no_number_is_left_out_with_one_note(value):
     assert window.notes == [f"The reward term 'odd' is {value!r}, no number: it is left out."]
 
 
+@pytest.mark.parametrize("adapter", ["gymnasium", "vector, NEXT_STEP", "vector, SAME_STEP"])
+def test_metrics_without_names_are_left_out_with_one_note(adapter):
+    _, window = collected(ADAPTERS[adapter]({"info": lambda info: info | {"metrics": np.array([0.5, 1.0])}}))
+    assert window.notes == ["The metrics are of type ndarray, no dict of numbers: they are left out."]
+    assert {name for episode in window.episodes for name in episode.metrics} == set()
+
+
 def test_a_term_may_be_an_array_of_one_number():
     _, window = collected(ADAPTERS["gymnasium"]({"terms": np.array([0.25])}))
     assert window.episodes[0].reward_terms == {"reach": 0.5 * STEPS, "odd": 0.25 * STEPS}
@@ -246,6 +253,18 @@ def test_a_success_that_is_told_only_where_there_is_one_is_false_elsewhere():
     _, window = collected(ADAPTERS["gymnasium"]({"info": told}))
     assert window.tells_success
     assert sorted(episode.success_once for episode in window.episodes) == [False, False, False, True]
+
+
+@pytest.mark.parametrize("key", ["is_success", "success"])
+def test_a_success_for_which_no_key_is_set_is_told_once(key):
+    env = OddEnv({"info": lambda info: {key: info["is_success"]}})
+    _, window = collected(Gymnasium([GymnasiumEnv(env)], seeds, ignore_terminations=False))
+    assert window.notes == [f"The info holds {key!r}: set env.train.success_key={key} to measure success."]
+
+
+def test_a_vectorised_success_for_which_no_key_is_set_is_told_once():
+    _, window = collected(GymnasiumVector(vector(), seeds))
+    assert window.notes == ["The info holds 'is_success': set env.train.success_key=is_success to measure success."]
 
 
 def test_a_success_that_no_info_holds_is_known_as_such():
@@ -440,7 +459,7 @@ def test_an_episode_that_draws_globally_leaves_the_generators_of_others_alone():
 def test_a_reset_that_ignores_its_seed_is_noted_and_lists_no_seeds():
     _, told = starts(Endless)
     assert told == [None] * 4
-    simulator = Gymnasium([GymnasiumEnv(Endless())], seeds, ignore_terminations=False)
+    simulator = Gymnasium([GymnasiumEnv(Endless(), "is_success")], seeds, ignore_terminations=False)
     _, window = collected(simulator)
     assert [note[:62] for note in window.notes] == ["reset(seed=s) gave two different first observations, so no epi"]
     assert {episode.seed for episode in window.episodes} == {None}
