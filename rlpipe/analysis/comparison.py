@@ -227,13 +227,16 @@ def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
     found = f"These runs were evaluated under different protocols: {'; '.join(different.values())}."
     if anyway:
         return [f"{found} Their numbers do not mean the same."]
+    with_success = (n for n, one in enumerate(protocols) if one.get("env.eval.success_key") is not None)
+    model = next(with_success, 0)  # to evaluate like one without would throw the success away
     commands = []
-    for run, theirs in zip(runs[1:], protocols[1:], strict=True):
-        keys = [key for key in different if theirs.get(key) != protocols[0].get(key)]
+    for run, theirs in zip(runs, protocols, strict=True):
+        keys = [key for key in different if theirs.get(key) != protocols[model].get(key)]
         if keys and not {"env.eval.name", "env.eval.id"} & {*keys}:
-            changes = [f"{key}={json.dumps(protocols[0].get(key))}" for key in keys]  # JSON is YAML
+            changes = [f"{key}={json.dumps(protocols[model].get(key))}" for key in keys]  # JSON is YAML
             commands.append(shlex.join(["rlpipe", "evaluate", str(run.path), *changes]))
-    alike = ["To evaluate like the first:", *commands] if commands else []
+    named = f"{runs[model].path.name}, which measures success" if model else "the first"
+    alike = [f"To evaluate like {named}:", *commands] if commands else []
     raise ConfigError("\n".join([found, *alike, "To compare them nevertheless: --anyway"]))
 
 

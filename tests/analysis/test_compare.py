@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis import comparison
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.cli import app
@@ -466,6 +467,21 @@ def test_the_refusal_says_how_to_evaluate_alike(alone, tmp_path):
     assert f"rlpipe evaluate {other} evaluation.episodes=6\n" in str(refused.value)
     rlpipe.evaluate(other, overrides=["evaluation.episodes=6"], local=True)
     assert len(compare([alone, other]).groups) == 1
+
+
+def test_the_refusal_keeps_the_success_of_a_run(trained):
+    run = EvaluatedRun.read(trained)
+    without, telling = (
+        dataclasses.replace(
+            run, path=Path(name), protocol=run.protocol | {"eval_env": run.protocol["eval_env"] | {"success_key": key}}
+        )
+        for name, key in (("without", None), ("telling", "is_success"))
+    )
+    for runs in ([without, telling], [telling, without]):
+        with pytest.raises(ConfigError) as refused:
+            comparison._check_protocols(runs, anyway=False)
+        assert f"\nrlpipe evaluate {without.path} 'env.eval.success_key=\"is_success\"'\n" in str(refused.value)
+        assert f"rlpipe evaluate {telling.path}" not in str(refused.value)
 
 
 def test_what_the_refusal_says_can_be_pasted_into_a_shell(tmp_path):
