@@ -16,7 +16,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.health import Alert, Monitor
-from rlpipe.metrics.rules import LEVELS, Finite, View
+from rlpipe.metrics.rules import LEVELS, Finite, Rule, View
 from rlpipe.plugins import nearest
 
 _STAND_INS = (
@@ -27,6 +27,8 @@ _STAND_INS = (
     (m.SCORE, m.ENV_EPISODE_RETURN, ("finite",)),
 )
 """Metrics that are also judged by rules of another metric, in a log without the other: (metric, other, rules)."""
+_FINITE = Rule("finite", "warn", Finite(), quiet=20)
+"""Rule of every metric that is judged at all: what is not finite would else be left out, and the rest look healthy."""
 
 
 @dataclass(frozen=True)
@@ -226,4 +228,10 @@ def _judged_by(log: Log) -> dict[str, Metric]:
             own = [rule for rule in stand_in.rules if rule.name not in rules]
             signs = {**other.signs, **stand_in.signs}
             found[stand_in.name] = replace(stand_in, rules=(*chosen, *own), signs=signs)
-    return found
+    return {name: _demanding_finite(metric) for name, metric in found.items()}
+
+
+def _demanding_finite(metric: Metric) -> Metric:
+    """Returns a metric with rules with one more, that it is finite, unless it has that already."""
+    declared = any(isinstance(rule.check, Finite) for rule in metric.rules)
+    return metric if declared or not metric.rules else replace(metric, rules=(*metric.rules, _FINITE))

@@ -22,6 +22,7 @@ from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import print_json
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
+from rlpipe.metrics.rules import Finite
 
 STYLES = {"critical": "bold red", "warn": "yellow", "info": "cyan", "healthy": "green"}
 VERDICTS = {
@@ -105,8 +106,9 @@ def _standing(problem: Problem, diagnosis: Diagnosis) -> RenderableType:
     times = f", raised {problem.times} times" if problem.times > 1 else ""
     changed = problem.final is not None and problem.final != problem.value
     final = f", {_number(problem.final)} at the end" if changed else ""
+    found = "NaN or infinite" if problem.demanded == str(Finite()) else _number(problem.value)
     head = Text.assemble(
-        (f"{SIGNS[problem.level]} {problem.metric} {_number(problem.value)}", style),
+        (f"{SIGNS[problem.level]} {problem.metric} {found}", style),
         (f"  {problem.level} since {diagnosis.axis} {problem.since:,}{times}{final}", "dim"),
     )
     facts = Table.grid(padding=(0, 2))

@@ -324,3 +324,28 @@ def test_episodes_that_end_at_one_step_are_averaged(tmp_path):
     losses = [(f"losses/{key}", 100, 0.1) for key in ("policy_loss", "clipfrac", "approx_kl")]
     path = write_events(tmp_path, [("charts/episodic_return", 90, 1.0), ("charts/episodic_return", 90, 3.0), *losses])
     assert series(logs.read(path), "env/return") == [(100, 2.0)]
+
+
+@pytest.mark.parametrize("write", ["csv", "json", "tensorboard"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_judged_number_that_is_not_finite_is_a_finding_with_its_key_and_since_when(tmp_path, write, bad):
+    rows = [
+        {"time/total_timesteps": 10 * at, "train/approx_kl": 0.01 if at < 4 else bad, "train/explained_variance": 0.9}
+        for at in range(1, 7)
+    ]
+    if write == "csv":
+        file = write_csv(tmp_path / "progress.csv", rows)
+    elif write == "json":
+        file = write_lines(tmp_path / "progress.json", rows)
+    else:
+        points = [(key, row["time/total_timesteps"], value) for row in rows for key, value in row.items()]
+        file = write_events(tmp_path, [point for point in points if not point[0].startswith("time/")])
+    diagnosis = diagnose(file, "sb3")
+    assert [(found.metric, found.rule, found.since) for found in diagnosis.standing] == [
+        ("train/actor/approx_kl", "finite", 40)
+    ]
+    assert diagnosis.verdict == "warn"
+    assert "train/critic/explained_variance" in [found.metric for found in diagnosis.healthy]
+    shown = CliRunner().invoke(app, ["diagnose", str(file), "--dialect", "sb3"]).stdout
+    assert "! train/actor/approx_kl NaN or infinite" in shown
+    assert "train/approx_kl" in shown
