@@ -35,15 +35,27 @@ def locked_run(config: Config, resume: Path | None, patience: float = 20.0) -> I
         resume: run directory that was named; None looks for one if ``runner.auto_resume`` is set
         patience: seconds to wait for a start or a run that has just been killed
     Raises:
-        ConfigError: another start resumes the run, or the run is in progress.
+        ConfigError: another start resumes the run, the run is in progress, or it has another seed.
     """
     with ExitStack() as locks:
         if resume is not None:
-            locks.enter_context(RunDirectory.existing(resume).lock_for_resuming(patience))
+            directory = RunDirectory.existing(resume)
+            _check_seed(directory, config)
+            locks.enter_context(directory.lock_for_resuming(patience))
         elif config.runner.auto_resume:
             locks.enter_context(_settings_lock(config, patience))
             resume = _auto_resumed(config, locks, patience)
         yield resume
+
+
+def _check_seed(directory: RunDirectory, config: Config) -> None:
+    """Refuses another ``runner.seed``: the run has the old one in its name and in all that it has done."""
+    seed = directory.read_config()["runner"]["seed"]
+    if config.runner.seed != seed:
+        raise ConfigError(
+            f"runner.seed is {config.runner.seed}, but {directory.path} has the seed {seed}, which a run keeps when it "
+            "is resumed: leave runner.seed out, or begin a new run."
+        )
 
 
 def completed(config: Config) -> Path | None:

@@ -331,6 +331,7 @@ TYPED = [
     ("train task.yaml --seeds 1,1", ["twice"]),
     ("train task.yaml --seeds 0,1 runner.seed=3", ["runner.seed"]),
     ("train --resume run --seeds 0,1", ["--seeds begins new runs"]),
+    ("train --resume run runner.seed=4 --local", ["runner.seed is 4", "has the seed", "begin a new run"]),
     ("train --resume nothing", ["no run directory nothing"]),
     ("train --resume task.yaml", ["task.yaml is a file"]),
     ("train task.yaml --ray-address localhost:99999", ["localhost:99999"]),
