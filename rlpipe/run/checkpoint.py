@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,7 +131,12 @@ def load(path: Path) -> Checkpoint:
     except Exception as error:  # the errors of a damaged archive are undocumented: BadZipFile, zlib.error, KeyError...
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise ConfigError(f"{path} cannot be read: {error}.") from error
-        raise DamagedError(f"{path} is not a whole checkpoint: {type(error).__name__}: {error}.") from error
+        if kind := _foreign(path):
+            raise DamagedError(
+                f"{path} is not a checkpoint of rlpipe: it is {kind}. Name a run directory of rlpipe, or a file in its "
+                "folder checkpoints."
+            ) from error
+        raise DamagedError(f"{path} is not a whole checkpoint: it is cut short or damaged.") from error
     found: Any = meta.get("format") if isinstance(meta, dict) else None
     if is_count(found) and found > FORMAT:
         raise ConfigError(
@@ -142,6 +148,27 @@ def load(path: Path) -> Checkpoint:
     if found > 1 and not np.array_equal(written, digest({_META: text, **arrays})):
         raise DamagedError(f"{path} is not a whole checkpoint: its contents are not those that were written.")
     return Checkpoint(path, arrays, meta)
+
+
+def _foreign(path: Path) -> str:
+    """Describes a file that never was a checkpoint of rlpipe; empty for one that may be what is left of one."""
+    head, members = b"", list[str]()
+    with suppress(Exception):  # a damaged archive raises anything, as above
+        with path.open("rb") as file:
+            head = file.read(4)
+        with zipfile.ZipFile(path) as opened:
+            members = opened.namelist()
+    if "_stable_baselines3_version" in members or {"data", "policy.pth"} <= {*members}:
+        return "a model of Stable-Baselines3"
+    if any(name.split("/")[-1] == "data.pkl" for name in members):
+        return "a file of torch"
+    if members and not any(name.endswith(".npy") for name in members):
+        return "a zip of other files"
+    if path.suffix == ".py":
+        return "a Python file"
+    if head.startswith(b"\x80"):
+        return "a pickle, as torch and others write"
+    return "" if not head or b"PK\x03\x04".startswith(head) else "no archive of arrays"
 
 
 def is_count(value: Any) -> bool:

@@ -169,8 +169,8 @@ class TestDamaged:
     @pytest.mark.parametrize(
         ("meta", "told"),
         [
-            (b"{", "JSONDecodeError"),
-            (b"\xff", "UnicodeDecodeError"),
+            (b"{", "cut short or damaged"),
+            (b"\xff", "cut short or damaged"),
             ([1], "not a JSON object"),
             ({"format": "2"}, "format in meta.json is '2'"),
             ({"format": True}, "format in meta.json is True"),
@@ -292,6 +292,32 @@ def damage(run: Path, iteration: int) -> Path:
     file = run / "checkpoints" / f"iteration-{iteration:06d}.npz"
     file.write_bytes(file.read_bytes()[:-200])
     return file
+
+
+class TestForeign:
+    @pytest.mark.parametrize(
+        ("name", "members", "told"),
+        [
+            ("model.zip", ["data", "policy.pth", "_stable_baselines3_version"], "a model of Stable-Baselines3"),
+            ("model.pt", ["model/data.pkl", "model/version"], "a file of torch"),
+            ("logs.zip", ["progress.csv"], "a zip of other files"),
+            ("latch.py", b"import gymnasium\n", "a Python file"),
+            ("old.pth", b"\x80\x02\x8a\nl\xfc", "a pickle"),
+            ("array.npy", b"\x93NUMPY\x01\x00", "no archive of arrays"),
+        ],
+    )
+    def test_a_file_of_others_is_named_as_what_it_is(self, tmp_path, name, members, told):
+        path = tmp_path / name
+        if isinstance(members, bytes):
+            path.write_bytes(members)
+        else:
+            with zipfile.ZipFile(path, "w") as file:
+                for member in members:
+                    file.writestr(member, "1")
+        with pytest.raises(DamagedError, match=rf"{name} is not a checkpoint of rlpipe: it is {told}") as refused:
+            checkpoint.load(path)
+        assert "Error" not in str(refused.value)
+        assert "pickle=" not in str(refused.value)
 
 
 class TestNewest:

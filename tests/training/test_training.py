@@ -442,7 +442,7 @@ def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
         (["train"], "name a configuration"),
         (["train", "--resume", "configs"], "not a run directory"),
         (["evaluate", "configs"], "not a run directory"),
-        (["evaluate", "README.md"], "not a whole checkpoint"),
+        (["evaluate", "README.md"], "not a checkpoint of rlpipe"),
         (["evaluate", "no/such/run"], "neither a run directory nor a checkpoint"),
         (["trian"], "No such command"),
     ],
