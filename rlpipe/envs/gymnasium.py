@@ -10,10 +10,11 @@ import importlib
 import importlib.util
 import io
 import re
+import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -91,6 +92,8 @@ DRAWS_TOGETHER = (
     "The environments draw from a global generator, which they share, so no episode follows from its own seed, and the "
     "ledger lists no seeds. Draw from self.np_random, or set env.train.vectorized=false."
 )
+MOST_SHOWN = 10
+"""Ids in an error."""
 NEEDED = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "Box2D", "gymnasium_robotics": "mujoco"}
 """Package that a task needs, likewise."""
 
@@ -769,6 +772,48 @@ def register_tasks() -> None:
             importlib.import_module(package)
 
 
+def unknown(name: str, tasks: Sequence[TaskEntry]) -> str:
+    """End of the error on an id without a module, which nobody has registered."""
+    known = {entry.id.rpartition(":")[2]: entry.id for entry in tasks}
+    found = closest(name, known, similarity=0.7)
+    near = "." if found is None else f"; did you mean {known[found]!r}?"
+    return f"Gymnasium does not know it{near} If a module of yours registers it, write module:{name or 'Name-v0'}."
+
+
+def unregistered(module: str, name: str, before: Collection[str]) -> str:
+    """End of the error on an id that a module, which was imported, does not register.
+
+    Args:
+        module: as in ``module:name``.
+        name: the id.
+        before: what was registered before the import; what the module's own classes serve counts as well.
+    """
+    import gymnasium
+
+    file = getattr(sys.modules.get(module), "__file__", None) or "built in"
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return f"{module} is the module of Python's standard library ({file}): give your file another name."
+    own = sorted({*gymnasium.registry} - {*before} | {one for one in before if _serves(module, one)})
+    if not own:
+        return (
+            f"{module} ({file}) registers no task: call gymnasium.register({name!r}, its class) there, or name the "
+            "module that does, as in module:Name-v0."
+        )
+    if found := closest(name, own):
+        return f"{module} ({file}) does not register it; did you mean '{module}:{found}'?"
+    more = f" and {len(own) - MOST_SHOWN} more" if len(own) > MOST_SHOWN else ""
+    return f"{module} ({file}) does not register it. It registers {', '.join(own[:MOST_SHOWN])}{more}."
+
+
+def _serves(module: str, env_id: str) -> bool:
+    """True if a registered environment is of a class in a module, or in one below it."""
+    import gymnasium
+
+    made_by = gymnasium.registry[env_id].entry_point
+    place = made_by if isinstance(made_by, str) else str(getattr(made_by, "__module__", ""))
+    return f"{place.partition(':')[0]}.".startswith(f"{module}.")
+
+
 def _entry(spec: Any) -> TaskEntry:
     """Returns what the registration of an environment says of it."""
     module = spec.entry_point.partition(":")[0]
@@ -866,6 +911,7 @@ class Gymnasium(OneByOne):
         module, _, name = config.id.rpartition(":")
         if config.id.startswith(DRAWING):
             choose_opengl_if_found()
+        before = set(gymnasium.registry)
         try:
             if module:
                 importlib.import_module(module)
@@ -876,10 +922,8 @@ class Gymnasium(OneByOne):
         try:
             registered = gymnasium.spec(name)
         except gymnasium.error.Error as error:
-            known = {entry.id.rpartition(":")[2]: entry.id for entry in cls.tasks()}
-            found = closest(name, known)
-            near = "." if found is None else f"; did you mean {known[found]!r}?"
-            raise ConfigError(f"{key}.id is {config.id!r}, but Gymnasium does not know it{near} ({error})") from error
+            remedy = unregistered(module, name, before) if module else unknown(name, cls.tasks())
+            raise ConfigError(f"{key}.id is {config.id!r}, but {remedy}") from error
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
         check_ends(config, key, cls.time_limit(config))

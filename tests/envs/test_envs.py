@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import gymnasium
 import numpy as np
@@ -377,6 +378,34 @@ def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
     config = GymnasiumConfig("gymnasium", id="my_tasks:Mine-v0")
     Gymnasium.check(config, "env.train")
     assert Gymnasium.make(config, 1, seeds).spec.num_actions == 2
+
+
+@pytest.mark.parametrize(
+    ("env_id", "told"),
+    [
+        (
+            "own_latch:LatchDor-v0",
+            r"own_latch \(.*own_latch\.py\) does not .*; did you mean 'own_latch:LatchDoor-v0'\?",
+        ),
+        ("own_again:LatchDor-v0", r"; did you mean 'own_again:OpenDoor-v0'\?$"),
+        ("own_latch:Drawer", r"own_latch\.py\) does not register it\. It registers LatchDoor-v0\.$"),
+        ("own_empty:Door-v0", r"own_empty\.py\) registers no task: call gymnasium\.register\('Door-v0', its class\)"),
+        ("LatchDoor-v0", r"does not know it\. If a module of yours registers it, write module:LatchDoor-v0\.$"),
+        ("CartPool-v1", r"does not know it; did you mean 'CartPole-v1'\? If a module"),
+        ("random:Door-v0", r"Python's standard library \(.*random\.py\): give your file another name\.$"),
+    ],
+)
+def test_an_id_that_is_not_registered_is_told_with_what_its_module_registers(monkeypatch, tmp_path, env_id, told):
+    door = "import gymnasium\nclass Door(gymnasium.Env): pass\ngymnasium.register('LatchDoor-v0', Door)\n"
+    again = "import gymnasium\ngymnasium.register('OpenDoor-v0', 'elsewhere:Door')\n"
+    for name, text in (("own_latch", door), ("own_again", again), ("own_empty", "")):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("LatchDoor-v0", "OpenDoor-v0"):
+        gymnasium.registry.pop(name, None)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        Gymnasium.check(GymnasiumConfig("gymnasium", id=env_id), "env.train")
 
 
 def test_an_environment_without_success_says_nothing_about_it():
