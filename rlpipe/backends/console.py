@@ -69,13 +69,24 @@ class EvaluationProgress:
     def __init__(self, terminal: Terminal) -> None:
         """Prints on a terminal."""
         self._terminal, self._due = terminal, 10.0
+        self._ended, self._episodes = 0, 0
 
     def __call__(self, ended: int, episodes: int, seconds: float) -> None:
         """Takes the number of episodes that have ended, of all, and the seconds since the evaluation began."""
+        self._ended, self._episodes = ended, episodes
         if seconds >= self._due:
             self._due = seconds + min(seconds, 300.0)
             message = f"· Evaluating: {ended:,} of {episodes:,} episodes after {clock(seconds)}."
             self._terminal.print(Text(message, style="dim"), soft_wrap=True)
+
+    def interrupted(self) -> None:
+        """Prints how far the evaluation was, as of the last count, when it was interrupted."""
+        far = (
+            f": {self._ended:,} of {self._episodes:,} episodes had ended"
+            if self._episodes
+            else " before its first step"
+        )
+        self._terminal.print(Text(f"interrupted{far}, nothing was recorded.", style="yellow"), soft_wrap=True)
 
 
 class Console(Backend):

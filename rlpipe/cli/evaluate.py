@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlpipe.cli import arguments
+from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import print_json
 from rlpipe.errors import UserInterrupt, command_line
 
@@ -82,10 +83,14 @@ def evaluate(
     for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
         signal.signal(number, _interrupt)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
-    report = rlpipe.evaluate(
-        path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-        local=local, ray_address=ray_address, progress=progress,
-    )  # fmt: skip
+    try:
+        report = rlpipe.evaluate(
+            path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
+            local=local, ray_address=ray_address, progress=progress,
+        )  # fmt: skip
+    except KeyboardInterrupt:  # typer would end without a word
+        progress.interrupted()
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     if as_json:
         print_json(report.as_json())
     else:

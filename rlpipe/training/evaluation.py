@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TypeAlias
@@ -30,7 +31,8 @@ log = logging.getLogger("rlpipe")
 
 def watch_of(config: Config, progress: Progress, interruption: Interruption) -> Watch:
     """Returns what an evaluation calls after each step: shows the progress, and asks whether to end."""
-    began = shown = time.monotonic()
+    began = time.monotonic()
+    shown = -math.inf
 
     def watch(ended: int) -> bool:
         nonlocal shown

@@ -22,6 +22,7 @@ from rlpipe.run.checkpoint import newest
 from rlpipe.training.interruption import Interruption
 from rlpipe.training.local import LocalEngine
 from rlpipe.training.setbacks import IN_A_ROW, Setbacks
+from tests.helpers.commands import command
 from tests.helpers.runs import lines, sac, scripted
 
 NAN_REWARD = "env.train.script=[[{length: 5, reward: .nan}]]"
@@ -198,12 +199,13 @@ class Stopping(LocalEngine):
     """An engine in this process whose evaluation gets a signal after its fifth step."""
 
     steps: ClassVar[list[int]] = []
+    number = signal.SIGUSR1
 
     def evaluate(self, snapshot, watch):
         def counting(ended: int) -> bool:
             self.steps.append(ended)
             if len(self.steps) == 5:
-                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), self.number)
             return watch(ended)
 
         return super().evaluate(snapshot, counting)
@@ -223,6 +225,18 @@ def test_the_first_signal_ends_an_evaluation_within_a_step_and_row_and_checkpoin
     assert result.checkpoint.name == "iteration-000004.npz"
     assert len(lines(result.directory, "metrics.jsonl")) == 4
     assert "The evaluation of iteration 4 does not count: it was interrupted." in notes(result.directory)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_evaluation_says_how_far_it_was_and_records_nothing(number, tmp_path, monkeypatch):
+    run = rlpipe.train(scripted(tmp_path), local=True).directory
+    monkeypatch.setattr("rlpipe.training.local.LocalEngine", Stopping)
+    monkeypatch.setattr(Stopping, "steps", [])
+    monkeypatch.setattr(Stopping, "number", number)
+    answer = command("evaluate", str(run), "--local", f"env.eval.script={ENDLESS}")
+    assert answer.code == 130
+    assert answer.err.splitlines()[-1] == "interrupted: 0 of 6 episodes had ended, nothing was recorded."
+    assert not (run / "evaluations").exists()
 
 
 class Dying(LocalEngine):
