@@ -90,7 +90,8 @@ class EvaluatedRun:
                 f"{path} is not complete: its status is {run['status']}. Resume it with: "
                 f"{command_line('train', '--resume', path)}"
             )
-        last = max((row["iteration"] for row in read_jsonl(path / "metrics.jsonl")), default=0)
+        newest = max(read_jsonl(path / "metrics.jsonl"), key=lambda row: row["iteration"], default=None)
+        last = 0 if newest is None else newest["iteration"]
         config = completed(directory.read_config())
         evaluation: Mapping[str, Any]
         for source in records_in(path / EVALUATIONS):
@@ -105,6 +106,12 @@ class EvaluatedRun:
             source, evaluation = path / "eval_episodes.jsonl", run
             there = source.is_file() and wanted(run["protocol"])
             rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
+            had = 0 if newest is None else newest["metrics"].get(m.EVAL.num_trajectories.name, 0)
+            if there and len(rows) < had:
+                raise ConfigError(
+                    f"{source} holds {len(rows):,} of the {had:,.0f} episodes that iteration {last} was evaluated on: "
+                    f"the others are lost. Evaluate it again with: {command_line('evaluate', path)}"
+                )
         if not rows:
             such, how = ("", "") if under is None else (" under that protocol", ", and the options in which it differs")
             raise ConfigError(

@@ -29,6 +29,7 @@ from rlpipe.metrics.dialects import DIALECTS, bare, is_mark, knows, translate
 from rlpipe.metrics.health import Monitor
 from rlpipe.plugins import nearest
 from rlpipe.run import shapes
+from rlpipe.run.directory import warn_of_torn_line
 
 OURS = "rlpipe"
 READABLE = (*DIALECTS, "rlinf", "rsl_rl", "rllib", OURS)
@@ -126,6 +127,8 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
     """Reads the log of a run of our own, with the facts that ``config.yaml`` and ``run.json`` beside it hold."""
     directory, parser = path.parent, shapes.Lines(path, "metrics.jsonl")
     rows = [parser.record(line) for line in lines if line.endswith(b"\n")]
+    if not lines[-1].endswith(b"\n"):
+        warn_of_torn_line(path)
     if not rows:
         raise ConfigError(f"{path} holds no report yet: the run has not completed its first iteration.")
     declared = dict(CATALOGUE)

@@ -205,6 +205,10 @@ class _Lines:
             offset += len(line)
             if not line.endswith(b"\n") or (self._end is not None and offset > self._end):
                 offset -= len(line)
+                if not line.endswith(b"\n"):
+                    from rlpipe.run.directory import warn_of_torn_line
+
+                    warn_of_torn_line(self._path)
                 break
             yield self._cells(check.record(line))
         self._end = offset

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ TIMELINE = "timeline.jsonl"
 KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
 LINE_FILES = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE, EVENTS)
+_LOST = {"metrics.jsonl": "iteration", "episodes.jsonl": "episode", "eval_episodes.jsonl": "episode"}
+"""What a line of a file holds."""
 
 
 @dataclass(frozen=True)
@@ -360,5 +363,20 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             for line in file:
                 if line.endswith(b"\n"):
                     yield lines.record(line)
+                else:
+                    warn_of_torn_line(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def warn_of_torn_line(path: Path) -> None:
+    """Warns, once, that the last line of a file is not whole, if the run completed: then nothing will complete it."""
+    with suppress(OSError, ConfigError):
+        if RunDirectory(path.parent).read_json()["status"] == Status.COMPLETED:
+            lost = _LOST.get(path.name, "line")
+            _warn_once(f"The last line of {path} is torn, although the run completed: one {lost} is missing.")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import rlpipe
 from rlpipe.analysis import comparison
 from rlpipe.analysis.comparison import compare
+from rlpipe.analysis.diagnosis import diagnose
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
@@ -305,6 +306,30 @@ def test_a_record_of_evaluate_comes_before_the_runs_own_evaluation(alone):
     rlpipe.evaluate(alone, episodes=8, local=True)
     found = EvaluatedRun.read(alone)
     assert (len(found.episodes), found.source.name) == (8, "1.json")
+
+
+def test_an_evaluation_that_lost_an_episode_is_not_compared(alone):
+    cut(alone / "eval_episodes.jsonl", 30)
+    with pytest.raises(ConfigError, match="holds 5 of the 6 episodes that iteration 4 was evaluated on"):
+        compare([alone])
+
+
+def test_a_torn_last_line_of_a_completed_run_is_told_once_and_of_another_not_at_all(alone, caplog):
+    set_status(alone, "interrupted")
+    cut(alone / "metrics.jsonl", 100)
+    assert len(list(read_jsonl(alone / "metrics.jsonl"))) == 3
+    assert not caplog.messages
+    set_status(alone, "completed")
+    for _ in range(2):
+        assert diagnose(alone).reports == 3
+    assert caplog.messages == [
+        f"The last line of {alone / 'metrics.jsonl'} is torn, although the run completed: one iteration is missing."
+    ]
+
+
+def cut(file: Path, count: int) -> None:
+    """Cuts so many bytes off the end."""
+    file.write_bytes(file.read_bytes()[:-count])
 
 
 def test_the_newest_record_speaks(alone):
