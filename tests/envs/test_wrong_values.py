@@ -466,7 +466,7 @@ def test_a_reset_that_ignores_its_seed_is_noted_and_lists_no_seeds():
 
 
 def test_a_vectorised_environment_that_draws_globally_lists_no_seeds():
-    simulator = GymnasiumVector(gymnasium.vector.SyncVectorEnv([Global, Global]), seeds)
+    simulator = GymnasiumVector(gymnasium.vector.SyncVectorEnv([Global, Global]), seeds, success_key="is_success")
     beginnings = simulator.reset()[1]
     assert [one.seed for one in beginnings.values()] == [None, None]
     notes = [simulator.step(np.zeros((2, 1), np.float32)).notes for _ in range(2)]
