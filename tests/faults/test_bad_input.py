@@ -493,7 +493,7 @@ DAMAGED = [
     ("1.json", cut("run/evaluations/1.json", 0.9), "compare run", ["1.json is not JSON"]),
     ("1.json", holding("run/evaluations/1.json", "{}"), "compare run", ["1.json: iteration is missing"]),
     # other people's logs
-    ("log.csv", holding("log.csv", ""), "diagnose log.csv", ["log.csv", "no numbers"]),
+    ("log.csv", holding("log.csv", ""), "diagnose log.csv", ["log.csv", "no number"]),
     ("log.csv", holding("log.csv", "a;b\n1;2\n"), "diagnose log.csv", ["log.csv"]),
     ("log.csv", holding("log.csv", f"a,b\n{'1' * 200_000},2\n"), "diagnose log.csv", ["log.csv", "CSV"]),
     ("log.json", holding("log.json", '{"log_history": [1]}'), "diagnose log.json", ["one JSON object per line"]),
