@@ -139,6 +139,7 @@ class Divides(MLPPolicy):
         return 1 / 0
 
 
+@pytest.mark.soak
 def test_what_raises_in_a_learner_is_told_with_its_actor(tmp_path, ray_cluster):
     config = scripted(tmp_path, policy={"name": "tests.faults.test_foreign_code:Divides", "hidden_sizes": [8]})
     with pytest.raises(RunError, match=r"learner on .* raised ZeroDivisionError: division by zero") as raised:
