@@ -559,7 +559,7 @@ def write(run):
         done += 1
         kept.rank(done, value(done))
         kept.save(arrays, {"run_id": "a", "config": "{}", "metrics": {}, "iteration": done})
-        os.write(1, b"%d\n" % done)  # in one piece, wherever the kill comes
+        os.write(1, b"%d\\n" % done)  # in one piece, wherever the kill comes
 
 for _ in sys.stdin:
     writer = os.fork()
