@@ -19,7 +19,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files, ulimit -n 65536"),
     **dict.fromkeys((errno.ENOMEM, errno.EAGAIN), "free memory and processes, or ask for fewer workers"),
 }
-"""What to do about faults of the machine."""
+"""Remedies for faults of the machine."""
 
 
 def print_refusal(stderr: Console, error: Exception) -> None:

@@ -10,8 +10,8 @@ from rlpipe.errors import ConfigError
 
 CONVERT = "rlpipe reads ManiSkill's: docs/demonstrations.md#files-of-other-formats has the lines that convert it."
 WRITE = "rlpipe reads ManiSkill's: docs/demonstrations.md#file-format has the lines that write it."
-"""What to do with a file of another format, where that page has lines for this format, and where it has not; a test
-follows both."""
+"""Advice for a file of another format: where that page has lines that convert it, and where it has none. A test follows
+both."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = (0, 512, 1024, 2048)
 """Places where the signature of an HDF5 file may stand."""
@@ -29,7 +29,7 @@ _MAGIC = {
     b"<": "is a page of HTML or XML, as a download that failed leaves behind: download the file itself.",
     b"{": "is JSON: name the HDF5 file, whose JSON has the same name and is beside it.",
 }
-"""What a file is by its first bytes."""
+"""Ends of the sentence on a file of another format, by its first bytes."""
 
 
 def check_file(path: Path, key: str) -> None:
@@ -62,7 +62,7 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
     f"a Zarr store, such as Diffusion Policy's. {WRITE}": (".zgroup", "zarr.json", ".zattrs"),
     f"a dataset of TensorFlow (RLDS). {WRITE}": ("dataset_info.json", "features.json", "*.tfrecord*"),
 }
-"""What a folder is, by the files in it."""
+"""Files by which a dataset of another format is known, under the end of the sentence on it."""
 
 
 def folder_is(folder: Path) -> str:

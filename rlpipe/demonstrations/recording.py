@@ -20,7 +20,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
 
 DAMAGE = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, MemoryError)
-"""What h5py raises, depending on which bytes of a file are damaged."""
+"""Exceptions of h5py for a damaged file; which one depends on the bytes that are damaged."""
 
 
 @whole_file

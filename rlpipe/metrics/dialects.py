@@ -22,7 +22,7 @@ BY_TIMESTEPS = ("sb3", "cleanrl")
 SYSTEMS = (*DIALECTS, "rlinf", "maniskill", "rsl_rl", "rllib")
 """Systems whose keys can be looked up."""
 _PREFIXES = {"trl": "train/", "rllib": "ray/tune/"}
-"""What a system's callbacks for TensorBoard and W&B put before its keys."""
+"""Prefixes that a system's callbacks for TensorBoard and W&B add to its keys."""
 _OTHERS = {
     "sb3": "rollout/exploration_rate time/episodes train/policy_loss train/kl_divergence_loss train/policy_objective",
     "trl": "loss epoch global_step total_flos train_loss train_runtime train_*_per_second mean_token_accuracy "

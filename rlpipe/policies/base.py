@@ -408,7 +408,7 @@ GIVE_BOUNDS = (
     "where the task is made, give it those between which its actions make sense, such as gymnasium.wrappers."
     "TransformAction(env, lambda action: action, gymnasium.spaces.Box(-1, 1, env.action_space.shape))"
 )
-"""What to do about actions without bounds; a test does it. ClipAction keeps infinite bounds, and RescaleAction refuses
+"""Remedy for actions without bounds, which a test follows. ClipAction keeps infinite bounds, and RescaleAction refuses
 them."""
 
 

@@ -43,7 +43,7 @@ KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
 LINE_FILES = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE, EVENTS)
 _LOST = {"metrics.jsonl": "iteration", "episodes.jsonl": "episode", "eval_episodes.jsonl": "episode"}
-"""What a line of a file holds."""
+"""Name of what one line records, by file."""
 
 
 @dataclass(frozen=True)
