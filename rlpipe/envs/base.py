@@ -487,6 +487,15 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
     return observation, Beginning(seed, success, chosen)
 
 
+@dataclass
+class _Extras:
+    """Fields of a ``Step`` that only some environments report, while it is gathered."""
+
+    failure: NDArray[np.float64] | None = None
+    reward_terms: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    observed: dict[str | Metric, NDArray[np.float64]] = field(default_factory=dict)
+
+
 class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
@@ -555,13 +564,10 @@ class OneByOne(Simulator):
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         count = self.num_envs
-        successors = self.spec.observations(count)
+        successors, extras = self.spec.observations(count), _Extras()
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
-        failure: NDArray[np.float64] | None = None
-        reward_terms: dict[str, NDArray[np.float64]] = {}
         tells_success = False
-        observed: dict[str | Metric, NDArray[np.float64]] = {}
         valid = ~self._idle if active is None else ~self._idle & active
         for n, env in enumerate(self._envs):
             if not valid[n]:
@@ -582,39 +588,38 @@ class OneByOne(Simulator):
                 tells_success, success[n] = True, flag(answer.success, env.success_name)
             cut = cut is True or (cut is not False and flag(cut, "truncated"))
             truncated[n] = self._is_cut_off(n, success=success[n]) or cut
-            if answer.failure is not None:
-                failure = np.full(count, np.nan) if failure is None else failure
-                failure[n] = flag(answer.failure, "failure")
-            if answer.reward_terms is not None:
-                self.__add_numbers(n, "reward term", answer.reward_terms, reward_terms)
-            if answer.observed is not None:
-                self.__add_numbers(n, "metric", answer.observed, observed)
+            if answer.failure is not None or answer.reward_terms is not None or answer.observed is not None:
+                self.__add_extras(n, answer, extras)
             if env.unusual:
                 for sentence in env.unusual:
                     self.__note(sentence, sentence)
-        observations = successors
-        beginnings: dict[int, Beginning] = {}
-        ended = np.flatnonzero(terminated | truncated).tolist()
-        if ended:
-            observations = successors.copy()
-            for n in ended:
-                self._begin(n, observations, beginnings)
+        observations, beginnings = self.__begin_again(np.flatnonzero(terminated | truncated).tolist(), successors)
         notes, self.__notes = tuple(self.__notes), []
         return Step(
-            observations,
-            successors,
-            rewards,
-            terminated,
-            truncated,
-            success if self.has_success else None,
-            valid,
-            beginnings,
-            failure,
-            reward_terms,
-            observed,
-            tells_success=tells_success,
-            notes=notes,
-        )
+            observations, successors, rewards, terminated, truncated, success if self.has_success else None, valid,
+            beginnings, extras.failure, extras.reward_terms, extras.observed, tells_success=tells_success, notes=notes,
+        )  # fmt: skip
+
+    def __begin_again(self, ended: list[int], successors: Observations) -> tuple[Observations, dict[int, Beginning]]:
+        """Begins an episode where one has ended; returns the observations to act on, and the beginnings."""
+        beginnings: dict[int, Beginning] = {}
+        if not ended:
+            return successors, beginnings
+        observations = successors.copy()
+        for n in ended:
+            self._begin(n, observations, beginnings)
+        return observations, beginnings
+
+    def __add_extras(self, n: int, answer: SingleStep, extras: _Extras) -> None:
+        """Adds what only some environments report."""
+        if answer.failure is not None:
+            if extras.failure is None:
+                extras.failure = np.full(self.num_envs, np.nan)
+            extras.failure[n] = flag(answer.failure, "failure")
+        if answer.reward_terms is not None:
+            self.__add_numbers(n, "reward term", answer.reward_terms, extras.reward_terms)
+        if answer.observed is not None:
+            self.__add_numbers(n, "metric", answer.observed, extras.observed)
 
     def __add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
         """Adds the named numbers of one environment; what is no number is left out with a note."""
