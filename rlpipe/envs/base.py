@@ -487,6 +487,29 @@ def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Begi
     return observation, Beginning(seed, success, chosen)
 
 
+class Notes:
+    """Sentences for the user, each told once."""
+
+    def __init__(self) -> None:
+        """Has told nothing."""
+        self._about: set[str] = set()
+        self._waiting: list[str] = []
+
+    def add(self, sentence: str, about: str = "") -> None:
+        """Adds a sentence, unless there was one about the same; without ``about``, unless it was added before."""
+        about = about or sentence
+        if about not in self._about and len(self._about) < MOST_NOTES:
+            self._about.add(about)
+            self._waiting.append(sentence)
+
+    def take(self) -> tuple[str, ...]:
+        """Returns what was added since the last call."""
+        if not self._waiting:  # as in nearly all steps
+            return ()
+        waiting, self._waiting = tuple(self._waiting), []
+        return waiting
+
+
 @dataclass
 class _Extras:
     """Fields of a ``Step`` that only some environments report, while it is gathered."""
@@ -531,8 +554,7 @@ class OneByOne(Simulator):
         # Two underscores: a subclass outside this package may have attributes of these names.
         self.__shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
         self.__seeding = Seeding(tries=self.tries_seeds)
-        self.__told: set[str] = set()  # what notes are on
-        self.__notes: list[str] = []  # for the next step
+        self.__notes = Notes()
         if not all(env.spec.same_as(self.spec) for env in envs):
             raise ConfigError(
                 f"the environments of one worker must share their spaces, but have {[env.spec for env in envs]}."
@@ -557,7 +579,7 @@ class OneByOne(Simulator):
             place(observations, n, observation, self.spec)
             beginnings[n] = beginning if self.__seeding.repeats else replace(beginning, seed=None)
             if not self.__seeding.repeats:
-                self.__note("seed", self.__seeding.note)
+                self.__notes.add(self.__seeding.note)
             if chosen is not None and chosen.limit is not None:
                 self._left[n] = chosen.limit
             self.reset_seconds += time.perf_counter() - began
@@ -592,12 +614,12 @@ class OneByOne(Simulator):
                 self.__add_extras(n, answer, extras)
             if env.unusual:
                 for sentence in env.unusual:
-                    self.__note(sentence, sentence)
+                    self.__notes.add(sentence)
         observations, beginnings = self.__begin_again(np.flatnonzero(terminated | truncated).tolist(), successors)
-        notes, self.__notes = tuple(self.__notes), []
         return Step(
             observations, successors, rewards, terminated, truncated, success if self.has_success else None, valid,
-            beginnings, extras.failure, extras.reward_terms, extras.observed, tells_success=tells_success, notes=notes,
+            beginnings, extras.failure, extras.reward_terms, extras.observed, tells_success=tells_success,
+            notes=self.__notes.take(),
         )  # fmt: skip
 
     def __begin_again(self, ended: list[int], successors: Observations) -> tuple[Observations, dict[int, Beginning]]:
@@ -624,20 +646,15 @@ class OneByOne(Simulator):
     def __add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
         """Adds the named numbers of one environment; what is no number is left out with a note."""
         if not isinstance(given, Mapping):
-            self.__note(kind, without_names(kind, given))
+            self.__notes.add(without_names(kind, given), kind)
             return
         for key, value in given.items():
             if (known := number_or_none(value)) is not None:
                 found.setdefault(key, np.full(self.num_envs, np.nan))[n] = known
             elif value is not None or kind != "metric":  # a metric of None does not apply
                 name = getattr(key, "name", key)
-                self.__note(f"{kind} {name}", f"The {kind} {name!r} is {shown(value)}, no number: it is left out.")
-
-    def __note(self, about: str, sentence: str) -> None:
-        """Tells the user something once."""
-        if about not in self.__told and len(self.__told) < MOST_NOTES:
-            self.__told.add(about)
-            self.__notes.append(sentence)
+                sentence = f"The {kind} {name!r} is {shown(value)}, no number: it is left out."
+                self.__notes.add(sentence, f"{kind} {name}")
 
     def _is_cut_off(self, n: int, *, success: bool) -> bool:
         """Counts a step of an episode with a time limit of its own, or a success; True if it was the last one."""

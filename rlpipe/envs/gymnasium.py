@@ -27,6 +27,7 @@ from rlpipe.envs.base import (
     NO_STATES,
     Beginning,
     NextSeed,
+    Notes,
     OneByOne,
     Simulator,
     SimulatorConfig,
@@ -604,7 +605,7 @@ class GymnasiumVector(Simulator):
             )
         self._slots = VectorSlots(env, next_seed, success_key, ignored)
         self._seeding = Seeding(tries=self.tries_seeds)
-        self._notes: dict[str, bool] = {}  # True for those that were told
+        self._notes = Notes()
         self._resets = adapter(self._slots)
         self.num_envs = env.num_envs
         self.spec = self._slots.spaces.spec
@@ -633,9 +634,9 @@ class GymnasiumVector(Simulator):
         given = seeds if slots.seed_each else seeds[0]
         observations, info = self._seeding.begin(lambda: self._begun(given), next(filter(None, seeds), 0))
         if not self._seeding.repeats:
-            self._notes.setdefault(self._seeding.note, False)
+            self._notes.add(self._seeding.note)
         elif self._seeding.draws_globally:  # one generator serves all environments, whatever their seeds
-            self._notes.setdefault(DRAWS_TOGETHER, False)
+            self._notes.add(DRAWS_TOGETHER)
         slots.lists_seeds = slots.seed_each and self._seeding.repeats and not self._seeding.draws_globally
         return observations, {
             n: Beginning(seeds[n] if slots.lists_seeds else None, slots.success(info, n))
@@ -668,10 +669,8 @@ class GymnasiumVector(Simulator):
         terms, observed = self._reward_terms(infos), self._own_metrics(infos)
         if not self.has_success:
             for note in success_notes(next(iter(infos.values()), {})):
-                self._notes.setdefault(note, False)
+                self._notes.add(note)
         after = self._resets.continue_after(answer)
-        notes = tuple(note for note, is_told in self._notes.items() if not is_told)
-        self._notes = dict.fromkeys(self._notes, True)
         return Step(
             after.observations,
             after.successors,
@@ -684,7 +683,7 @@ class GymnasiumVector(Simulator):
             reward_terms=terms,
             observed=observed,
             tells_success=bool(told),
-            notes=notes,
+            notes=self._notes.take(),
         )
 
     def _reward_terms(self, infos: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
@@ -712,7 +711,7 @@ class GymnasiumVector(Simulator):
             told = info.get("metrics")
             if not isinstance(told, Mapping):
                 if told is not None and _is_known(info, "metrics", n, self.num_envs):
-                    self._notes.setdefault(without_names("metric", told), False)
+                    self._notes.add(without_names("metric", told))
                 continue
             for name in sorted(told.keys() - {f"_{other}" for other in told}):
                 values = told[name]

@@ -62,7 +62,7 @@ class Setbacks:
 
     @property
     def fault_at_end(self) -> Fault | None:
-        """Why the run has learnt nothing at all, if all its optimiser steps were skipped."""
+        """Cause for which a run has failed at its end: all its optimiser steps were skipped. None if there is none."""
         return self._nothing_learnt("of the run", "") if self.skipped and not self.learnt else None
 
     def _nothing_learnt(self, when: str, advice: str) -> Fault:
