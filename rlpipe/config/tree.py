@@ -21,9 +21,33 @@ from rlpipe.errors import ConfigError
 from rlpipe.plugins import find_modules_in, resolve
 
 
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes plain values as OmegaConf does and reads them, without building its tree first, which takes 20 times as
+    long."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _text(dumper: Any, text: str) -> yaml.ScalarNode:
+    """Quotes text that OmegaConf would read as a number, such as ``1e3``; the dumper quotes what YAML 1.1 would."""
+    try:
+        float(text)
+    except ValueError:
+        style = None
+    else:
+        style = "'"
+    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return node
+
+
+_Dumper.add_representer(str, _text)
+
+
 def to_yaml(config: Config) -> str:
     """Writes the whole configuration, defaults included; ``load_config`` reads it back."""
-    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
+    written: str = yaml.dump(dataclasses.asdict(config), Dumper=_Dumper, allow_unicode=True, sort_keys=False)
+    return written
 
 
 def from_yaml(text: str, where: str = "the configuration") -> dict[str, Any]:

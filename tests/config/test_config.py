@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import characters, sampled_from, text
 
 import rlpipe
 from rlpipe.config.fields import Affects, affected_by, check_fields, option, options
@@ -70,6 +72,22 @@ def test_every_configuration_of_the_project_loads(name):
 def test_a_configuration_survives_being_written_and_read(tmp_path):
     config = scripted(tmp_path, "runner.seed=3", "rollout.num_workers=2")
     assert load_config(from_yaml(to_yaml(config))) == config
+
+
+LIKE_OTHER_VALUES = ("1e3", ".5e1", "1_0", "0x1F", "0o7", "nan", "+.inf", "on", "~", "", "2020-01-01", "1:3", "é\u2028")
+
+
+@pytest.fixture(scope="module")
+def config_of_defaults():
+    return load_config({"env": {"train": {"name": "scripted"}}, "policy": {"name": "mlp"}})
+
+
+@settings(max_examples=30)
+@given(text=sampled_from(LIKE_OTHER_VALUES) | text(characters(codec="utf-8")).filter(lambda drawn: "${" not in drawn))
+def test_a_text_survives_being_written_and_read(config_of_defaults, text):
+    cluster = replace(config_of_defaults.cluster, worker_nodes={"label": text})
+    config = replace(config_of_defaults, cluster=cluster)
+    assert from_yaml(to_yaml(config))["cluster"]["worker_nodes"] == {"label": text}
 
 
 def test_evaluation_repeats_the_training_simulator_where_it_says_nothing(tmp_path):
