@@ -145,7 +145,7 @@ def option(
 def options(schema: Any) -> dict[str, Option]:
     """Returns what is declared of each field of a dataclass, by name."""
     return {
-        name: dataclasses.replace(_declared(schema, name), nullable=type(None) in get_args(_types(schema)[name]))
+        name: dataclasses.replace(_declared(schema, name), nullable=type(None) in get_args(types_of(schema)[name]))
         for name in (one.name for one in dataclasses.fields(schema))
     }
 
@@ -164,13 +164,16 @@ def affected_by(schema: Any, key: str) -> Affects:
     """Returns what another value of a dotted key affects; everything, for a key that no field declares."""
     name, _, rest = key.partition(".")
     declared = options(schema).get(name, Option())
-    section = _types(schema).get(name)
+    section = types_of(schema).get(name)
     if rest and isinstance(section, type) and dataclasses.is_dataclass(section):
         return affected_by(section, rest)
     return declared.affects
 
 
-_types = functools.cache(get_type_hints)
+@functools.cache
+def types_of(schema: type[Any]) -> dict[str, Any]:
+    """Returns the type of each field of a dataclass."""
+    return get_type_hints(schema)
 
 
 def check_fields(section: Any, key: str = "") -> None:

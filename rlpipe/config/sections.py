@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from rlpipe import files
 from rlpipe.config import shipped
-from rlpipe.config.fields import check_path, kinds_of, options, whole_number
+from rlpipe.config.fields import check_path, kinds_of, options, types_of, whole_number
 from rlpipe.config.other_systems import translation
 from rlpipe.config.schema import (
     PLUGIN_KINDS,
@@ -245,7 +245,7 @@ def _fitted_section(schema: type[Any], tree: Any, key: str) -> dict[str, Any]:
     """
     if not isinstance(tree, dict | None):
         raise ConfigError(f"{key} is {tree!r}; it must hold keys and values: {', '.join(_fields(schema, ''))}.")
-    hints, found = get_type_hints(schema), dict(tree or {})
+    hints, found = types_of(schema), dict(tree or {})  # type: ignore[arg-type] # a type can be hashed
     for name, declared in options(schema).items():  # type: ignore[arg-type] # a type can be hashed
         if name in found:
             found[name] = _fitted(hints[name], found[name], f"{key}.{name}")

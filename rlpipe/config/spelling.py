@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from rlpipe.config.fields import kinds_of
+from rlpipe.config.fields import kinds_of, types_of
 from rlpipe.config.schema import PLUGIN_KINDS, Config
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
@@ -154,5 +154,6 @@ def _inside(hint: Any, path: Path) -> Any:
         if inner is None:
             return None
         entries = get_args(inner)
-        hint = get_type_hints(inner).get(str(step)) if is_dataclass(inner) else entries[get_origin(inner) is dict]
+        fields = types_of(inner) if is_dataclass(inner) else {}  # type: ignore[arg-type] # a type can be hashed
+        hint = fields.get(str(step)) if is_dataclass(inner) else entries[get_origin(inner) is dict]
     return hint
