@@ -258,7 +258,11 @@ class Distribution(State):
     def mean_square(self) -> Fraction:
         """Returns the exact mean of the squares. Needs at least one observation."""
         total = sum(
-            (_fraction(parts) / Fraction(4) ** scale for parts, scale in zip(self.squares, _SCALES, strict=True)),
+            (
+                _fraction(parts) / Fraction(4) ** scale
+                for parts, scale in zip(self.squares, _SCALES, strict=True)
+                if parts
+            ),
             Fraction(0),
         )
         return total / self.count
