@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rlpipe
+from rlpipe.collection import decisions
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config
@@ -179,7 +180,9 @@ def test_everybody_hears_of_a_policy_that_raises_and_the_server_goes_on(tmp_path
 @pytest.mark.parametrize(
     "configured", [scripted, sac, gru, gru_on_tree], ids=["mlp", "squashed_gaussian", "gru", "gru on a tree"]
 )
-def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, threads, configured):
+def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, threads, monkeypatch, configured):
+    # Workers are processes, each with global generators of its own; two threads would seed those of one another.
+    monkeypatch.setattr(decisions, "seed_global_generators", lambda *_: None)
     config = configured(tmp_path, WAIT_FOR_ALL)
     plan, server = stages(config), server_for(config, 2)
     here = [RolloutWorker(plan, rank, 2).collect(Snapshot(0, NoWeights.FROM_SEED), 0) for rank in range(2)]
