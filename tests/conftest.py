@@ -1,17 +1,20 @@
-"""One Ray for all tests of a process, and the order in which files of tests run."""
+"""One Ray for all tests of a process, cheaper closing of ManiSkill, and the order in which files of tests run."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+from rlpipe.envs import base_garbage
 from tests.helpers import cluster, seconds
 
 torch.set_num_threads(1)
@@ -33,6 +36,19 @@ def ray_cluster():
 def outside_ray():
     """Ends the Ray of this process, which a command that is called in it would join."""
     cluster.end_shared_ray()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closing_looks_at_young_objects_alone():
+    """Closing a ManiSkill simulator looks at every object of the process, which are millions after many tests; so it
+    takes seconds, each time. Here it looks at those that are not exempted, and the end of the module at all."""
+    exempted = gc.get_freeze_count()
+    with pytest.MonkeyPatch.context() as patch:
+        young = SimpleNamespace(collect=gc.collect, freeze=gc.freeze, unfreeze=lambda: None)
+        patch.setattr(base_garbage, "gc", young)
+        yield
+    if gc.get_freeze_count() != exempted:
+        base_garbage.collect_exempted()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
