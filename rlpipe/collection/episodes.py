@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -136,12 +137,14 @@ class EpisodeTracker:
             self._fail_once |= known & (step.failure > 0)
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
+        self._name_together("reward terms", step.reward_terms)
         for reported, values in step.reward_terms.items():
             if (name := self._name("reward terms", reported)) is None:
                 continue
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
+        self._name_together("metrics", [key for key in step.observed if isinstance(key, str)])
         for key, values in step.observed.items():
             # a declared metric is not about episodes
             if isinstance(key, str) and (name := self._name("metrics", key)) is not None:
@@ -161,6 +164,13 @@ class EpisodeTracker:
         self.begin(step.beginnings)
         return episodes
 
+    def _name_together(self, kind: str, reported: Collection[str]) -> None:
+        """Names what a step reports for the first time in alphabetical order, so that every worker names it alike."""
+        known = self._names.setdefault(kind, {})
+        if new := [name for name in reported if name not in known]:
+            for name in sorted(new, key=str):
+                self._name(kind, name)
+
     def _name(self, kind: str, reported: str) -> str | None:
         """Returns the name of a reward term or metric, unlike those of the others; None where there are too many."""
         names = self._names.setdefault(kind, {})
@@ -179,6 +189,12 @@ class EpisodeTracker:
         free = name if name not in taken else next(
             other for number in itertools.count(2) if (other := f"{name}_{number}") not in taken
         )  # fmt: skip
+        if free != name:
+            other = next(before for before, given in names.items() if given == name)
+            self.notes.append(
+                f"The {kind} {other!r} and {reported!r} have the same name without special characters: the second is "
+                f"shown as {free!r}. Workers that report them in different steps may swap them: rename one."
+            )
         names[reported] = free
         return free
 

@@ -189,7 +189,7 @@ def test_a_number_of_the_simulator_is_summarised_over_the_steps_of_an_episode_in
 
 
 def test_numbers_whose_names_fall_together_and_those_of_the_package_stay_apart():
-    script = [[{"length": 2, "metrics": {"grip/force": [1.0], "grip force": [2.0], "return": [3.0], "": [4.0]}}]]
+    script = [[{"length": 2, "metrics": {"grip/force": [2.0], "grip force": [1.0], "return": [3.0], "": [4.0]}}]]
     _, ((episode,),) = tell(Scripted.make(ScriptedConfig("scripted", script=script), 1, seeds), 1, 2)
     assert {name: value for name, value in episode.metrics.items() if name.endswith("/last")} == {
         "grip_force/last": 1.0,

@@ -221,9 +221,14 @@ def test_a_term_may_be_an_array_of_one_number():
     assert window.episodes[0].reward_terms == {"reach": 0.5 * STEPS, "odd": 0.25 * STEPS}
 
 
-def test_terms_whose_names_fall_together_stay_apart():
-    _, window = collected(ADAPTERS["gymnasium"]({"info": {"reward_terms": {"a/b": 1.0, "a b": 2.0}}}))
+@pytest.mark.parametrize("terms", [{"a b": 1.0, "a/b": 2.0}, {"a/b": 2.0, "a b": 1.0}])
+def test_terms_whose_names_fall_together_stay_apart_whatever_their_order(terms):
+    _, window = collected(ADAPTERS["gymnasium"]({"info": {"reward_terms": terms}}))
     assert window.episodes[0].reward_terms == {"a_b": 1.0 * STEPS, "a_b_2": 2.0 * STEPS}
+    assert [note for note in window.notes if "rename one" in note] == [
+        "The reward terms 'a b' and 'a/b' have the same name without special characters: the second is shown as "
+        "'a_b_2'. Workers that report them in different steps may swap them: rename one."
+    ]
 
 
 def test_names_that_never_end_are_cut_off_with_a_note():
