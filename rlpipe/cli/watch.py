@@ -128,6 +128,9 @@ def _headline(state: Watched, now: float) -> Text:
             line.append("no finite return", "yellow")
         episodes = int(found[m.EVAL.num_trajectories.name])
         line.append(f"  {episodes} episodes, iteration {state.evaluated.iteration:,}   ", "dim")
+    elif trained := state.curve(m.ENV.success_once.name):
+        line.append(f"{m.ENV.success_once.name} {trained[-1]:.3f}", "bold")
+        line.append("  in training, not yet evaluated   ", "dim")
     if state.rows:
         since = now - state.rows[-1].time
         silent = state.silence(now) is not None

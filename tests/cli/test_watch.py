@@ -95,6 +95,14 @@ def test_an_evaluation_without_success_and_without_a_finite_return_is_shown(run,
     assert "no finite return  6 episodes, iteration 4" in text(state, 0)
 
 
+def test_before_the_first_evaluation_a_small_terminal_shows_the_success_of_training(run, tmp_path):
+    folder = copied(run, tmp_path, rows=1)
+    state = Watcher(folder).look()
+    console = Console(width=80, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(fitting(state, state.rows[-1].time, console))
+    assert f"env/success_once {state.rows[0].metrics['env/success_once']:.3f}  in training" in console.export_text()
+
+
 def test_a_name_is_shown_as_it_is_spelled(run, tmp_path):
     folder = copied(run, tmp_path, rows=1)
     record = json.loads((folder / "run.json").read_text())
