@@ -267,13 +267,15 @@ def check_not_empty(key: str, value: Any) -> None:
         raise ConfigError(f"{key} is empty; give it {'a name' if isinstance(value, str) else 'at least one entry'}.")
 
 
-def check_path(key: str, value: str) -> None:  # noqa: ARG001 - the error names the path
+def check_path(key: str, value: str) -> None:
     """Checks that the file system accepts a path; there need not be anything. Marks the option as a path, in which
     ``~`` is the home folder.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not, or the path is YAML's null where there must be one.
     """
+    if value.lower() == "null":
+        raise ConfigError(f"{key} is {value}; give it a path, or leave it out. A folder of that name is ./{value}.")
     files.kind_of(Path(value))
 
 

@@ -61,6 +61,12 @@ def test_null_is_none_where_none_is_allowed():
     assert load_config(from_yaml(SCRIPTED), ["runner.best_metric=null"]).runner.best_metric is None
 
 
+@pytest.mark.parametrize("text", ["null", "Null"])
+def test_a_path_that_must_be_given_is_not_null(text):
+    with pytest.raises(ConfigError, match=rf"runner.logger.log_path is {text}; give it a path, or leave it out"):
+        load_config(from_yaml(SCRIPTED), [f"runner.logger.log_path={text}"])
+
+
 def test_a_text_is_the_same_after_it_was_stored():
     config = load_config(from_yaml(SCRIPTED), ["runner.logger.experiment_name=7e3"])
     assert load_config(from_yaml(to_yaml(config))) == config
