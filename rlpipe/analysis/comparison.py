@@ -67,6 +67,15 @@ class Group:
     reached: Reached | None
     runs: list[EvaluatedRun] = field(repr=False)
 
+    @property
+    def run_labels(self) -> list[str]:
+        """Seed of each run, with its directory's name where several have that seed."""
+        seeds = [seed for seed, _ in self.by_seed]
+        return [
+            f"seed {seed}" if seeds.count(seed) == 1 else f"seed {seed}, {run.path.name}"
+            for seed, run in zip(seeds, self.runs, strict=True)
+        ]
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -109,8 +109,8 @@ def _values(comparison: Comparison) -> Table:
             *([number(min(values)), number(max(values))] if len(values) > 1 else ["-", "-"]),
         )
         if not several and len(values) > 1:
-            for seed, value in group.by_seed:
-                table.add_row(f"  seed {seed}", number(value), style="dim")
+            for label, value in zip(group.run_labels, values, strict=True):
+                table.add_row(escape(f"  {label}"), number(value), style="dim")
     for floor in comparison.floors:
         mean, bounds = number(floor.result.value), interval(floor.result.low, floor.result.high)
         table.add_row(escape(floor.label), mean, bounds, f"{floor.result.episodes:,}", "-", "-", "-", style="dim")

@@ -181,6 +181,7 @@ def test_two_runs_with_one_seed_are_pooled_with_a_warning(tmp_path):
     found = compare([a_run(tmp_path, 3), a_run(tmp_path, 3)])
     assert found.groups[0].by_seed == [(3, 0.5), (3, 0.5)]
     assert "more than one run with seed 3" in found.warnings[0]
+    assert found.groups[0].run_labels == [f"seed 3, {run.path.name}" for run in found.groups[0].runs]
 
 
 # --- What is compared

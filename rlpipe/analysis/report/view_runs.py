@@ -61,7 +61,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         seeds = f"n {pooled.episodes:,}, {len(group.runs)} seed{'s' if len(group.runs) > 1 else ''}"
         lines.append(Line(group.label, pooled.value, pooled.low, pooled.high, colour, seeds))
         if len(group.by_seed) > 1:
-            lines += [Line(f"seed {seed}", value, None, None, colour, minor=True) for seed, value in group.by_seed]
+            labelled = zip(group.run_labels, group.by_seed, strict=True)
+            lines += [Line(label, value, None, None, colour, minor=True) for label, (_, value) in labelled]
     for floor in comparison.floors:
         one = floor.result
         lines.append(Line(floor.label, one.value, one.low, one.high, "muted", f"n {one.episodes:,}", minor=True))
