@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, began_in
+from rlpipe.envs.base_checks import flags
 from rlpipe.envs.base_garbage import collect_exempted
 from rlpipe.envs.base_maniskill_group import ScenePhysics, make_template
 from rlpipe.envs.base_maniskill_rows import Rows, adopt, find_rows, hand_back, widen
@@ -197,9 +198,13 @@ class BatchedManiSkill(Simulator):
         answer = self._group.step(np.where(valid[:, None], actions, np.float32(0)), np.flatnonzero(valid).tolist())
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
-        terminated = valid & answer.terminated.numpy() & (not self._ignore_terminations)
         failure, terms, measured = (answer.info.get(name) for name in ("fail", "reward_terms", "metrics"))
-        success = valid & answer.info["success"].numpy() if self.has_success else np.zeros(self.num_envs, dtype=bool)
+        success = (
+            valid & flags(answer.info["success"], "success", self.num_envs)
+            if self.has_success
+            else np.zeros(self.num_envs, dtype=bool)
+        )
+        terminated = valid & flags(answer.terminated, "terminated", self.num_envs) & (not self._ignore_terminations)
         if self.steps_after_success is not None:
             after = np.where(success, self._lengths + self.steps_after_success, self._limit)
             self._limits = np.minimum(self._limits, after)
@@ -274,7 +279,7 @@ def checked_rows(make_env: Callable[[], StockEnv], num_envs: int, task: str) -> 
         except NotBatchableError as error:
             _checked[asked] = str(error)
         except Exception as error:  # whatever a task does that a group cannot
-            _checked[asked] = f"the group raised {type(error).__name__}: {str(error).strip() or 'no message'}"
+            _checked[asked] = f"the group raised {type(error).__name__}: {str(error).strip(' .') or 'no message'}"
     found = _checked[asked]
     if isinstance(found, str):
         raise NotBatchableError(found)

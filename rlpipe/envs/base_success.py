@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import SimulatorConfig, SingleStep
+from rlpipe.envs.base_checks import flag
 from rlpipe.errors import ConfigError
 
 
@@ -42,7 +43,7 @@ class SuccessConfig(SimulatorConfig):
 
     def judged(self, answer: SingleStep) -> SingleStep:
         """Returns a step of the library with the reward and the end that these options ask for."""
-        success = bool(answer.success)
+        success = answer.success is not None and flag(answer.success, "success")
         return answer._replace(
             reward=float(success) if self.reward_mode == "sparse" else answer.reward,
             terminated=answer.terminated or (self.end_on_success and success),

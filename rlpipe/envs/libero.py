@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base_checks import flag
 from rlpipe.envs.base_pixels import choose_opengl
 from rlpipe.envs.base_seeding import global_generators
 from rlpipe.errors import ConfigError
@@ -181,7 +182,7 @@ class LiberoEnv(SingleEnv):
         for _ in range(self._settle_steps):
             seen = self._env.step(self._wait)[0]
         self._steps = 0
-        return self._observation(seen), bool(self._env.check_success())
+        return self._observation(seen), self._env.check_success()
 
     def _put_fixtures_back(self) -> None:
         """Moves drawers, stoves and the like to where they are when a model has just been loaded.
@@ -196,7 +197,7 @@ class LiberoEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         seen = self._env.step(np.asarray(action, dtype=np.float64))[0]
         self._steps += 1
-        success = bool(self._env.check_success())
+        success = flag(self._env.check_success(), self.success_name)
         truncated = self._limit is not None and self._steps >= self._limit
         return SingleStep(self._observation(seen), float(success), success, truncated, success)
 

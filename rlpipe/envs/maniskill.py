@@ -32,6 +32,7 @@ from rlpipe.envs.base import (
     TaskEntry,
     check_ends,
 )
+from rlpipe.envs.base_checks import flag, number
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
@@ -418,8 +419,7 @@ class ManiSkillEnv(SingleEnv):
         task.scene.step()
         task.set_state_dict(state)
         info = task.get_info()
-        solved = info.get("success")
-        return self._observed(task.get_obs(info)), None if solved is None else solved.item()
+        return self._observed(task.get_obs(info)), info.get("success")
 
     def state(self) -> State:
         return state_of(self.task)
@@ -443,15 +443,17 @@ class ManiSkillEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
         observation, reward, terminated, _, info = self.task.step(action)
-        success, failure, terms = info.get("success"), info.get("fail"), info.get("reward_terms")
+        success = info.get("success")
+        if success is not None:  # looked at first: an end is made of it
+            success = flag(success, "success")
         return SingleStep(
             self._observed(observation),
-            reward.item(),
-            terminated.item(),
+            number(reward, "reward"),
+            flag(terminated, "terminated"),
             self._steps >= self.limit,
-            None if success is None else success.item(),
-            None if failure is None else failure.item(),
-            terms,
+            success,
+            info.get("fail"),
+            info.get("reward_terms"),
             info.get("metrics"),
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base_checks import flag
 from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry
 from rlpipe.envs.base_spaces import Spaces
 from rlpipe.envs.base_success import SuccessConfig
@@ -86,10 +87,10 @@ class MetaWorldEnv(SingleEnv):
         observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
         answer = SingleStep(
             self._spaces.observation(observation),
-            float(reward),
-            bool(terminated),
-            bool(truncated) or self._taken >= self._config.max_episode_steps,
-            bool(info["success"] > 0),
+            reward,
+            flag(terminated, "terminated"),
+            flag(truncated, "truncated") or self._taken >= self._config.max_episode_steps,
+            info["success"],
             reward_terms={
                 name.removesuffix("_reward"): float(value) for name, value in info.items() if name.endswith("_reward")
             },

@@ -149,17 +149,17 @@ class RobosuiteEnv(SingleEnv):
         self._env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         with quiet(), global_generators(seed):  # some tasks draw their object with Python's own generator
             observation = self._env.reset()
-        return self._spaces.observation(self._observed(observation)), bool(self._env._check_success())
+        return self._spaces.observation(self._observed(observation)), self._env._check_success()
 
     def step(self, action: Any) -> SingleStep:
         observation, reward, done, _ = self._env.step(self._spaces.action(action))
         at_limit = self._env.timestep >= self._env.horizon
         answer = SingleStep(
             self._spaces.observation(self._observed(observation)),
-            float(reward),
+            reward,
             terminated=bool(done) and not at_limit,  # by Wipe alone: a collision, a limit of a joint, or success
             truncated=bool(done) and at_limit,
-            success=bool(self._env._check_success()),
+            success=self._env._check_success(),
         )
         return self._config.judged(answer)
 

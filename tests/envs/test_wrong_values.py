@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import pickle
 import random
 from pathlib import Path
@@ -242,6 +244,56 @@ def test_names_that_never_end_are_cut_off_with_a_note():
     assert sum(name is not None for name in found) == MOST_TERMS
     assert len(tracker.notes) == 1
     assert "more than 200 different reward terms" in tracker.notes[0]
+
+
+# --- adapters that ask a library for success
+
+
+def of_maniskill(monkeypatch, success, batched):
+    pytest.importorskip("mani_skill")
+    from rlpipe.envs import base_maniskill_batched
+    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+    from tests.helpers import maniskill_tasks
+
+    monkeypatch.setattr(maniskill_tasks.OddTask, "success", success)
+    monkeypatch.setattr(base_maniskill_batched, "_checked", {})
+    return ManiSkill.make(ManiSkillConfig("maniskill", id="RlpipeOdd-v1", batched=batched), 2, seeds)
+
+
+def of_metaworld(monkeypatch, success):
+    pytest.importorskip("metaworld")
+    from rlpipe.envs.metaworld import MetaWorld, MetaWorldConfig
+
+    simulator = MetaWorld.make(MetaWorldConfig("metaworld", id="reach-v3"), 2, seeds)
+    task = type(simulator._envs[0]._env.unwrapped)
+    step = task.step
+    monkeypatch.setattr(
+        task, "step", lambda self, action: (*(told := step(self, action))[:4], told[4] | {"success": success})
+    )
+    return simulator
+
+
+LIBRARIES = {
+    "maniskill": functools.partial(of_maniskill, batched=False),
+    "maniskill, batched": functools.partial(of_maniskill, batched=True),
+    "metaworld": of_metaworld,
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_success_of_nan_that_a_library_tells_is_refused(monkeypatch, library):
+    with pytest.raises(
+        (ContractError, ConfigError), match=r"success (of a reset )?is (nan|tensor\(\[nan\]\)); true, false, 0 or 1 "
+    ):
+        collected(LIBRARIES[library](monkeypatch, math.nan))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_success_of_one_that_a_library_tells_is_a_success(monkeypatch, library):
+    simulator = LIBRARIES[library](monkeypatch, 1.0)
+    assert simulator.reset()
+    assert simulator.step(np.zeros((2, *simulator.spec.action_shape), np.float32)).success.tolist() == [True, True]
 
 
 # --- success that is never told

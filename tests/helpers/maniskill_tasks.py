@@ -29,3 +29,13 @@ class RememberingTask(PushCubeEnv):
 
     def compute_normalized_dense_reward(self, obs: Any, action: torch.Tensor, info: dict) -> torch.Tensor:
         return self.evaluations.clone()
+
+
+@register_env("RlpipeOdd-v1", max_episode_steps=20)
+class OddTask(PushCubeEnv):
+    """PushCube-v1 that tells whatever success it is given."""
+
+    success: Any = None
+
+    def evaluate(self) -> dict:
+        return super().evaluate() | {"success": torch.full((self.num_envs,), self.success)}
