@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -45,21 +46,26 @@ def wait_until_free() -> None:
         time.sleep(0.1)
 
 
-def placed(folder: Path, *wishes: str, with_logger: bool = False) -> dict[str, Any]:
-    """Starts the actors of a run, and returns the node of each, the GPUs it sees, and how many workers a node got."""
+def places(engine: RayEngine) -> dict[str, Any]:
+    """Returns the node of each actor of a run, the GPUs it sees, and how many workers a node got."""
+    logger, engine._logger = engine._logger, None
+    found = ray.get([actor.handle.__ray_call__.remote(node_and_gpus) for actor in engine.actors])
+    sees = ray.get(logger.handle.__ray_call__.remote(node_and_gpus))[1] if logger is not None else None
+    engine._logger = logger
+    names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
+    assert engine._placement is not None
+    landed = {names[node]: count for node, count in engine._placement.bundles_by_node("rollout worker").items()}
+    return {"actors": [(names[node], gpus) for node, gpus in found], "logger": sees, "landed": landed}
+
+
+def placed(folder: Path, *wishes: str) -> dict[str, Any]:
+    """Starts the actors of a run, and returns their places."""
     wait_until_free()
     engine = RayEngine(scripted(folder, *wishes))
     try:
         plan = stages(engine._config)
         engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
-        found = ray.get([actor.handle.__ray_call__.remote(node_and_gpus) for actor in engine.actors])
-        logger = None
-        if with_logger:
-            engine.start_logger(None, None, engine._config, None)  # its process is enough
-            _, logger = ray.get(engine._logger.handle.__ray_call__.remote(node_and_gpus))
-        names = {node["NodeID"]: node["Labels"].get("name") for node in ray.nodes()}
-        landed = {names[node]: count for node, count in engine._placement.bundles_by_node("rollout worker").items()}
-        return {"actors": [(names[node], gpus) for node, gpus in found], "logger": logger, "landed": landed}
+        return places(engine)
     finally:
         engine.close()
 
@@ -79,10 +85,21 @@ def groups() -> list[str]:
     return [group["state"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
 
 
-def trained(folder: Path, **where: bool) -> str:
-    """Trains for two iterations, and returns the run directory."""
+def trained(folder: Path) -> dict[str, Any]:
+    """Trains for two iterations, here and in one process; returns the places of the actors and both run directories."""
     config = scripted(folder, *FOR_SIMULATORS, "runner.total_timesteps=128", "cluster.gpus_per_learner=1")
-    return str(rlpipe.train(config, **where).directory)
+    found: dict[str, Any] = {}
+
+    def close(engine: RayEngine, end: Callable[[RayEngine], None] = RayEngine.close) -> None:
+        try:
+            found["spread"] = places(engine)
+        finally:
+            end(engine)
+
+    with patch.object(RayEngine, "close", close):
+        distributed = rlpipe.train(config)
+    found["trained"] = [str(run.directory) for run in (distributed, rlpipe.train(config, local=True))]
+    return found
 
 
 def refusals(folder: Path) -> dict[str, Any]:
@@ -92,7 +109,7 @@ def refusals(folder: Path) -> dict[str, Any]:
         "head": refused(folder, SOON, "cluster.worker_nodes={name: head}"),
         "nobody": refused(folder, SOON, "cluster.worker_nodes={role: render}"),
         "groups after refusals": groups(),
-        "no CUDA": refused(folder, "learner.device=cuda", "rollout.num_workers=1"),
+        "no CUDA": refused(folder, "learner.device=cuda", "rollout.num_workers=1", "cluster.worker_nodes={name: left}"),
     }
     others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
     found["reserved"] = others.wait(600)
@@ -130,9 +147,8 @@ def main() -> None:
     cluster.wait_for_nodes(600)
     ray.init(address=cluster.address, namespace="rlpipe", log_to_driver=False)
     try:
-        found["spread"] = placed(folder, *FOR_SIMULATORS, "cluster.gpus_per_learner=1", with_logger=True)
+        found |= trained(folder)
         found["pack"] = placed(folder, *FOR_SIMULATORS, "cluster.strategy=pack")
-        found["trained"] = trained(folder), trained(folder, local=True)
         found |= refusals(folder)
         found |= awaited(folder, cluster)
     finally:
