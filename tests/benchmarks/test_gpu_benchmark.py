@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import gpu
 from benchmarks.device import updates
+from tests.helpers.commands import command
 
 COST = {"seconds", "samples_per_second", "copies_to_device", "bytes_to_device", "kernel_share", "peak_memory_mib"}
 LABEL = {"group", "name", "precision", "mode"}
@@ -20,12 +22,20 @@ LABEL = {"group", "name", "precision", "mode"}
 pytestmark = [pytest.mark.ray, pytest.mark.extras]
 
 
+def in_this_process(program, **_):
+    """In place of a command of rlpipe in a process of its own, with a Ray of its own."""
+    assert program[:4] == [sys.executable, "-m", "rlpipe", "train"]
+    answer = command(*program[3:])
+    return SimpleNamespace(returncode=answer.code, stderr=answer.err)
+
+
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def rows(ray_cluster, tmp_path_factory):
     """Rows of a rehearsal with one pass over two minibatches, because profiling takes most of the time."""
     file = tmp_path_factory.mktemp("benchmark") / "gpu.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr(gpu, "gc", SimpleNamespace(collect=lambda: None))  # long in a process of many tests
+        patch.setattr(gpu, "subprocess", SimpleNamespace(run=in_this_process))
         patch.setattr(updates, "EPOCHS", 1)
         patch.setattr(updates, "MINIBATCHES", 2)
         patch.setattr(gpu, "SMALL", replace(gpu.SMALL, gradient_steps=2, repeats=1, iterations=4))
@@ -35,8 +45,8 @@ def rows(tmp_path_factory):
 
 
 def test_the_script_says_how_it_is_called():
-    command = [sys.executable, str(Path(gpu.__file__)), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    asked = [sys.executable, str(Path(gpu.__file__)), "--help"]
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=600, check=True).stdout
     assert "--small" in told
 
 
