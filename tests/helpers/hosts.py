@@ -154,7 +154,7 @@ def ray_across(count: int) -> Iterator[tuple[list[Host], str]]:
             agents = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
             where += [f"--{agent}-port={port}" for port, agent in enumerate(agents, start=6400)]
             size = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
-            ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
+            ray = [sys.executable, "-m", "tests.helpers.lean_head", "start", "--block", "--disable-usage-stats"]
             _wait_for_ray(host, host.start(*ray, *first, *where, *size))
         yield made, address
 

@@ -1,13 +1,16 @@
-"""``ray start --head`` without what a cluster serves beside runs and jobs.
+"""``ray start`` without what a cluster serves beside runs and jobs.
 
     python -m tests.helpers.lean_head start --head --block ...
 
-The dashboard loads what jobs need, two of its dozen modules, each of which is a process. Actors start through
-``worker_entry``, whose variables must be in the environment.
+The dashboard loads what jobs need, two of its dozen modules, each of which is a process. With
+``--include-dashboard=false``, for which Ray starts a part of it, there is none. Actors start through ``worker_entry``
+if its variables are in the environment.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from ray._private import services
@@ -30,9 +33,16 @@ def _with_entry(node: Node, *args: Any, **options: Any) -> None:
     _start_raylet(node, *args, **options)
 
 
+def _without_dashboard(node: Node, **_: Any) -> None:
+    node._webui_url = ""
+
+
 if __name__ == "__main__":
     for unused in ("start_monitor", "start_log_monitor", "start_ray_client_server"):
         setattr(Node, unused, lambda *_, **__: None)
-    Node.start_raylet = _with_entry
+    if worker_entry.PROGRAM in os.environ:
+        Node.start_raylet = _with_entry
+    if "--include-dashboard=false" in sys.argv:
+        Node.start_api_server = _without_dashboard
     services.start_ray_process = _with_jobs_alone
     main()
