@@ -213,26 +213,31 @@ def place(observations: Observations, n: int, observation: Any, spec: SpaceSpec)
 
 
 def check_observations(observations: Any, spec: SpaceSpec, count: int) -> None:
-    """Checks the shapes of observations [N, ...].
+    """Checks the shapes and types of observations [N, ...].
 
     Raises:
         ContractError: they are not of these spaces.
     """
     if spec.leaves is None:
-        wanted: dict[str, tuple[int, ...]] = {"": (spec.observation_dim,)}
+        wanted: dict[str, tuple[tuple[int, ...], Any]] = {"": ((spec.observation_dim,), np.float32)}
     else:
-        wanted = {name: leaf.shape for name, leaf in spec.leaves.items()}
+        wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in spec.leaves.items()}
         if not isinstance(observations, Tree) or wanted.keys() - observations.leaves.keys():
             raise ContractError(
                 f"the observations are {shown(observations)}; a tree of {', '.join(wanted)} is expected"
             )
-    for name, shape in wanted.items():
+    for name, (shape, dtype) in wanted.items():
         array = observations.leaves[name] if name else observations
+        leaf_name = f" {name!r}" if name else ""
         if getattr(array, "shape", None) != (count, *shape):
             found = getattr(array, "shape", None) or shown(array)
-            leaf_name = f" {name!r}" if name else ""
             raise ContractError(
                 f"the observations{leaf_name} have shape {found}, but the spaces declare {(count, *shape)}"
+            )
+        if not isinstance(array, np.ndarray) or array.dtype != dtype:
+            raise ContractError(
+                f"the observations{leaf_name} are {shown(array)} of {array.dtype}; an array of {np.dtype(dtype)} is "
+                "expected"
             )
 
 

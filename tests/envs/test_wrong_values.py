@@ -195,6 +195,14 @@ def test_arrays_of_another_library_are_told_as_such_in_a_step():
         collected(simulator)
 
 
+def test_observations_of_another_type_are_told():
+    simulator = OddSimulator({"observation": np.zeros((2, 2))}, since=0)
+    with pytest.raises(
+        ContractError, match=r"the observations are array\(.*\) of float64; an array of float32 is expected"
+    ):
+        collected(simulator)
+
+
 def test_leaves_whose_names_fall_together_stay_apart():
     space = Dict({"a": Dict({"b": Box(-1, 1, (1,))}), "a/b": Box(-1, 1, (1,))})
     value = Spaces(space, ACTIONS, "Task-v0").observation({"a": {"b": [0.25]}, "a/b": [0.5]})

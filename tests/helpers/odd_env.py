@@ -213,6 +213,7 @@ ADAPTERS: dict[str, Callable[..., Simulator]] = {
     "gymnasium, tree": _one_by_one(OddTree),
     "vector, NEXT_STEP": _vector(AutoresetMode.NEXT_STEP),
     "vector, SAME_STEP": _vector(AutoresetMode.SAME_STEP),
+    "vector, DISABLED": _vector(AutoresetMode.DISABLED),
     "single plug-in": lambda odd, since=1: OddPlugin(
         [OddSingle(odd, since) for _ in range(2)], seeds, ignore_terminations=False
     ),
