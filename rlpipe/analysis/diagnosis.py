@@ -16,7 +16,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.health import Alert, Monitor
-from rlpipe.metrics.rules import LEVELS, Finite, Rule, View
+from rlpipe.metrics.rules import LEVELS, Band, Finite, Rule, View
 from rlpipe.plugins import nearest
 
 _STAND_INS = (
@@ -191,7 +191,8 @@ def _healthy(metric: Metric, values: Sequence[float], tags: frozenset[str]) -> H
             return Healthy(metric.name, view.value, str(rule.check), not rule.check.violated(view))
     checks = [rule.check for rule in metric.rules]
     chosen = next((check for check in checks if not isinstance(check, Finite)), checks[0])
-    return Healthy(metric.name, view.value, str(chosen), usual=True)
+    usual = not (isinstance(chosen, Band) and chosen.violated(view))  # which raises no alert where its rule waits
+    return Healthy(metric.name, view.value, str(chosen), usual)
 
 
 def _problems(changes: Sequence[Alert], last: Mapping[str, float], names: Mapping[str, str]) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +223,14 @@ def test_a_wrong_path_is_an_error_with_the_nearest_name(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no log"):
         diagnose(tmp_path / "empty")
+
+
+def test_a_number_beyond_its_limit_that_is_no_reason_for_an_alert_is_not_ticked(tmp_path):
+    """Most iterations here end no episode, which lasts four of them."""
+    script = [[{"length": 60}]]
+    config = scripted(tmp_path, env={"train": {"name": "scripted", "total_num_envs": 4, "script": script}})
+    found = {one.metric: one for one in diagnose(rlpipe.train(config, local=True).directory).healthy}
+    assert (found["env/num_trajectories"].value, found["env/num_trajectories"].usual) == (4.0, True)
+    few = replace(config, runner=replace(config.runner, total_timesteps=320))
+    found = {one.metric: one for one in diagnose(rlpipe.train(few, local=True).directory).healthy}
+    assert (found["env/num_trajectories"].value, found["env/num_trajectories"].usual) == (0.0, False)
