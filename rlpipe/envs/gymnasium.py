@@ -153,6 +153,7 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
         for name, value in info.items()
         if isinstance(name, str)
         and name.startswith("reward_")
+        and name != "reward_terms"
         and isinstance(value, int | float | np.number)
         and not isinstance(value, bool)
     } or None

@@ -241,6 +241,11 @@ def test_terms_whose_names_fall_together_stay_apart_whatever_their_order(terms):
     ]
 
 
+def test_a_number_in_place_of_the_terms_is_no_term():
+    _, window = collected(ADAPTERS["gymnasium"]({"info": {"reward_terms": 0.5, "reward_reach": 1.0}}))
+    assert window.episodes[0].reward_terms == {"reach": 1.0 * STEPS}
+
+
 def test_names_that_never_end_are_cut_off_with_a_note():
     tracker = EpisodeTracker(0, 0, 1, has_success=False)
     simulator = ADAPTERS["gymnasium"]({"info": lambda _: {"reward_terms": {f"at {random.random()}": 1.0}}}, 1)
