@@ -82,19 +82,12 @@ def test_a_torn_end_is_cut_off_so_that_wandb_reads_on(run):
 
 
 @pytest.mark.soak
-def test_killing_it_again_and_again_doubles_nothing(run):
+def test_killing_it_again_and_again_doubles_nothing_and_nobody_else_writes_until_its_other_process_is_gone(run):
+    """The second time, the process of W&B, which outlives it, has still to end."""
     lengthen(run, 300)
-    for _ in range(2):
-        process = syncing(run)
-        process.kill()
-        process.wait()
-    assert catch_up(run, "wandb")
-    assert_shows_everything(run, "wandb")
-
-
-@pytest.mark.soak
-def test_nobody_else_writes_until_the_process_of_wandb_is_gone_too(run):
-    lengthen(run, 300)
+    process = syncing(run)
+    process.kill()
+    process.wait()
     process = syncing(run)
     (core,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
     os.kill(core, signal.SIGSTOP)
@@ -109,6 +102,8 @@ def test_nobody_else_writes_until_the_process_of_wandb_is_gone_too(run):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(core, signal.SIGCONT)
+    assert catch_up(run, "wandb")
+    assert_shows_everything(run, "wandb")
 
 
 @pytest.mark.soak
