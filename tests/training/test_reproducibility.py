@@ -66,8 +66,8 @@ def test_equal_seeds_give_equal_runs_on_ray_and_in_one_process_with_as_many_work
 def test_equal_seeds_give_equal_runs_of_maniskill_from_demonstrations_with_a_curriculum(tmp_path):
     small = [
         "algorithm.learning_starts=16", "algorithm.batch_size=16", "evaluation.episodes=2", "num_demos=2",
-        "curriculum.name=reverse_forward", "rollout.horizon=16", "runner.total_timesteps=320", "learner.num_threads=1",
-        "env.eval.total_num_envs=2",
+        "curriculum.name=reverse_forward", "rollout.horizon=16", "runner.total_timesteps=256", "learner.num_threads=1",
+        "env.eval.total_num_envs=2", "env.eval.max_episode_steps=30", "runner.report=false",
         "runner.logger.logger_backends=[]", f"runner.logger.log_path={tmp_path}",
     ]  # fmt: skip
     config = load_config("configs/sparse_pick_cube.yaml", small)
