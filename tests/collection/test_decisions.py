@@ -89,7 +89,7 @@ def test_lengths_and_steps_count_environment_steps_and_decisions_have_metrics_of
 def test_a_task_is_learnt_in_chunks(make, tmp_path):
     options = ["policy.chunk_size=2", "runner.save_interval=1000", "algorithm.discount=0.5"]
     if make is sac:
-        options += ["runner.total_timesteps=8192", "learner.lr=0.003", "algorithm.replay_capacity=8192"]
+        options += ["runner.total_timesteps=3840", "learner.lr=0.003", "algorithm.replay_capacity=8192"]
     else:
         options += ["runner.total_timesteps=3072", "learner.lr=0.01", "algorithm.update_epochs=8"]
     run = rlpipe.train(make(tmp_path, *options), local=True).directory
