@@ -259,7 +259,7 @@ def test_the_example_of_the_documentation_runs(models, tmp_path):
     overrides = (
         f"policy.model={models['smolvlm', 'float32']}", f"runner.logger.log_path={tmp_path}",
         "runner.total_timesteps=32", "rollout.horizon=8", "evaluation.episodes=2", "env.train.total_num_envs=4",
-        "algorithm.update_epochs=1", "learner.num_threads=1",
+        "algorithm.update_epochs=1", "learner.num_threads=1", "runner.logger.logger_backends=[]", "runner.report=false",
     )  # fmt: skip
     assert rlpipe.train(load_config(from_yaml(written), overrides), local=True).directory
 
