@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import shlex
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,26 @@ LENGTH = "eval/episode_len"
 
 
 def a_run(folder: Path, seed: int, *overrides: str) -> Path:
-    """The directory of a finished run of 4 iterations of 24 steps, each evaluated on 6 episodes, 3 successful."""
+    """The directory of a finished run of 4 iterations of 24 steps, each evaluated on 6 episodes, 3 successful.
+
+    A test may change it: it is a copy in this folder.
+    """
+    kept, run = trained(seed, *overrides)
+    copy = folder / run.relative_to(kept.name)
+    while copy.exists():  # of a seed and a second that it shares with another one
+        copy = copy.with_name(f"{copy.name}-2")
+    shutil.copytree(run, copy)
+    config = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(config.replace(kept.name, str(folder)))
+    return copy
+
+
+@functools.cache
+def trained(seed: int, *overrides: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """Trains once for all tests, into a folder that ends with the process; with the directory of the run."""
+    kept = tempfile.TemporaryDirectory()
     config = scripted(
-        folder,
+        kept.name,
         f"runner.seed={seed}",
         "rollout.horizon=4",
         "algorithm.num_minibatches=2",
@@ -48,7 +67,7 @@ def a_run(folder: Path, seed: int, *overrides: str) -> Path:
         *overrides,
         env=RACE,
     )
-    return rlpipe.train(config, local=True).directory
+    return kept, rlpipe.train(config, local=True).directory
 
 
 def successes(run: Path, *counts: int) -> Path:
@@ -78,18 +97,9 @@ def runs(tmp_path_factory) -> dict[str, list[Path]]:
     return {"good": good, "bad": bad}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    return a_run(tmp_path_factory.mktemp("alone"), 0)
-
-
 @pytest.fixture
-def alone(trained, tmp_path) -> Path:
-    """A run that a test may change."""
-    run = Path(shutil.copytree(trained, tmp_path / trained.relative_to(trained.parents[1])))
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace(str(trained.parents[1]), str(tmp_path)))
-    return run
+def alone(tmp_path) -> Path:
+    return a_run(tmp_path, 0)
 
 
 def set_status(run: Path, status: str) -> None:
@@ -178,7 +188,7 @@ def test_a_policy_of_another_run_is_said(key, said, alone):
 
 
 def test_two_runs_with_one_seed_are_pooled_with_a_warning(tmp_path):
-    found = compare([a_run(tmp_path, 3), a_run(tmp_path, 3)])
+    found = compare([a_run(tmp_path / place, 3) for place in "ab"])
     assert found.groups[0].by_seed == [(3, 0.5), (3, 0.5)]
     assert "more than one run with seed 3" in found.warnings[0]
     assert found.groups[0].run_labels == [f"seed 3, {run.path.name}" for run in found.groups[0].runs]
@@ -495,8 +505,8 @@ def test_the_refusal_says_how_to_evaluate_alike(alone, tmp_path):
     assert len(compare([alone, other]).groups) == 1
 
 
-def test_the_refusal_keeps_the_success_of_a_run(trained):
-    run = EvaluatedRun.read(trained)
+def test_the_refusal_keeps_the_success_of_a_run(alone):
+    run = EvaluatedRun.read(alone)
     without, telling = (
         dataclasses.replace(
             run, path=Path(name), protocol=run.protocol | {"eval_env": run.protocol["eval_env"] | {"success_key": key}}
