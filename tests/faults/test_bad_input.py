@@ -67,7 +67,8 @@ def parser_made_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A folder with a finished run of four iterations, evaluated once, and the configuration it was made from."""
+    """A folder with a finished run of four iterations, evaluated once, and configurations: that of the run with every
+    key, and shorter ones, which are read several times as fast."""
     folder = tmp_path_factory.mktemp("finished")
     config = scripted(
         folder,
@@ -81,7 +82,8 @@ def finished(tmp_path_factory) -> Path:
     run.rename(folder / "run")
     text = to_yaml(config)
     assert f"log_path: {folder}\n" in text
-    (folder / "task.yaml").write_text(text.replace(f"log_path: {folder}\n", "log_path: runs\n"))
+    (folder / "whole.yaml").write_text(text.replace(f"log_path: {folder}\n", "log_path: runs\n"))
+    (folder / "task.yaml").write_text(TASK)
     (folder / "tree.yaml").write_text(TREE)
     shutil.rmtree(folder / "scripted")
     return folder
@@ -198,6 +200,13 @@ def a_folder(name: str) -> Callable[[Path], None]:
 
 
 TRAIN = f"train task.yaml --ray-address {NOBODY}"
+WHOLE = f"train whole.yaml --ray-address {NOBODY}"
+TASK = """
+env: {train: {name: scripted, total_num_envs: 4, script: [[{length: 3, success_at: [2]}]]}}
+policy: {name: mlp, hidden_sizes: [8]}
+rollout: {horizon: 4}
+runner: {seed: 0, total_timesteps: 64, logger: {log_path: runs, logger_backends: []}}
+"""
 TREE = """
 env: {train: {name: gymnasium, id: "tests.helpers.gym_trees:Signs-v0", total_num_envs: 4}}
 rollout: {horizon: 16}
@@ -810,11 +819,11 @@ def test_any_damage_to_a_file_of_a_run_is_survived_or_refused(finished, name, da
 @fuzz(20)
 @given(st.data())
 def test_any_value_under_any_key_of_a_configuration_is_legal_or_refused(finished, data):
-    with copy_of(finished, "task.yaml") as place:
-        config = with_one_changed(data, yaml.safe_load((place / "task.yaml").read_text()))
-        (place / "task.yaml").write_text(yaml.safe_dump(config))
+    with copy_of(finished, "whole.yaml") as place:
+        config = with_one_changed(data, yaml.safe_load((place / "whole.yaml").read_text()))
+        (place / "whole.yaml").write_text(yaml.safe_dump(config))
         before = contents(place)
-        answer = command(*shlex.split(TRAIN))
+        answer = command(*shlex.split(WHOLE))
         assert is_refusal(answer), answer
         assert contents(place) == before
 
@@ -822,11 +831,11 @@ def test_any_value_under_any_key_of_a_configuration_is_legal_or_refused(finished
 @fuzz(20)
 @given(st.data())
 def test_any_damage_to_a_configuration_file_is_survived_or_refused(finished, data):
-    with copy_of(finished, "task.yaml") as place:
-        (place / "task.yaml").write_bytes(damaged_bytes(data, (place / "task.yaml").read_bytes()))
-        answer = command(*shlex.split(TRAIN))
+    with copy_of(finished, "whole.yaml") as place:
+        (place / "whole.yaml").write_bytes(damaged_bytes(data, (place / "whole.yaml").read_bytes()))
+        answer = command(*shlex.split(WHOLE))
         assert is_refusal(answer), answer
-        assert contents(place).keys() == {"task.yaml"}
+        assert contents(place).keys() == {"whole.yaml"}
 
 
 @fuzz(20)
