@@ -23,10 +23,10 @@ from tests.helpers.runs import scripted
 CARTPOLE = REPOSITORY / "configs" / "ppo_cartpole.yaml"
 
 
-def cartpole(tmp_path: Path, *overrides: str) -> Path:
-    """Directory of a CartPole run of 20 iterations."""
+def cartpole(tmp_path: Path, *overrides: str, iterations: int = 20) -> Path:
+    """Directory of a CartPole run."""
     quick = (
-        "runner.total_timesteps=5120", "evaluation.episodes=8", "learner.num_threads=1",
+        f"runner.total_timesteps={256 * iterations}", "evaluation.episodes=8", "learner.num_threads=1",
         "learner.lr_schedule=constant", f"runner.logger.log_path={tmp_path}", "runner.logger.logger_backends=[]",
     )  # fmt: skip
     return rlpipe.train(load_config(CARTPOLE, [*quick, *overrides]), local=True).directory
@@ -47,19 +47,18 @@ def test_a_healthy_run_raises_no_critical_alert(tmp_path):
 
 
 def test_a_learning_rate_that_is_far_too_large_is_named(tmp_path):
-    found = causes(diagnose(cartpole(tmp_path, "learner.lr=3e-2")).standing, "critical")
+    found = causes(diagnose(cartpole(tmp_path, "learner.lr=3e-2", iterations=5)).standing, "critical")
     assert "overshoot" in found["train/actor/lr"]
 
 
 @pytest.mark.soak
 def test_a_forced_collapse_of_the_entropy_is_named(tmp_path):
-    sixty_iterations = "runner.total_timesteps=15360"
-    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5", sixty_iterations)).standing, "warn")
+    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5", iterations=60)).standing, "warn")
     assert "entropy bonus too small" in found["train/entropy_loss"]
 
 
 def test_a_critic_that_does_not_learn_is_named(tmp_path):
-    found = causes(diagnose(cartpole(tmp_path, "learner.critic_lr=0")).standing, "critical")
+    found = causes(diagnose(cartpole(tmp_path, "learner.critic_lr=0", iterations=5)).standing, "critical")
     assert "learning rate is 0" in found["train/critic/lr"]
 
 

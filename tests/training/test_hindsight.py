@@ -26,7 +26,8 @@ def trained(folder, *overrides, **env):
 
 
 def test_goals_are_learnt_from_sparse_reward_in_hindsight(tmp_path):
-    assert trained(tmp_path, *LEARNING, "algorithm.hindsight=0.8").metrics["eval/success_at_end"] > 0.8
+    options = (*LEARNING, "runner.total_timesteps=1280", "algorithm.hindsight=0.8")
+    assert trained(tmp_path, *options).metrics["eval/success_at_end"] > 0.8
 
 
 @pytest.mark.soak

@@ -59,7 +59,8 @@ def test_the_environments_of_these_tests_are_as_gymnasium_wants_them(task):
 
 @pytest.mark.parametrize("kind", SPACES)
 def test_an_action_of_every_space_is_learnt(kind, tmp_path):
-    options = ["runner.total_timesteps=4096", "algorithm.discount=0.0", *QUICK]
+    steps = 4096 if kind == "box" else 1536
+    options = [f"runner.total_timesteps={steps}", "algorithm.discount=0.0", *QUICK]
     assert last_return(train(tmp_path, "tests.helpers.gym_identity:Identity-v0", *options, kwargs={"kind": kind})) > 7.5
 
 
@@ -71,13 +72,13 @@ def test_soft_actor_critic_learns_a_box(tmp_path):
 
 
 def test_a_picture_alone_is_learnt(tmp_path):
-    options = ["runner.total_timesteps=2048", "algorithm.discount=0.0", "policy.encoders={observation: {channels: 4}}"]
+    options = ["runner.total_timesteps=1024", "algorithm.discount=0.0", "policy.encoders={observation: {channels: 4}}"]
     assert last_return(train(tmp_path, "tests.helpers.gym_identity:Shade-v0", *options, *QUICK)) == STEPS
 
 
 def test_a_picture_and_a_vector_show_the_way(tmp_path):
     options = [
-        "runner.total_timesteps=4096",
+        "runner.total_timesteps=1536",
         "policy.encoders={image: {channels: 4}}",
         "env.train.success_key=is_success",
     ]
@@ -85,5 +86,5 @@ def test_a_picture_and_a_vector_show_the_way(tmp_path):
 
 
 def test_a_text_can_be_left_out(tmp_path):
-    options = ["runner.total_timesteps=2048", "algorithm.discount=0.0", "env.train.ignore_observations=[mission]"]
+    options = ["runner.total_timesteps=1536", "algorithm.discount=0.0", "env.train.ignore_observations=[mission]"]
     assert last_return(train(tmp_path, "tests.helpers.gym_trees:Words-v0", *options, *QUICK)) == STEPS

@@ -426,9 +426,8 @@ def test_kill_9_then_resume_loses_and_repeats_nothing(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     reported = len(lines(run, "metrics.jsonl"))
-    resumed = rlpipe_command("train", "--resume", str(run), "--local", f"runner.total_timesteps={64 * (reported + 3)}")
-    _, stderr = resumed.communicate(timeout=600)
-    assert resumed.returncode == 0, stderr
+    resumed = command("train", "--resume", str(run), "--local", f"runner.total_timesteps={64 * (reported + 3)}")
+    assert resumed.code == 0, resumed.err
     rows = lines(run, "metrics.jsonl")
     assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
     assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
@@ -477,11 +476,11 @@ class TestCriticalAlerts:
     def alerts(self, run: Path) -> list[dict]:
         return [event for event in lines(run, "events.jsonl") if event["kind"] == "alert"]
 
-    def test_they_are_told_and_the_run_goes_on(self, tmp_path):
+    def test_they_are_told_once_and_the_run_goes_on(self, tmp_path):
         result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
         assert result.status == "completed"
-        raised = [alert["data"] for alert in self.alerts(result.directory) if alert["data"]["level"] == "critical"]
-        assert "train/actor/lr" in {alert["metric"] for alert in raised}
+        lr = [alert["data"] for alert in self.alerts(result.directory) if alert["data"]["metric"] == "train/actor/lr"]
+        assert [(alert["level"], alert["cleared"]) for alert in lr] == [("critical", False)]
 
     def test_a_larger_gradient_norm_clears_that_of_gradients_which_are_always_clipped(self, tmp_path):
         options = ("learner.max_grad_norm=1e-6", "runner.total_timesteps=704")
@@ -492,11 +491,6 @@ class TestCriticalAlerts:
         rlpipe.train(load_config(first / "config.yaml", changes), local=True, resume=first)
         told = [alert["data"]["cleared"] for alert in self.alerts(first) if "grad_clip" in alert["data"]["metric"]]
         assert told == [False, True]
-
-    def test_each_is_raised_once(self, tmp_path):
-        result = rlpipe.train(scripted(tmp_path, *self.broken), local=True)
-        lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
-        assert [alert["cleared"] for alert in lr] == [False]
 
     def test_they_can_stop_the_run_with_a_checkpoint(self, tmp_path):
         options = ("runner.health.on_critical=stop", "runner.save_interval=100")
