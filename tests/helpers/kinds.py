@@ -12,6 +12,8 @@ from tests.helpers.runs import sac, scripted
 
 CHUNK = 3
 """Actions of a decision. Episodes have 8 steps, so each last decision is cut short."""
+SHORT = ("runner.total_timesteps=128",)
+"""Four iterations of single actions; in chunks, one takes three times as many steps."""
 ENCODERS = {"camera/rgb": {"name": "drq_cnn", "channels": 4, "width": 8}}
 PERCEPTRON = {"name": "mlp", "hidden_sizes": [8]}
 TOKENS = {"name": "tokens", "hidden_sizes": [8], "bins": 4, "slot_width": 4, "chunk_size": CHUNK}
@@ -55,16 +57,18 @@ def correcting(folder: Path, *overrides: str, **tree: Any) -> Config:
 
 
 KINDS = {
-    "tree, ppo": Kind("Signs", PPO, {**PERCEPTRON, "encoders": ENCODERS, "normalize_observations": True}),
-    "tree, several parts, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS}),
+    "tree, ppo": Kind(
+        "Signs", PPO, {**PERCEPTRON, "encoders": ENCODERS, "normalize_observations": True}, overrides=SHORT
+    ),
+    "tree, several parts, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS}, overrides=SHORT),
     "tree, several parts, chunks, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
     "tree, chunks, grpo": Kind("Signs", GRPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
     "tree, chunks, sac": Kind(
         "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
     ),
     "tree, residual, chunks, sac": Kind("Reach", make=correcting, overrides=("runner.total_timesteps=384",), alike=2),
-    "goals in hindsight, sac": Kind("Place", make=sac, overrides=("algorithm.hindsight=0.8",), alike=2),
-    "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}),
+    "goals in hindsight, sac": Kind("Place", make=sac, overrides=("algorithm.hindsight=0.8", *SHORT), alike=2),
+    "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}, overrides=SHORT),
     "tree, gru, chunks, reward of each action, ppo": Kind(
         "Signs", {**PPO, "logprob_level": "action", "reward_level": "action"}, {**GRU, "chunk_size": CHUNK}
     ),

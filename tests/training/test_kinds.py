@@ -55,7 +55,11 @@ def test_its_phases_add_up_to_its_time(run):
 
 
 def test_two_workers_have_its_numbers(kind, run, tmp_path):
-    two = rlpipe.train(kind.config(tmp_path, "rollout.num_workers=2", "evaluation.episodes=2"), local=True).directory
+    options = ["rollout.num_workers=2", "evaluation.episodes=2"]
+    if kind.alike:
+        compared = lines(run, "metrics.jsonl")[kind.alike - 1]
+        options.append(f"runner.total_timesteps={compared['total_timesteps']}")
+    two = rlpipe.train(kind.config(tmp_path, *options), local=True).directory
     assert of_episodes(two)[: kind.alike] == of_episodes(run)[: kind.alike]
 
 
