@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlpipe.distributed import worker_entry
+from rlpipe.distributed import process_template, worker_entry
 from rlpipe.distributed.process_template import ProcessTemplate, template_for
 from tests.helpers import REPOSITORY
 from tests.helpers.runs import scripted
@@ -33,8 +33,18 @@ def program(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def template():
+    """The template of a run, with torch."""
+    made = ProcessTemplate({"OMP_NUM_THREADS": "1"})
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def quick_template(monkeypatch):
+    """A template without torch, which a test may spoil."""
+    monkeypatch.setattr(process_template, "_WORKER_MODULE", "json")
     made = ProcessTemplate({"OMP_NUM_THREADS": "1"})
     yield made
     made.end()
@@ -77,15 +87,17 @@ def test_without_a_template_a_worker_loads_for_itself(program):
     assert report(program, "nobody")["loaded"] == []
 
 
-def test_a_template_that_could_not_load_the_simulator_forks_nothing(template, program):
-    template.load("no_such_simulator:Simulator.load")
-    assert report(program, template.socket)["loaded"] == []
-
-
-def test_a_template_with_a_thread_forks_nothing(template, program):
-    """A lock that the thread holds would stay locked in the child for ever."""
-    template.load("tests.helpers.threads:start")
-    assert report(program, template.socket)["loaded"] == []
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        pytest.param("no_such_simulator:Simulator.load", id="a simulator that it could not load"),
+        pytest.param("tests.helpers.threads:start", id="a thread"),  # its locks would stay locked in a child for ever
+    ],
+)
+def test_a_template_with_something_that_must_not_be_forked_forks_nothing(loaded, quick_template, program):
+    assert report(program, quick_template.socket)["parent"] == quick_template._process.pid
+    quick_template.load(loaded)
+    assert report(program, quick_template.socket)["parent"] == os.getpid()
 
 
 def test_a_template_loads_the_simulator_of_a_run(program, tmp_path, monkeypatch):
