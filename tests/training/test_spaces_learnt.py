@@ -65,7 +65,7 @@ def test_an_action_of_every_space_is_learnt(kind, tmp_path):
 
 
 def test_soft_actor_critic_learns_a_box(tmp_path):
-    options = ["runner.total_timesteps=1536", "algorithm.discount=0.0", "learner.lr=0.003", "rollout.horizon=64"]
+    options = ["runner.total_timesteps=1024", "algorithm.discount=0.0", "learner.lr=0.006", "rollout.horizon=32"]
     options += ["algorithm.replay_capacity=8192", "policy.hidden_sizes=[32]", "algorithm.critic_hidden_sizes=[32]"]
     run = train(tmp_path, "tests.helpers.gym_identity:Identity-v0", *options, make=sac, kwargs={"kind": "box"})
     assert last_return(run) > 7.5  # of STEPS

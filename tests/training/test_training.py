@@ -164,7 +164,7 @@ def test_evaluation_and_checkpoints_do_not_count_as_training_throughput():
 
 
 def test_a_policy_learns_the_scripted_task(tmp_path):
-    options = ("runner.total_timesteps=1920", "runner.save_interval=1000", "learner.lr=0.03")
+    options = ("runner.total_timesteps=768", "runner.save_interval=1000", "learner.lr=0.03")
     config = scripted(tmp_path, *options, "env.eval.script=[[{length: 20}]]")
     assert rlpipe.train(config, local=True).metrics["eval/return"] > 18  # of 20
 

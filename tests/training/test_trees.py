@@ -42,7 +42,7 @@ def test_a_picture_and_a_choice_together_are_learnt(tmp_path):
 
 @pytest.mark.parametrize("make", [scripted, sac])
 def test_a_goal_dictionary_is_learnt_by_both_kinds_of_algorithm(make, tmp_path):
-    options = ["runner.total_timesteps=1536", "algorithm.discount=0.8", "learner.lr=0.003"]
+    options = ["runner.total_timesteps=768", "algorithm.discount=0.8", "learner.lr=0.006"]
     options += ["algorithm.replay_capacity=8192"] if make is sac else ["algorithm.update_epochs=8"]
     run = trained(tmp_path, "Reach", *options, make=make)
     found = returns(run)
