@@ -193,7 +193,11 @@ def measure_run(device: str, iterations: int):
         "rollout": {"horizon": horizon, "num_workers": workers},
         "learner": {"device": device, "num_threads": THREADS},
         "evaluation": {"episodes": 1},
-        "runner": {"total_timesteps": iterations * envs * horizon, "logger": {"logger_backends": []}},
+        "runner": {
+            "total_timesteps": iterations * envs * horizon,
+            "report": False,
+            "logger": {"logger_backends": []},
+        },
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"

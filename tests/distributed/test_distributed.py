@@ -167,7 +167,8 @@ def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
             "env.eval.total_num_envs=4",
             "stages.0.timesteps=240",
             f"runner.logger.log_path={tmp_path}",
-            "runner.logger.logger_backends=[tensorboard]",
+            "runner.logger.logger_backends=[csv]",
+            "runner.report=false",
         ],
     )
     result = rlpipe.train(config)

@@ -11,7 +11,10 @@ from rlpipe.run.directory import read_jsonl
 from tests.helpers.hosts import hosts, obstacle, train
 
 pytestmark = [pytest.mark.soak, pytest.mark.ray, pytest.mark.timeout(3600), pytest.mark.usefixtures("rights")]
-SHORT = ["env.train.total_num_envs=4", "rollout.horizon=64", "runner.total_timesteps=768", "evaluation.episodes=4"]
+SHORT = [
+    "env.train.total_num_envs=4", "rollout.horizon=64", "runner.total_timesteps=768", "evaluation.episodes=4",
+    "runner.report=false",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,10 @@ SMALL = {
     "learner": {"num_threads": 1},
     "rollout": {"horizon": 32, "num_workers": 1},
     "evaluation": {"episodes": 2},
-    "runner": {"logger": {"experiment_name": "small", "logger_backends": ["console"], "console_style": "line"}},
+    "runner": {
+        "report": False,
+        "logger": {"experiment_name": "small", "logger_backends": ["console"], "console_style": "line"},
+    },
 }
 """A run that goes on until it is stopped, at six iterations a second or less."""
 
@@ -641,7 +644,7 @@ class TestOnACluster:
         short = (
             "runner.total_timesteps=32", "rollout.horizon=16", "env.train.total_num_envs=2", "evaluation.episodes=2",
             "policy.hidden_sizes=[8]", "rollout.num_workers=1", "algorithm.num_minibatches=2",
-            "runner.logger.logger_backends=[console]",
+            "runner.logger.logger_backends=[console]", "runner.report=false",
         )  # fmt: skip
         ended = head.submit("configs/ppo_cartpole.yaml", *short, folder=REPOSITORY, ANOTHER_SECRET="open-sesame")
         assert ended.code == 0, ended.err
