@@ -45,6 +45,12 @@ def run_of(tmp_path, *overrides, tasks=(EASY, HARD), make=scripted, experiment="
     return rlpipe.train(make(tmp_path, *overrides, env=env, **tree), local=True).directory
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of both tasks."""
+    return run_of(tmp_path_factory.mktemp("finished"))
+
+
 # slots
 
 
@@ -148,12 +154,11 @@ def test_shorter_observations_are_filled_up_with_zeros():
 # the ledger and metrics
 
 
-def test_metrics_of_each_task_and_of_all_follow_from_the_ledger(tmp_path):
-    run = run_of(tmp_path)
+def test_metrics_of_each_task_and_of_all_follow_from_the_ledger(finished):
     for file, metrics in (("episodes.jsonl", m.ENV), ("eval_episodes.jsonl", m.EVAL)):
-        rows = [row for row in lines(run, "metrics.jsonl") if metrics.num_trajectories.name in row["metrics"]]
+        rows = [row for row in lines(finished, "metrics.jsonl") if metrics.num_trajectories.name in row["metrics"]]
         last = rows[-1]
-        own = from_ledger(run, file, metrics, last["iteration"])
+        own = from_ledger(finished, file, metrics, last["iteration"])
         assert {name: last["metrics"][name] for name in own} == own
     found = rows[-1]["metrics"]
     assert found["eval/tasks/easy/success_once"] == 1
@@ -163,22 +168,21 @@ def test_metrics_of_each_task_and_of_all_follow_from_the_ledger(tmp_path):
     assert found["eval/tasks/success_once_worst"] == 0
 
 
-def test_the_mean_over_tasks_counts_each_alike_however_many_episodes_it_has(tmp_path):
-    row = lines(run_of(tmp_path), "metrics.jsonl")[0]["metrics"]
+def test_the_mean_over_tasks_counts_each_alike_however_many_episodes_it_has(finished):
+    row = lines(finished, "metrics.jsonl")[0]["metrics"]
     assert row["env/tasks/easy/num_trajectories"] > row["env/tasks/hard/num_trajectories"]
     assert row["env/success_once"] > row["env/tasks/success_once_mean"] == 0.5
 
 
-def test_two_workers_collect_what_one_collects(tmp_path):
-    def episodes(workers):
-        run = run_of(tmp_path / str(workers), f"rollout.num_workers={workers}")
+def test_two_workers_collect_what_one_collects(tmp_path, finished):
+    def episodes(run):
         rows = [{**row, "worker": 0} for row in lines(run, "episodes.jsonl")]
         return sorted(rows, key=lambda row: (row["iteration"], row["slot"], row["step"]))
 
     def seen(rows):
         return [(row["task"], row["slot"], row["seed"], row["length"], row["success_once"]) for row in rows]
 
-    assert seen(episodes(1)) == seen(episodes(2))
+    assert seen(episodes(finished)) == seen(episodes(run_of(tmp_path, "rollout.num_workers=2")))
 
 
 def test_a_resumed_run_goes_on_with_the_same_tasks(tmp_path):
@@ -283,10 +287,9 @@ def test_each_task_is_evaluated_on_the_seeds_that_it_would_have_by_itself(tasks,
         assert sorted(seeds) == list(range(1000, 1000 + each))
 
 
-def test_some_of_the_tasks_can_be_evaluated(tmp_path):
-    run = run_of(tmp_path)
+def test_some_of_the_tasks_can_be_evaluated(finished):
     hard = ["env.eval.tasks=[{label: hard, script: [[{length: 3}]]}]"]
-    report = rlpipe.evaluate(run, episodes=4, overrides=hard, local=True)
+    report = rlpipe.evaluate(finished, episodes=4, overrides=hard, local=True)
     assert {episode.task for episode in report.episodes} == {"hard"}
     assert [episode.seed for episode in report.episodes] == [1000000, 1000001, 1000002, 1000003]
 
@@ -300,8 +303,8 @@ def test_a_run_can_evaluate_some_of_its_tasks_where_spaces_are_known_before_it_s
     assert {row["task"] for row in lines(run, "eval_episodes.jsonl")} == {"short"}
 
 
-def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path):
-    runs = [run_of(tmp_path, f"runner.seed={seed}") for seed in (0, 1)]
+def test_a_report_and_a_comparison_have_a_row_for_each_task(tmp_path, finished):
+    runs = [finished, run_of(tmp_path, "runner.seed=1")]
     runs.append(run_of(tmp_path, tasks=(EASY, HARD | {"script": EASY["script"]}), experiment="other"))
     report = rlpipe.evaluate(runs[0], episodes=6, local=True)
     assert {task: estimates[0].value for task, estimates in report.tasks.items()} == {"easy": 1, "hard": 0}
