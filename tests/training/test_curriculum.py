@@ -108,7 +108,7 @@ def test_local_equals_ray(tmp_path, run):
 
 def test_starts_move_back_as_it_learns(tmp_path):
     longer = reach(
-        tmp_path, "runner.total_timesteps=2560", "runner.save_interval=100", "policy.hidden_sizes=[32]",
+        tmp_path, "runner.total_timesteps=1152", "runner.save_interval=100", "policy.hidden_sizes=[32]",
         "learner.lr=0.003", "curriculum.successes=2",
     )  # fmt: skip
     run = rlpipe.train(longer, local=True).directory
