@@ -45,6 +45,9 @@ def print_failure(stderr: Console, error: Exception) -> None:
 
 def _fault_of_machine(error: Exception) -> str:
     """Returns what the machine does not allow, and what to do; empty for any other error."""
+    if isinstance(error, MemoryError):
+        what = str(error).strip(" .") or "this process was given no more memory"
+        return f"{what}: ask for fewer environments, a shorter rollout.horizon or a smaller buffer."
     if not isinstance(error, OSError):
         return ""
     if error.errno is None:  # a sentence of our own

@@ -194,7 +194,7 @@ class RolloutConfig:
     )
     """Number of rollout workers, which must divide ``env.train.total_num_envs``; ``auto`` takes as many as there are
     CPUs for; ``--local`` counts as one CPU."""
-    horizon: int = option(200, least=1, below=2**31, unit="decisions", affects=_METHOD)
+    horizon: int = option(200, least=1, most=1_000_000, unit="decisions", affects=_METHOD)
     """Decisions for each environment in an iteration (T); each is one environment step, or a chunk of them
     (``policy.chunk_size``)."""
     steps_after_success: int | None = option(None, least=0, below=2**31, unit="environment steps", affects=_METHOD)

@@ -47,7 +47,7 @@ class SimulatorConfig:
     name: str
     """``gymnasium``, ``maniskill``, ``envpool``, ``metaworld``, ``dm_control``, ``robosuite``, ``libero``,
     ``scripted``, or ``package.module:Class``."""
-    total_num_envs: int = option(16, least=1, below=2**31, unit="environments")
+    total_num_envs: int = option(16, least=1, most=100_000, unit="environments")
     """Number of environments over all rollout workers (N). Under ``env.eval``: slots of the evaluation, at most one per
     episode."""
     ignore_terminations: bool = option(False)

@@ -27,6 +27,12 @@ def test_what_the_machine_does_not_allow_is_one_sentence_with_a_remedy(number, r
     assert shown.count("\n") == 1
 
 
+def test_a_machine_without_memory_is_one_sentence():
+    assert printed(MemoryError("Unable to allocate 9 GiB")) == (
+        "failed: Unable to allocate 9 GiB: ask for fewer environments, a shorter rollout.horizon or a smaller buffer.\n"
+    )
+
+
 def test_any_other_error_comes_with_its_traceback():
     assert printed(ValueError("no")) == "ValueError: no\n\nfailed: ValueError: no\n"
     assert printed(OSError(errno.EBADF, "Bad", "f")).startswith("OSError: ")
