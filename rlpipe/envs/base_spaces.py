@@ -62,7 +62,7 @@ class Spaces:
         self._vector = isinstance(observation_space, MultiBinary) or (
             isinstance(observation_space, Box) and not _is_picture(observation_space)
         )
-        self._space = observation_space
+        self._space, self._shape = observation_space, observation_space.shape
         self._ignored, self._met = frozenset(ignored), dict.fromkeys(ignored, False)
         self._leaves = {} if self._vector else _apart(self._walk(observation_space, ()))
         self._check_ignored()
@@ -150,7 +150,7 @@ class Spaces:
             ContractError: it is not of the declared space.
         """
         if self._vector:
-            found = fitted(value, self._space.shape, _FLOAT32, "")
+            found = fitted(value, self._shape, _FLOAT32, "")
             return found if found.ndim == 1 else found.ravel()
         return Tree(
             {name: leaf.convert(self._reach(value, leaf), leaf.spec.shape) for name, leaf in self._leaves.items()}
@@ -159,7 +159,7 @@ class Spaces:
     def observations(self, values: Any, count: int) -> Observations:
         """Turns a copy of N observations of a vectorised environment into ours; as of ``observation``."""
         if self._vector:
-            return np.array(fitted(values, (count, *self._space.shape), _FLOAT32, "")).reshape(count, -1)
+            return np.array(fitted(values, (count, *self._shape), _FLOAT32, "")).reshape(count, -1)
         return Tree({
             name: np.array(leaf.convert(self._reach(values, leaf), (count, *leaf.spec.shape)))
             for name, leaf in self._leaves.items()

@@ -146,7 +146,8 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
 
     None if the info holds neither. What ``reward_terms`` holds is meant as numbers, whatever it is.
     """
-    if isinstance(terms := info.get("reward_terms"), Mapping):
+    terms = info.get("reward_terms")
+    if terms is not None and isinstance(terms, Mapping):
         return {str(name): value for name, value in terms.items()}
     return {
         name.removeprefix("reward_"): float(value)
@@ -162,6 +163,8 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
 def own_metrics(info: Mapping[str, Any]) -> Any:
     """Numbers by name that the task measures in a step: the info's ``metrics``, whatever they are; None without any."""
     told = info.get("metrics")
+    if told is None:  # as in nearly every step
+        return None
     return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else told
 
 
@@ -358,13 +361,13 @@ class GymnasiumEnv(SingleEnv):
         elif key is None and self._looks:
             self.unusual = list(dict.fromkeys([*success_notes(info), *self.unusual]))
         return SingleStep(
-            self._observation(observation),
+            self._observation(observation) if self._looks else self._spaces.observation(observation),
             reward,
             terminated,
             truncated,
             success,
-            reward_terms=reward_terms(info),
-            observed=own_metrics(info),
+            reward_terms=reward_terms(info) if info else None,
+            observed=own_metrics(info) if info else None,
         )
 
     def close(self) -> None:
