@@ -137,14 +137,16 @@ class EpisodeTracker:
             self._fail_once |= known & (step.failure > 0)
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
-        self._name_together("reward terms", step.reward_terms)
+        if step.reward_terms:
+            self._name_together("reward terms", step.reward_terms)
         for reported, values in step.reward_terms.items():
             if (name := self._name("reward terms", reported)) is None:
                 continue
             # NaN where a term has not applied in this episode, which then does not count towards it
             total = self._terms.setdefault(name, np.full(len(values), np.nan))
             np.copyto(total, np.where(np.isnan(total), 0.0, total) + values, where=~np.isnan(values))
-        self._name_together("metrics", [key for key in step.observed if isinstance(key, str)])
+        if step.observed:
+            self._name_together("metrics", [key for key in step.observed if isinstance(key, str)])
         for key, values in step.observed.items():
             # a declared metric is not about episodes
             if isinstance(key, str) and (name := self._name("metrics", key)) is not None:

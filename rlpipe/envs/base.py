@@ -598,7 +598,7 @@ class OneByOne(Simulator):
             if not isinstance(answer, SingleStep):
                 raise ContractError(f"a step is {shown(answer)}; a SingleStep is expected")
             # What has the right type passes quickly: this is done for every step of every environment.
-            observation, reward, ends, cut = answer[:4]
+            observation, reward, ends, cut, succeeded, failed, terms, observed = answer
             if type(observation) is np.ndarray and observation.shape == self.__shape:
                 successors[n] = observation
             else:
@@ -606,11 +606,11 @@ class OneByOne(Simulator):
             rewards[n] = reward if type(reward) is float else number(reward, "reward")
             ends = ends is True or (ends is not False and flag(ends, "terminated"))
             terminated[n] = ends and not self._ignore_terminations
-            if answer.success is not None:
-                tells_success, success[n] = True, flag(answer.success, env.success_name)
+            if succeeded is not None:
+                tells_success, success[n] = True, flag(succeeded, env.success_name)
             cut = cut is True or (cut is not False and flag(cut, "truncated"))
             truncated[n] = self._is_cut_off(n, success=success[n]) or cut
-            if answer.failure is not None or answer.reward_terms is not None or answer.observed is not None:
+            if failed is not None or terms is not None or observed is not None:
                 self.__add_extras(n, answer, extras)
             if env.unusual:
                 for sentence in env.unusual:
