@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rlpipe.analysis.replays import section
 from rlpipe.analysis.web.page import page
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
-from tests.helpers.browser import PHONE, browser, opened  # noqa: F401 - a fixture
+from tests.helpers.browser import DESKTOP, PHONE, browser, opened  # noqa: F401 - a fixture
 from tests.helpers.replays import RandomActions, maniskill_episode, pushing
 
 pytestmark = pytest.mark.extras
@@ -98,10 +98,10 @@ def test_playing_moves_the_robot_and_stops_at_the_end(browser, file):  # noqa: F
 
 @pytest.mark.maniskill
 def test_a_success_stands_beside_a_failure_and_below_it_on_a_phone(browser, file):  # noqa: F811
-    for viewport, stacked in (({"width": 1280, "height": 900}, False), (PHONE, True)):
-        with opened(browser, file, viewport=viewport) as shown:
-            badges = shown.page.locator(".replay-panel .badge").all_inner_texts()
-            assert badges == ["success", "failure"]
+    with opened(browser, file) as shown:
+        assert shown.page.locator(".replay-panel .badge").all_inner_texts() == ["success", "failure"]
+        for viewport, stacked in ((DESKTOP, False), (PHONE, True)):
+            shown.page.set_viewport_size(viewport)
             first, second = (one.bounding_box() for one in shown.page.locator(".replay-panel").all())
             assert (second["y"] > first["y"]) is stacked
             assert not shown.is_wider_than_the_screen()
@@ -109,13 +109,12 @@ def test_a_success_stands_beside_a_failure_and_below_it_on_a_phone(browser, file
 
 @pytest.mark.maniskill
 def test_a_browser_without_webgl_shows_the_numbers_and_says_why(browser, file):  # noqa: F811
-    with opened(browser, file) as shown:
-        shown.page.add_init_script(
-            "const before = HTMLCanvasElement.prototype.getContext;"
-            "HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {"
-            "  return kind.startsWith('webgl') ? null : before.call(this, kind, ...rest); };"
-        )
-        shown.page.reload()
+    without_webgl = (
+        "const before = HTMLCanvasElement.prototype.getContext;"
+        "HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {"
+        "  return kind.startsWith('webgl') ? null : before.call(this, kind, ...rest); };"
+    )
+    with opened(browser, file, without_webgl) as shown:
         assert "offers no WebGL" in shown.page.locator(".replay-none").first.inner_text()
         shown.page.evaluate("rlpipeReplay.go(10)")
         assert shown.page.locator(".replay-chart-title output").nth(1).inner_text() == "1.000"

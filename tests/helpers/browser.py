@@ -60,8 +60,9 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, file: Path, **context: Any) -> Iterator[OpenPage]:
-    """Opens a file in a fresh window; ``context`` as of Playwright's ``new_context``, such as ``viewport=PHONE``."""
+def opened(browser: Browser, file: Path, before: str = "", **context: Any) -> Iterator[OpenPage]:
+    """Opens a file in a fresh window; ``context`` as of Playwright's ``new_context``, such as ``viewport=PHONE``.
+    ``before`` is a script that runs before those of the page."""
     window = browser.new_context(**{"viewport": DESKTOP, **context})
     try:
         found = OpenPage(window.new_page())
@@ -69,6 +70,7 @@ def opened(browser: Browser, file: Path, **context: Any) -> Iterator[OpenPage]:
         page.on("console", lambda said: found.complaints.append(said.text) if said.type in NOISE else None)
         page.on("pageerror", lambda error: found.complaints.append(str(error)))
         page.on("request", lambda request: found.requests.append(request.url) if _leaves(request.url, file) else None)
+        page.add_init_script(before)
         page.goto(file.resolve().as_uri())
         yield found
     finally:
