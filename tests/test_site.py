@@ -140,7 +140,7 @@ def test_every_tutorial_runs_from_its_first_cell_to_its_last(tmp_path, monkeypat
     afresh = "```python\n!mkdir empty\n%cd -q empty\n%reset -f\n```\n"
     header = pages[0].removesuffix(bodies[0])
     text = header + "".join(f"\n{afresh}\n{body}" for body in bodies)
-    text, runs = re.subn(r'(total_timesteps"?[=:] ?)([\d_]+)', lambda one: f"{one[1]}{int(one[2]) // 4}", text)
+    text, runs = re.subn(r'(total_timesteps"?[=:] ?)([\d_]+)', lambda one: f"{one[1]}{int(one[2]) // 10}", text)
     assert runs == len(pages)
     (tmp_path / "all.md").write_text(text, encoding="utf-8")
     monkeypatch.setitem(TUTORIALS["execute"].__globals__, "SECONDS", 600)
