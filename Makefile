@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Each of some hundred processes of the tests would compile the package anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: setup setup-dev quickstart test test-rest test-extras test-all slowest lint docs docs-serve clean
