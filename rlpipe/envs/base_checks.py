@@ -89,7 +89,7 @@ def flags(values: Any, name: str, count: int) -> NDArray[np.bool_]:
         ContractError: they are not so many, or something else.
     """
     found = array_or_none(values)
-    if found is None or found.size != count or not np.isin(found, (0, 1)).all():
+    if found is None or found.size != count or (found.dtype.kind != "b" and not np.isin(found, (0, 1)).all()):
         raise ContractError(f"{name} is {shown(values)}; {count} of true, false, 0 or 1 are expected")
     return np.array(found.reshape(count), dtype=bool)
 

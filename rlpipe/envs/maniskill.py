@@ -32,7 +32,7 @@ from rlpipe.envs.base import (
     TaskEntry,
     check_ends,
 )
-from rlpipe.envs.base_checks import flag, number
+from rlpipe.envs.base_checks import flag
 from rlpipe.envs.base_frames import stacked
 from rlpipe.envs.base_garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.base_maniskill_cameras import MODES, camera_tree, tree_spec
@@ -443,16 +443,16 @@ class ManiSkillEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         self._steps += 1
         observation, reward, terminated, _, info = self.task.step(action)
-        success = info.get("success")
+        success, failure = info.get("success"), info.get("fail")
         if success is not None:  # looked at first: an end is made of it
-            success = flag(success, "success")
+            success = flag(success.item(), "success")
         return SingleStep(
             self._observed(observation),
-            number(reward, "reward"),
-            flag(terminated, "terminated"),
+            reward.item(),
+            terminated.item(),
             self._steps >= self.limit,
             success,
-            info.get("fail"),
+            None if failure is None else failure.item(),
             info.get("reward_terms"),
             info.get("metrics"),
         )
