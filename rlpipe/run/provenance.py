@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,18 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            found[package] = _version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
 
 
+@cache
+def _version(package: str) -> str:
+    return metadata.version(package)
+
+
+@cache  # the modules of a process stay as they were loaded
 def _git_commit() -> str | None:
     """Returns the commit of the checkout that this package runs from; None for an installed package."""
     checkout = Path(__file__).resolve().parents[2]
