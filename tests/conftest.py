@@ -1,4 +1,4 @@
-"""One Ray for all tests of a process, cheaper closing of ManiSkill, and the order in which files of tests run."""
+"""One Ray for all tests of a process, cheap collection of garbage, and the order in which files of tests run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import sys
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import settings
 from rlpipe.envs import base_garbage
 from tests.helpers import cluster, seconds
 
+gc.disable()  # until all tests are collected: there is no garbage yet
 torch.set_num_threads(1)
 # An example's time depends on the machine more than on the code. Each run takes the same examples, so that a test fails
 # because of a change; RLPIPE_FUZZ looks for new ones.
@@ -39,16 +41,26 @@ def outside_ray():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closing_looks_at_young_objects_alone():
-    """Closing a ManiSkill simulator looks at every object of the process, which are millions after many tests; so it
-    takes seconds, each time. Here it looks at those that are not exempted, and the end of the module at all."""
-    exempted = gc.get_freeze_count()
+def _garbage_is_sought_among_young_objects_alone():
+    """Exempts what a module of tests leaves behind from the collection of garbage, which looked at all of it hundreds
+    of times: a quarter of all time.
+
+    Closing a ManiSkill simulator ends the exemption for a moment; here it does not.
+    """
     with pytest.MonkeyPatch.context() as patch:
         young = SimpleNamespace(collect=gc.collect, freeze=gc.freeze, unfreeze=lambda: None)
         patch.setattr(base_garbage, "gc", young)
         yield
-    if gc.get_freeze_count() != exempted:
-        base_garbage.collect_exempted()
+    base_garbage.exempt_from_collection()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _exits_are_pythons():
+    """Takes back what each run of W&B wraps around the end of a process: its frames hide where sys.exit was called."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("exit", "excepthook"):
+            patch.setattr(sys, name, getattr(sys, name))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,6 +89,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             if isinstance(report, pytest.TestReport):
                 taken[report.nodeid] += report.duration
         seconds.write(taken)
+
+
+def pytest_collection_finish() -> None:
+    base_garbage.exempt_from_collection()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:

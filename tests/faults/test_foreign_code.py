@@ -82,7 +82,7 @@ def test_a_simulator_that_calls_sys_exit_ends_the_run_with_its_cause(tmp_path):
     assert contents["status"] == "failed"
     assert contents["cause"] == raised.value.fault.as_json()
     assert contents["cause"]["part"].startswith("rollout-")
-    assert any("processes.py" in line for line in contents["cause"]["log"])  # where it did so
+    assert "processes.py" in "\n".join(contents["cause"]["log"])  # where it did so
     assert events(file.parent, "failed")[0]["data"] == contents["cause"]
 
 
