@@ -10,11 +10,14 @@ import locale
 import logging
 import os
 import signal
+import stat
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +25,11 @@ import numpy as np
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH", "TMPDIR")
 """Environment variables on which the run's own code and its child processes depend."""
 _LOGGERS = (logging.getLogger(), logging.getLogger("rlpipe"))
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+"""Folders for sockets where that of temporary files is unfit, the first that can be written."""
+LONGEST_SOCKET = 107
+"""Bytes of the longest path that Linux allows a socket."""
+_LONGEST_IN_MULTIPROCESSING = "/pymp-01234567/listener-01234567"
 
 State = tuple[Callable[[], Any], Callable[[Any], object]]
 """Reads a part of the process's state, and sets it to what was read before."""
@@ -121,6 +129,8 @@ _left: dict[str, dict[str, Any]] = {}
 _told: set[tuple[str, str]] = set()
 _changed: dict[str, dict[str, None]] = {}
 """Parts that are to be told, by what changed them."""
+_remarks: list[str] = []
+"""Other sentences that are to be told."""
 
 
 def _read() -> dict[str, Any]:
@@ -137,6 +147,7 @@ def foreign_code(name: str) -> Iterator[None]:
     Args:
         name: what runs, such as ``the simulator CartPole-v1``.
     """
+    keep_sockets_short()
     before, leave = _read(), os._exit
     _set({part: value for part, value in _left.get(name, {}).items() if part in _KEPT})
     os._exit = _Leave()  # which never returns either
@@ -162,13 +173,45 @@ def _set(values: dict[str, Any]) -> None:
             _states[part][1](value)
 
 
+@cache
+def keep_sockets_short() -> None:
+    """Moves the sockets of ``multiprocessing`` to a short folder, if that of temporary files leaves them no room.
+
+    A simulator that starts a manager or a fork server would fail there: Python 3.14 is the first to see to it itself.
+    """
+    folder = tempfile.gettempdir()
+    size, most = len(os.fsencode(folder)), LONGEST_SOCKET - len(_LONGEST_IN_MULTIPROCESSING)
+    if size <= most or (short := next(filter(None, map(_own_folder, SHORT_FOLDERS)), None)) is None:
+        return
+    from multiprocessing import current_process
+
+    current_process()._config["tempdir"] = short  # type: ignore[attr-defined] # processes that it starts inherit it
+    _remarks.append(
+        f"The folder of temporary files, {folder}, has {size} bytes, while sockets of Python's multiprocessing leave "
+        f"room for {most}; those of simulators are in {short} instead. A shorter TMPDIR avoids that."
+    )
+
+
+def _own_folder(parent: str) -> str:
+    """Makes this user's folder of sockets, which stays; empty if that is impossible."""
+    path = f"{parent}/rlpipe-sockets-{os.getuid()}"
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)  # another user may have made it, or a link
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and os.access(path, os.W_OK):
+            return path
+    return ""
+
+
 def take_notes() -> list[str]:
     """Returns one sentence on what each has changed since the last call; a run is told no change twice."""
-    found = [
+    found = [*_remarks] + [
         f"{name[0].upper()}{name[1:]} changed {' and '.join(parts)}; that was undone for the rest of the run."
         for name, parts in _changed.items()
     ]
     _changed.clear()
+    _remarks.clear()
     return found
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlpipe.config.schema import Config, LoggerConfig
-from rlpipe.doctor.facts import SHORT_FOLDERS, ScratchFolder, installed_version, scratch_folder
+from rlpipe.doctor.facts import ScratchFolder, installed_version, scratch_folder
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.doctor.servers import unreachable
 from rlpipe.errors import ConfigError
+from rlpipe.foreign import SHORT_FOLDERS
 from rlpipe.run.opengl import check_drawing
 from rlpipe.secrets import redacted
 

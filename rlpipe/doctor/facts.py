@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rlpipe.envs.base_rendering import can_render
+from rlpipe.foreign import LONGEST_SOCKET, SHORT_FOLDERS
 
 DECIDES_NUMBERS = (
     "numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe", "mujoco", "envpool",
@@ -22,11 +23,6 @@ DECIDES_NUMBERS = (
 )  # fmt: skip
 """Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
 _DRIVER_SECONDS = 15
-
-
-SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders for Ray's temporary files where that of the environment is unfit, the first that can be written."""
-_LONGEST_SOCKET = 107
 _LONGEST_IN_RAY = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 
@@ -137,7 +133,7 @@ def scratch_folder() -> ScratchFolder:
 def _unfit(folder: str) -> str:
     """Returns why Ray cannot keep its temporary files in a folder, as the rest of a sentence; empty if it can."""
     own = Path(folder, "ray")  # another user may have made it
-    size, most = len(os.fsencode(folder)), _LONGEST_SOCKET - len(_LONGEST_IN_RAY)
+    size, most = len(os.fsencode(folder)), LONGEST_SOCKET - len(_LONGEST_IN_RAY)
     if size > most:
         return f"which has {size} bytes, while Ray's sockets leave room for {most}"
     try:

@@ -17,6 +17,7 @@ from typing import Any
 from rlpipe.envs.base import KEY, Simulator, Step
 from rlpipe.envs.base_process_channel import METRIC, Channel, ClosedError
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
+from rlpipe.foreign import keep_sockets_short
 from rlpipe.plugins import resolve
 
 QUESTIONS = (
@@ -45,6 +46,7 @@ def serve(connection: int, read: int, written: int) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
     faulthandler.register(signal.SIGUSR1)  # the worker asks where a simulator hangs
+    keep_sockets_short()
     server = _Server(Channel(socket.socket(fileno=connection), written, read))
     try:
         while server.answer_next():

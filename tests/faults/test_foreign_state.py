@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import locale
 import logging
+import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -18,6 +20,8 @@ import torch
 import rlpipe
 from rlpipe import foreign
 from rlpipe.cli.train import _listen
+from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.errors import UserInterrupt, how_it_failed
 from rlpipe.foreign import foreign_code, take_notes
 from tests.helpers.faulty import Faulty, FaultyConfig, events, faulty, rows
@@ -180,3 +184,34 @@ def test_a_run_beside_a_simulator_that_changes_the_process_has_the_same_numbers(
     assert told["Moves"] == [
         f"The simulator tests.faults.test_foreign_state:Moves changed {parts}; that was undone for the rest of the run."
     ]
+
+
+@pytest.fixture
+def long_tmpdir(tmp_path, monkeypatch):
+    """Makes a folder of temporary files of at least 120 bytes; afterwards, sockets go where they went before."""
+    folder = tmp_path / ("x" * max(1, 119 - len(str(tmp_path))))
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)
+    foreign.keep_sockets_short.cache_clear()
+    yield folder
+    foreign.keep_sockets_short.cache_clear()
+
+
+@pytest.mark.parametrize("python", [None, sys.executable])
+def test_a_simulator_with_a_manager_of_its_own_can_be_made_below_a_long_tmpdir(long_tmpdir, python):
+    config = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Managed-v0", python=python)
+    make_simulator(config, 1, lambda n: n).close()
+    notes = [note for note in take_notes() if str(long_tmpdir) in note]
+    assert len(notes) == 1
+    assert f"has {len(str(long_tmpdir))} bytes" in notes[0]
+    assert "room for 75; those of simulators are in /tmp/rlpipe-sockets-" in notes[0]
+
+
+def test_a_folder_of_sockets_that_is_a_link_is_not_used(tmp_path):
+    path = Path(foreign._own_folder(str(tmp_path)))
+    assert path.is_dir()
+    path.rmdir()
+    path.symlink_to(tmp_path)
+    assert not foreign._own_folder(str(tmp_path))

@@ -5,6 +5,8 @@ Importing this module registers them, as ``tests.helpers.gym_trees:Name`` in a c
 
 from __future__ import annotations
 
+import multiprocessing
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
@@ -209,5 +211,15 @@ class Unpaid(Signs):
         return 0.0
 
 
-for task in (Signs, Parts, Sides, Reach, DrawnReach, Place, Recall, Words, Endless, Unpaid):
+class Managed(Signs):
+    """Starts a process that shares a dictionary, at a socket of Python's choice."""
+
+    def __init__(self):
+        self.manager = multiprocessing.Manager()
+
+    def close(self):
+        self.manager.shutdown()
+
+
+for task in (Signs, Parts, Sides, Reach, DrawnReach, Place, Recall, Words, Endless, Unpaid, Managed):
     gymnasium.register(f"{task.__name__}-v0", task)
