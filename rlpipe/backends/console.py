@@ -313,14 +313,17 @@ def boxed_table(values: Mapping[str, float]) -> Text:
 def seconds_left(rows: Sequence[Row], total_iterations: int) -> float | None:
     """Estimates the time until the end of a run, at the median pace of its newest iterations; None without any.
 
+    Iterations before the first gradient step (``algorithm.learning_starts``) say nothing about those that learn.
+
     Args:
         rows: the oldest first
         total_iterations: length of the run
     """
-    if not rows:
-        return None
-    pace = median(row.metrics[m.STEP.name] for row in itertools.islice(reversed(rows), _PACED))
-    return (total_iterations - rows[-1].iteration) * pace
+    left = total_iterations - rows[-1].iteration if rows else total_iterations
+    newest = reversed([*itertools.islice(reversed(rows), _PACED)])
+    learning = itertools.dropwhile(lambda row: row.metrics.get(m.GRADIENT_STEPS.name) == 0, newest)
+    seconds = [row.metrics[m.STEP.name] for row in learning]
+    return left * median(seconds) if seconds else None if left else 0.0
 
 
 def clock(seconds: float) -> str:

@@ -184,6 +184,19 @@ def test_the_time_left_is_that_of_the_remaining_iterations_at_the_median_pace():
     assert printed(None, "table", *rows).splitlines()[-1].endswith("ETA 0:00:34")
 
 
+def test_the_time_left_is_unknown_before_the_first_gradient_step_and_follows_the_iterations_that_learn():
+    def taken(*updates):
+        return [
+            row(n, {"time/step": 0.1 + steps, "train/sac/gradient_steps": float(steps)})
+            for n, steps in enumerate(updates, 1)
+        ]
+
+    assert seconds_left(taken(0, 0, 0), 20) is None
+    assert seconds_left(taken(0, 0, 0, 8), 20) == 16 * 8.1
+    assert seconds_left(taken(0, 0, 0, 8, 0), 20) == 15 * 4.1  # fewer gradient steps than iterations
+    assert seconds_left(taken(0, 0, 0), 3) == 0.0  # a run that ends before
+
+
 def test_the_line_style_shows_what_is_absent_as_a_dash():
     text = printed(None, "line", row(7, {"time/iterations": 7.0, "env/num_trajectories": 0.0}))
     assert text == "Iteration 7/20 | Episodes: 0 | Mean Reward: - | KL: - | clip%: -\n"
