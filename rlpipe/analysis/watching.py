@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,6 +15,7 @@ from rlpipe.analysis import timeline
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
+from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory
@@ -29,6 +30,8 @@ SILENT_FACTOR = 10.0
 """A run in progress is called silent after this many of its usual iterations without a row."""
 LEAST_SILENT = 60.0
 """Seconds for which no run is called silent."""
+_POOLED_EPISODES = 100
+"""Training episodes that a result stands on, as far as there are so many: an iteration may end a single one."""
 
 
 @dataclass
@@ -71,6 +74,16 @@ class Watched:
         """Returns the values of a metric in the kept rows, the oldest first; rows without it are left out."""
         return [row.metrics[name] for row in self.rows if name in row.metrics]
 
+    @property
+    def result(self) -> tuple[Metric, float, int] | None:
+        """Metric, value and number of episodes: success in the newest evaluation, else return, else in training."""
+        for rows, found in (([self.evaluated] if self.evaluated else [], m.EVAL), (self.rows, m.ENV)):
+            for metric in (found.success_once, found.episode_return):
+                read = (row.metrics for row in rows if metric.name in row.metrics)
+                if counted := [(one[metric.name], one.get(found.num_trajectories.name, 0.0)) for one in read]:
+                    return metric, *latest(counted)
+        return None
+
     def silence(self, now: float) -> float | None:
         """Seconds since the last row, if a run in progress has been quiet for unusually long; otherwise None."""
         if not self.running or not self.rows:
@@ -78,6 +91,22 @@ class Watched:
         usual = max(row.metrics.get(m.STEP.name, 0.0) for row in list(self.rows)[-_GLANCED_ROWS:])
         since = now - self.rows[-1].time
         return since if since > max(LEAST_SILENT, SILENT_FACTOR * usual) else None
+
+
+def latest(counted: Sequence[tuple[float, float]]) -> tuple[float, int]:
+    """Pools the newest iterations that end 100 training episodes, or all of them.
+
+    Args:
+        counted: mean over the episodes of each iteration, and their number, the oldest first
+    Returns:
+        Mean over the pooled episodes, and their number.
+    """
+    total = episodes = 0.0
+    for value, count in reversed(counted):
+        if episodes >= _POOLED_EPISODES:
+            break
+        total, episodes = total + value * count, episodes + count
+    return total / episodes if episodes else counted[-1][0], round(episodes)
 
 
 def glance(path: Path) -> Watched:

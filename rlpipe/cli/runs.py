@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -19,10 +19,6 @@ from rlpipe.cli.configs import PIPED_WIDTH
 from rlpipe.cli.evaluate import number, relative
 from rlpipe.cli.streams import print_json
 from rlpipe.errors import ConfigError
-from rlpipe.metrics import catalogue as m
-
-if TYPE_CHECKING:
-    from rlpipe.analysis.watching import Watched
 
 STYLES = {"running": "cyan", "completed": "green"}
 
@@ -62,26 +58,17 @@ def _row(path: Path) -> dict[str, Any]:
         return {"run": shown, "status": "damaged", "cause": str(error)}
     last, total = state.rows[-1] if state.rows else None, state.run.get("view", {}).get("total_iterations", 0)
     status = "silent" if state.silence(time.time()) is not None else state.status
-    metric, value = _result(state)
+    metric, value, episodes = state.result or (None, None, None)
     return {
         "run": shown,
         "status": status,
         "steps": 0 if last is None else last.total_timesteps,
         "progress": 0.0 if last is None or not total else last.iteration / total,
-        "metric": metric,
+        "metric": None if metric is None else metric.name,
         "value": value,
+        "episodes": episodes,
         "started": state.run["created"],
     }
-
-
-def _result(state: Watched) -> tuple[str | None, float | None]:
-    """Returns the success of the newest evaluation, else its return, else those of training."""
-    last = state.rows[-1] if state.rows else None
-    for row, found in ((state.evaluated, m.EVAL), (last, m.ENV)):
-        for metric in (found.success_once, found.episode_return):
-            if row is not None and metric.name in row.metrics:
-                return metric.name, row.metrics[metric.name]
-    return None, None
 
 
 def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
@@ -97,11 +84,12 @@ def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
             continue
         progress, steps = f"{row['progress']:.0%}", f"{row['steps']:,} steps"
         value = Text("-" if row["metric"] is None else number(row["value"]), "bold")
+        measured = "" if row["metric"] is None else f"{row['metric']}, n {row['episodes']:,}"
         started = f"{datetime.fromisoformat(row['started']).astimezone():%Y-%m-%d %H:%M}"
         if boxed:
-            facts = ((run, started), (progress, steps), (value, row["metric"] or ""))
+            facts = ((run, started), (progress, steps), (value, measured))
             cells = [Text.assemble(first, "\n", (second, "dim")) for first, second in facts]
             table.add_row(cells[0], status, *cells[1:])
         else:
-            table.add_row(run, status, progress, steps, value, row["metric"] or "", started)
+            table.add_row(run, status, progress, steps, value, measured, started)
     return table

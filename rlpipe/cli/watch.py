@@ -128,9 +128,10 @@ def _headline(state: Watched, now: float) -> Text:
             line.append("no finite return", "yellow")
         episodes = int(found[m.EVAL.num_trajectories.name])
         line.append(f"  {episodes} episodes, iteration {state.evaluated.iteration:,}   ", "dim")
-    elif trained := state.curve(m.ENV.success_once.name):
-        line.append(f"{m.ENV.success_once.name} {trained[-1]:.3f}", "bold")
-        line.append("  in training, not yet evaluated   ", "dim")
+    elif (result := state.result) is not None:
+        metric, value, episodes = result
+        line.append(f"{metric.name} {value:{'.3f' if metric is m.ENV.success_once else '.4g'}}", "bold")
+        line.append(f"  {episodes:,} training episode{'' if episodes == 1 else 's'}, not evaluated   ", "dim")
     if state.rows:
         since = now - state.rows[-1].time
         silent = state.silence(now) is not None

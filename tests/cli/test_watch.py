@@ -10,6 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.analysis.report.run_content import collect
 from rlpipe.analysis.watching import LEAST_SILENT, Watcher
 from rlpipe.backends.console import clock, seconds_left
 from rlpipe.cli import app
@@ -27,6 +28,7 @@ def run(tmp_path_factory):
 
 def copied(run, folder, rows, status="running"):
     """A run directory that has come as far as some rows."""
+    folder.mkdir(exist_ok=True)
     for file in ("config.yaml", "timeline.jsonl"):
         (folder / file).write_bytes((run / file).read_bytes())
     (folder / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"status": status}))
@@ -100,7 +102,32 @@ def test_before_the_first_evaluation_a_small_terminal_shows_the_success_of_train
     state = Watcher(folder).look()
     console = Console(width=80, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(fitting(state, state.rows[-1].time, console))
-    assert f"env/success_once {state.rows[0].metrics['env/success_once']:.3f}  in training" in console.export_text()
+    success, episodes = (state.rows[0].metrics[f"env/{name}"] for name in ("success_once", "num_trajectories"))
+    assert f"env/success_once {success:.3f}  {episodes:.0f} training episodes, not eval" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("ended", "success", "shown"),
+    [
+        ([3, 1], [0.0, 1.0], "env/success_once 0.250  4 training episodes"),  # not the 1.000 of the last iteration
+        ([1], [1.0], "env/success_once 1.000  1 training episode,"),
+        ([50, 90, 10], [1.0, 0.5, 0.0], "env/success_once 0.450  100 training episodes"),
+    ],
+)
+def test_a_result_without_evaluation_is_of_the_latest_100_training_episodes_and_says_of_how_many(
+    run, tmp_path, ended, success, shown
+):
+    folder = copied(run, tmp_path / "runs", rows=len(ended), status="interrupted")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row, episodes, share in zip(rows, ended, success, strict=True):
+        row["metrics"] |= {"env/num_trajectories": float(episodes), "env/success_once": share}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert shown in text(Watcher(folder).look(), 0.0)
+    found = json.loads(command("runs", str(tmp_path), "--json").out)[0]
+    assert f"{found['metric']} {found['value']:.3f}  {found['episodes']} training episode" in shown + "s"
+    headline = collect(folder).headline
+    assert (headline.value, headline.episodes) == (pytest.approx(found["value"]), found["episodes"])
+    assert headline.source == f"training episodes up to iteration {len(ended)}"
 
 
 def test_a_name_is_shown_as_it_is_spelled(run, tmp_path):

@@ -19,6 +19,7 @@ from rlpipe.analysis.report.ledger import EvaluationEpisodes, Ledger, Limits, re
 from rlpipe.analysis.report.settings import Settings, read_settings
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
+from rlpipe.analysis.watching import latest
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
@@ -247,12 +248,17 @@ def _while_training(content: RunContent) -> Headline | None:
             continue
         at, value = series.at[-1], series.values[-1]
         counts = course.series.get(count.name) if count else None
-        episodes = None
+        episodes, of = None, "of"
         if counts and at in counts.at:
-            episodes = round(counts.values[counts.at.index(at)])
+            number = dict(zip(counts.at, counts.values, strict=True))
+            values = zip(series.at, series.values, strict=True)
+            counted = [(one, number[place]) for place, one in values if place in number]
+            trained = count is m.ENV_NUM_TRAJECTORIES
+            value, episodes = latest(counted if trained else counted[-1:])
+            of = "up to" if trained else "of"
         low = high = None
         if episodes and metric in (m.EVAL_SUCCESS_ONCE, m.ENV_SUCCESS_ONCE):
             low, high = wilson_interval(round(value * episodes), episodes)
-        where = f"{kind} of {axis if axis == 'iteration' else 'step'} {course.axes[axis][at]:,.0f}"
+        where = f"{kind} {of} {axis if axis == 'iteration' else 'step'} {course.axes[axis][at]:,.0f}"
         return Headline(metric.name, value, low, high, episodes, where)
     return None
