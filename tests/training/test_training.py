@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from rlpipe.trajectory import SpaceSpec
 from tests.helpers.commands import command
 from tests.helpers.runs import (
     SLOW_RUN,
+    beside,
     from_ledger,
     lines,
     rlpipe_command,
@@ -186,7 +188,7 @@ def test_training_seeds_differ_and_never_meet_evaluation_seeds():
 
 
 def test_the_number_of_workers_does_not_change_which_episodes_are_trained_on(tmp_path):
-    config = scripted(tmp_path, "learner.lr=0")
+    config = scripted(tmp_path, "learner.lr=0", "runner.total_timesteps=128")
     runs = [
         rlpipe.train(load_config(to_mapping(config), [f"rollout.num_workers={count}"]), local=True)
         for count in (1, 2, 4)
@@ -264,9 +266,9 @@ def test_an_interruption_saves_and_resuming_continues_the_same_curve(tmp_path):
     assert json.loads((resumed.directory / "run.json").read_text())["incarnation"] == 1
 
 
-def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(tmp_path):
+def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(finished, tmp_path):
     config = scripted(tmp_path)
-    run = rlpipe.train(config, local=True).directory
+    run = Path(shutil.copytree(finished.directory, tmp_path / finished.directory.name))
     (run / "checkpoints" / "iteration-000004.npz").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 5, "torn')
@@ -283,9 +285,8 @@ def test_resuming_forgets_what_came_after_the_checkpoint_and_keeps_it_aside(tmp_
         assert expected["env/num_trajectories"] == row["metrics"]["env/num_trajectories"]
 
 
-def test_a_run_that_is_being_written_cannot_be_resumed(tmp_path):
-    config = scripted(tmp_path)
-    directory = RunDirectory(rlpipe.train(config, local=True).directory)
+def test_a_run_that_is_being_written_cannot_be_resumed(finished):
+    directory = RunDirectory(finished.directory)
     with directory.lock_for_writing(), pytest.raises(ConfigError, match="Stop it before resuming"):
         directory.lock_for_writing(patience=0)
 
@@ -339,9 +340,8 @@ def test_weights_of_another_policy_are_refused_by_name(tmp_path, finished):
         rlpipe.evaluate(finished.checkpoint, overrides=["policy.hidden_sizes=[16]"], local=True)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
-    config = scripted(tmp_path)
-    run = rlpipe.train(config, local=True).directory
+def test_a_damaged_checkpoint_is_passed_over(finished, tmp_path):
+    run = Path(shutil.copytree(finished.directory, tmp_path / finished.directory.name))
     newest = run / "checkpoints" / "iteration-000004.npz"
     newest.write_bytes(newest.read_bytes()[:1000])
     assert checkpoint.newest(run).meta["iteration"] == 2
@@ -409,14 +409,28 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path)
 
 
 def test_a_signal_saves_a_checkpoint_and_exits_130(tmp_path):
-    process = rlpipe_command("train", write_config(tmp_path), "--local", *SLOW_RUN)
-    run = wait_for_rows(tmp_path / "runs", 2)
-    process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=600)
-    assert process.returncode == 130, stderr
+    """In this process, which a signal that nobody listens to would end; so another listens before and after."""
+
+    def send_once_there_are_two_rows() -> bool:
+        found = [file.read_bytes().count(b"\n") >= 2 for file in (tmp_path / "runs").glob("*/*/metrics.jsonl")]
+        if any(found):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return any(found)
+
+    def unheard(*_: object) -> None:
+        raise AssertionError("the run does not listen")
+
+    before = signal.signal(signal.SIGTERM, unheard)
+    try:
+        with beside(send_once_there_are_two_rows):
+            answer = command("train", write_config(tmp_path), "--local", *SLOW_RUN)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert answer.code == 130, answer.err
+    (run,) = (tmp_path / "runs" / "scripted").iterdir()
     last = lines(run, "metrics.jsonl")[-1]["iteration"]
     assert checkpoint.newest(run).meta["iteration"] == last
-    assert "rlpipe train --resume" in stdout
+    assert "rlpipe train --resume" in answer.out
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
 
 
@@ -473,6 +487,12 @@ class TestCriticalAlerts:
 
     broken = ("learner.lr=10.0", "runner.total_timesteps=640", "runner.health.on_critical=continue")
 
+    @pytest.fixture(scope="class")
+    def stopped(self, tmp_path_factory):
+        """A run that they stopped."""
+        options = ("runner.health.on_critical=stop", "runner.save_interval=100")
+        return rlpipe.train(scripted(tmp_path_factory.mktemp("stopped"), *self.broken, *options), local=True)
+
     def alerts(self, run: Path) -> list[dict]:
         return [event for event in lines(run, "events.jsonl") if event["kind"] == "alert"]
 
@@ -492,21 +512,20 @@ class TestCriticalAlerts:
         told = [alert["data"]["cleared"] for alert in self.alerts(first) if "grad_clip" in alert["data"]["metric"]]
         assert told == [False, True]
 
-    def test_they_can_stop_the_run_with_a_checkpoint(self, tmp_path):
-        options = ("runner.health.on_critical=stop", "runner.save_interval=100")
-        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
-        assert result.status == "stopped"
-        assert result.checkpoint is not None
-        assert len(lines(result.directory, "metrics.jsonl")) < 10
-        assert json.loads((result.directory / "run.json").read_text())["status"] == "stopped"
+    def test_they_can_stop_the_run_with_a_checkpoint(self, stopped):
+        assert stopped.status == "stopped"
+        assert stopped.checkpoint is not None
+        assert len(lines(stopped.directory, "metrics.jsonl")) < 10
+        assert json.loads((stopped.directory / "run.json").read_text())["status"] == "stopped"
 
-    def test_a_resumed_run_does_not_raise_again_what_stands(self, tmp_path):
-        options = ("runner.health.on_critical=stop", "runner.save_interval=100")
-        result = rlpipe.train(scripted(tmp_path, *self.broken, *options), local=True)
-        config = load_config(result.directory / "config.yaml")
-        rlpipe.train(config, local=True, resume=result.directory)
-        lr = [a["data"] for a in self.alerts(result.directory) if a["data"]["metric"] == "train/actor/lr"]
+    def test_a_resumed_run_does_not_raise_again_what_stands_and_says_that_it_stands(self, stopped, tmp_path):
+        run = Path(shutil.copytree(stopped.directory, tmp_path / stopped.directory.name))
+        rlpipe.train(load_config(run / "config.yaml"), local=True, resume=run)
+        assert len(lines(run, "metrics.jsonl")) > len(lines(stopped.directory, "metrics.jsonl"))
+        lr = [a["data"] for a in self.alerts(run) if a["data"]["metric"] == "train/actor/lr"]
         assert len(lr) == 1
+        notes = [event["message"] for event in lines(run, "events.jsonl") if event["kind"] == "note"]
+        assert any("train/actor/lr" in note for note in notes)
 
     def test_a_resumed_run_reports_what_its_earlier_rows_violate_under_its_new_settings(self, tmp_path):
         first = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=128"), local=True).directory
@@ -552,14 +571,6 @@ def test_each_stage_is_judged_by_its_own_settings(tmp_path):
     first, second = json.loads((result.directory / "run.json").read_text())["health"]
     assert (first["variables"]["eps_hi"], first["variables"]["n_epochs"]) == (0.5, 2.0)
     assert (second["variables"]["eps_hi"], second["variables"]["n_epochs"]) == (0.2, 1.0)
-
-
-def test_a_resumed_run_says_which_alerts_still_stand(tmp_path):
-    options = ("learner.lr=10.0", "runner.health.on_critical=stop", "runner.total_timesteps=640")
-    result = rlpipe.train(scripted(tmp_path, *options), local=True)
-    rlpipe.train(load_config(result.directory / "config.yaml"), local=True, resume=result.directory)
-    notes = [event["message"] for event in lines(result.directory, "events.jsonl") if event["kind"] == "note"]
-    assert any("train/actor/lr" in note for note in notes)
 
 
 def test_a_target_kl_stop_is_an_event(tmp_path):
