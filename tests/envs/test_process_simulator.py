@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import torch
 
 import rlpipe
-from rlpipe.collection.evaluator import Evaluator
 from rlpipe.config.loading import load_config
 from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import Simulator
@@ -26,7 +24,6 @@ from rlpipe.envs.base_process_channel import LARGE, Channel, shared_file
 from rlpipe.envs.gymnasium import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
 from rlpipe.errors import ConfigError, SimulatorProcessError
-from rlpipe.policies.base import build_policy
 from rlpipe.trajectory import ChosenStart, Tree
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.faulty import events
@@ -92,6 +89,7 @@ CONFIGS = {
 def test_steps_are_the_same_to_the_last_bit(config):
     generator = np.random.default_rng(0)
     with simulator(config) as here, simulator(dataclasses.replace(config, python=HERE)) as there:
+        assert psutil.Process(there._process._process.pid).environ()["PYTHONHASHSEED"] == "0"  # so sets have one order
         assert here.spec.same_as(there.spec)
         assert (here.has_success, here.notes, here.can_wait) == (there.has_success, there.notes, there.can_wait)
         assert same(here.reset(), there.reset())
@@ -178,17 +176,26 @@ def recorded(run):
     return without_timings(run), lines(run, "episodes.jsonl"), lines(run, "eval_episodes.jsonl")
 
 
-def test_a_run_is_the_same_to_the_last_bit_also_when_it_is_resumed(tmp_path):
-    runs = []
+def test_a_run_and_its_evaluation_are_the_same_to_the_last_bit_also_when_it_is_resumed(tmp_path, monkeypatch):
+    runs, started = [], []
+    popen = subprocess.Popen
+
+    def noted(command, *args, **options):
+        started.append(command[1] == str(PACKAGE / "envs" / "base_process_start.py"))
+        return popen(command, *args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
     for name, option in (("here", "null"), ("there", HERE)):
         options = (f"env.train.python={option}",)
         stopped = rlpipe.train(scripted(tmp_path / name, *options, "runner.total_timesteps=128"), local=True).directory
         assert serving() == []
+        started.clear()
         whole = rlpipe.train(scripted(tmp_path / name, *options), local=True, resume=stopped).directory
         assert serving() == []
-        runs.append(recorded(whole))
-    assert runs[0] == runs[1]
-    assert len(runs[0][0]) == 4
+        runs.append((recorded(whole), sum(started)))
+    assert runs[0][0] == runs[1][0]
+    assert len(runs[0][0][0]) == 4
+    assert [processes for _, processes in runs] == [0, 2]  # one trains, one evaluates
 
 
 @pytest.mark.soak
@@ -339,7 +346,7 @@ def faulty_run(tmp_path, fault, *overrides):
     train = {"name": "tests.helpers.processes:Fragile", "total_num_envs": 2, "fault": fault, "python": HERE,
              "folder": str(tmp_path), "at": 2}  # fmt: skip
     return scripted(tmp_path, "rollout.num_workers=1", "rollout.horizon=4", "runner.total_timesteps=24", *overrides,
-                    env={"train": train, "eval": {"fault": ""}})  # fmt: skip
+                    env={"train": train, "eval": {"fault": "", "python": None}})  # fmt: skip
 
 
 def test_a_run_replaces_a_simulator_whose_process_fails(tmp_path):
@@ -374,15 +381,6 @@ def test_a_python_that_is_slow_to_start_is_told_from_one_that_is_none(tmp_path):
     train = {"name": "scripted", "total_num_envs": 2, "python": str(slow), "start_timeout": 0.2}
     with pytest.raises(ConfigError, match=r"it is '.*python', which did not start within 0.2 s \(start_timeout\)"):
         load_config({"env": {"train": train}})
-
-
-def test_names_are_hashed_alike_in_every_process_so_that_sets_of_them_have_one_order(tmp_path):
-    simulator = make_simulator(ScriptedConfig("scripted", python=HERE), 1, lambda n: n)
-    try:
-        process = psutil.Process(simulator._process._process.pid)
-        assert process.environ()["PYTHONHASHSEED"] == "0"
-    finally:
-        simulator.close()
 
 
 def test_a_python_that_a_worker_lacks_is_named_by_its_key():
@@ -432,19 +430,3 @@ def test_hindsight_is_refused(tmp_path):
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", python=HERE)
     with pytest.raises(ConfigError, match=r"env\.train\.python.*algorithm\.hindsight=0"):
         simulator_class(config, "env.train").goal_task(config)
-
-
-def test_an_evaluation_runs_in_the_process_too():
-    config = load_config(
-        {"env": {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 2, "python": HERE}}},
-        ["evaluation.episodes=3"],
-    )
-    spec = simulator_class(config.env.train, "env.train").check_spaces(config.env.train)
-    windows = []
-    for python in (HERE, None):
-        env = dataclasses.replace(config.env, eval=dataclasses.replace(config.env.eval, python=python))
-        evaluator = Evaluator(dataclasses.replace(config, env=env), 0, 1, spec)
-        torch.manual_seed(0)
-        windows.append(evaluator.evaluate(build_policy(config, spec), 0).eval_episodes)
-        evaluator._simulator.close()
-    assert windows[0] == windows[1]
