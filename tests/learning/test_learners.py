@@ -163,7 +163,7 @@ def told(window):
     ],
 )
 def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one(tmp_path, algorithm, size, together):
-    plan, spec, iterations = collected(run_config(tmp_path, algorithm), 3)
+    plan, spec, iterations = collected(run_config(tmp_path, algorithm), 2)
     iterations = [
         [replace(one, policy_version=rank * rank) for rank, one in enumerate(batches)] for batches in iterations
     ]
@@ -182,7 +182,7 @@ def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one
 @pytest.mark.parametrize("algorithm", [PPO, GRPO], ids=["ppo", "grpo"])
 def test_learners_that_share_sequences_end_with_the_weights_and_the_numbers_of_one(tmp_path, algorithm, together):
     memory = {"name": "gru", "memory_size": 6, "hidden_sizes": [8], "normalize_observations": True}
-    plan, spec, iterations = collected(run_config(tmp_path, algorithm, memory), 3)
+    plan, spec, iterations = collected(run_config(tmp_path, algorithm, memory), 2)
     alone, windows = learn(0, None, plan, spec, iterations)
     states, shared = together(2, plan, spec, iterations)
     for state in states:
