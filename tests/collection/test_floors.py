@@ -133,16 +133,30 @@ def test_a_replay_succeeds_in_the_episodes_in_which_it_was_demonstrated(tmp_path
 # --- The episodes are those of any evaluation, and a floor depends on nothing else
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of a race, and an evaluation of its policy."""
+    config = scripted(tmp_path_factory.mktemp("trained"), "runner.total_timesteps=64", env=RACE)
+    run = rlpipe.train(config, local=True).directory
+    return run, rlpipe.evaluate(run, local=True)
+
+
 @pytest.mark.parametrize("policy", KINDS)
-def test_a_floor_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path, policy):
-    run = rlpipe.train(scripted(tmp_path, env=RACE), local=True).directory
-    trained = rlpipe.evaluate(run, local=True)
+def test_a_floor_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path, trained, policy):
+    run, report = trained
     given = floor(run, policy, f"demos={demonstrations(tmp_path)}")
     assert [(episode.seed, episode.slot) for episode in given.episodes] == [
-        (episode.seed, episode.slot) for episode in trained.episodes
+        (episode.seed, episode.slot) for episode in report.episodes
     ]
-    assert given.protocol | {"demonstrations": None} == trained.protocol
+    assert given.protocol | {"demonstrations": None} == report.protocol
     assert given.metrics["eval/success_once"] == 0.5
+
+
+@pytest.fixture(scope="module")
+def seven_random(tmp_path_factory):
+    """A configuration of CartPole, and the floor of random actions in seven episodes of it."""
+    file = task(tmp_path_factory.mktemp("seven"), "evaluation.episodes=7", env=CARTPOLE)
+    return file, floor(file, "random")
 
 
 @pytest.mark.parametrize(
@@ -155,9 +169,9 @@ def test_a_floor_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path,
         ["evaluation.deterministic=false"],
     ],
 )
-def test_no_random_episode_depends_on_workers_or_slots_or_how_a_policy_would_act(tmp_path, how):
-    file = task(tmp_path, "evaluation.episodes=7", env=CARTPOLE)
-    before, after = floor(file, "random"), floor(file, "random", *how)
+def test_no_random_episode_depends_on_workers_or_slots_or_how_a_policy_would_act(seven_random, how):
+    file, before = seven_random
+    after = floor(file, "random", *how)
     assert played(before) == played(after)
     assert before.metrics == after.metrics
 
@@ -173,6 +187,14 @@ def test_more_episodes_only_add_episodes(tmp_path):
     assert played(many)[:4] == played(few)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Returns of each floor where the policy is a network that acts at every step, and the demonstrations of all."""
+    folder = tmp_path_factory.mktemp("plain")
+    demos = f"demos={demonstrations(folder)}"
+    return {kind: returns(floor(task(folder), kind, demos)) for kind in KINDS}, demos
+
+
 @pytest.mark.parametrize("policy", KINDS)
 @pytest.mark.parametrize(
     "tree",
@@ -184,10 +206,9 @@ def test_more_episodes_only_add_episodes(tmp_path):
     ],
     ids=["chunks", "memory", "servers", "stages"],
 )
-def test_a_floor_acts_one_step_at_a_time_whatever_the_policy_does(tmp_path, policy, tree):
-    demos = f"demos={demonstrations(tmp_path)}"
-    plain, other = (floor(task(tmp_path / name, **tree), policy, demos) for name, tree in (("a", {}), ("b", tree)))
-    assert returns(plain) == returns(other)
+def test_a_floor_acts_one_step_at_a_time_whatever_the_policy_does(tmp_path, plain, policy, tree):
+    expected, demos = plain
+    assert returns(floor(task(tmp_path, **tree), policy, demos)) == expected[policy]
 
 
 @pytest.mark.soak
@@ -207,7 +228,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_floor_of_a_run_is_a_marked_record_beside_those_of_its_policy(tmp_path):
-    run = rlpipe.train(scripted(tmp_path, env=ECHO), local=True).directory
+    run = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=64", env=ECHO), local=True).directory
     before = contents(run)
     report = floor(run, "zero")
     after = contents(run)
