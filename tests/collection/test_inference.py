@@ -302,7 +302,8 @@ class TestOnRay:
         ],
     )
     def test_a_run_with_a_server_gives_the_same_metrics_as_one_process(self, tmp_path, configured, servers):
-        options = ("rollout.num_workers=2", "runner.val_check_interval=2", *SMALL, WAIT_FOR_ALL)
+        short = ("runner.total_timesteps=192", "runner.val_check_interval=2", "evaluation.episodes=4")
+        options = ("rollout.num_workers=2", *short, *SMALL, WAIT_FOR_ALL)
         local = rlpipe.train(configured(tmp_path, *options), local=True).directory
         options += (SERVED, f"rollout.num_inference_servers={servers}")
         served = rlpipe.train(configured(tmp_path, *options)).directory
