@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -79,15 +80,18 @@ def test_every_seed_is_played_once_on_a_slot_of_one_worker(episodes, slots, work
 # --- What it does not depend on
 
 
+@functools.cache
+def seven_episodes(checkpoint: Path, *overrides: str) -> EvaluationReport:
+    """An evaluation in this process, once for all tests."""
+    return rlpipe.evaluate(checkpoint, episodes=7, overrides=overrides, local=True)
+
+
 @pytest.mark.parametrize("actions", ["deterministic", "sampled"])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_no_episode_depends_on_the_number_of_workers(cartpole, workers, actions):
     """7 episodes on 6 slots: neither 2 nor 3 workers get equally many."""
     how = f"evaluation.deterministic={actions == 'deterministic'}"
-    alone, shared = (
-        rlpipe.evaluate(cartpole, episodes=7, overrides=[how, f"rollout.num_workers={count}"], local=True)
-        for count in (1, workers)
-    )
+    alone, shared = (seven_episodes(cartpole, how, f"rollout.num_workers={count}") for count in (1, workers))
     assert played(alone) == played(shared)
     assert (alone.metrics, alone.estimates) == (shared.metrics, shared.estimates)
 
