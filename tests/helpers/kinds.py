@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,13 +49,20 @@ class Kind(NamedTuple):
 
 
 def correcting(folder: Path, *overrides: str, **tree: Any) -> Config:
-    """Soft actor-critic that corrects a policy of PPO, which learns for an iteration here."""
-    first = {**tree, "algorithm": PPO, "policy": {**PERCEPTRON, "chunk_size": CHUNK}}
-    base = rlpipe.train(
-        scripted(folder / "base", "rollout.horizon=8", "runner.total_timesteps=96", **first), local=True
-    )
+    """Soft actor-critic that corrects a policy of PPO, which learns for an iteration, once for all runs."""
+    _, base = corrected(tree["env"]["train"]["id"])
     policy = {"name": "residual", "hidden_sizes": [8], "chunk_size": CHUNK, "progressive_exploration": 200}
-    return sac(folder, f"policy.base={base.directory}", *overrides, **tree, policy=policy)
+    return sac(folder, f"policy.base={base}", *overrides, **tree, policy=policy)
+
+
+@functools.cache
+def corrected(task: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """A run of that policy, in a folder that ends with the process."""
+    kept = tempfile.TemporaryDirectory()
+    train = {"name": "gymnasium", "id": task, "total_num_envs": 4, "success_key": "is_success"}
+    tree = {"env": {"train": train}, "algorithm": PPO, "policy": {**PERCEPTRON, "chunk_size": CHUNK}}
+    config = scripted(kept.name, "rollout.horizon=8", "runner.total_timesteps=96", "evaluation.episodes=1", **tree)
+    return kept, rlpipe.train(config, local=True).directory
 
 
 KINDS = {
