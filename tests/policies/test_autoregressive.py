@@ -168,12 +168,12 @@ POLICY = {"name": "tokens", **SMALL, "bins": 4, "chunk_size": 2, "decoding": "au
 )
 def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
     algorithm = {"name": name, "update_epochs": 4, "num_minibatches": 4, "logprob_level": level, "entropy_level": level}
-    rate = 0.012
+    steps = 5120
     if name == "grpo":
-        algorithm["group_size"], rate = 4, 0.02
+        algorithm["group_size"], steps = 4, 8192
     kind = "tests.helpers.simulators:Unnumbered"  # whose slots begin alike
     env = {"train": {"name": kind, "total_num_envs": 16, "match_actions": True}}
-    options = (f"learner.lr={rate}", "rollout.horizon=16", "runner.total_timesteps=8192", "evaluation.episodes=1")
+    options = ("learner.lr=0.02", "rollout.horizon=16", f"runner.total_timesteps={steps}", "evaluation.episodes=1")
     run = rlpipe.train(scripted(tmp_path, *options, algorithm=algorithm, policy=POLICY, env=env), local=True).directory
     rows = without_timings(run)
     returns = [statistics.mean(row["env/return"] for row in rows[n : n + 4]) for n in range(0, len(rows), 4)]
@@ -194,9 +194,9 @@ def test_a_resumed_run_has_the_weights_of_the_checkpoint(tmp_path):
         with np.load(max((run / "checkpoints").glob("*.npz"))) as arrays:
             return {name: array for name, array in arrays.items() if name.startswith("policy/")}
 
-    run = rlpipe.train(scripted(tmp_path, policy=POLICY), local=True).directory
+    run = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=128", policy=POLICY), local=True).directory
     trained = newest(run)
-    frozen = scripted(tmp_path, "runner.total_timesteps=384", "learner.lr=0", policy=POLICY)
+    frozen = scripted(tmp_path, "runner.total_timesteps=192", "learner.lr=0", policy=POLICY)
     resumed = newest(rlpipe.train(frozen, local=True, resume=run).directory)
     assert any(name.startswith("policy/decoder.blocks.1") and array.any() for name, array in trained.items())
     assert all(np.array_equal(array, resumed[name]) for name, array in trained.items())
