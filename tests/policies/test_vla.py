@@ -240,7 +240,7 @@ def test_a_reference_shares_frozen_weights_and_keeps_its_own_adapters(models):
 def test_a_run_resumes_and_is_evaluated(models, tmp_path):
     config = configured(
         tmp_path, models["smolvlm", "bfloat16"], "runner.total_timesteps=64", "runner.save_interval=1",
-        adapters=ADAPTERS, chunk_size=2,
+        "evaluation.episodes=2", adapters=ADAPTERS, chunk_size=2,
     )  # fmt: skip
     run = rlpipe.train(config, local=True).directory
     (run / "checkpoints" / "iteration-000002.npz").unlink(missing_ok=True)
