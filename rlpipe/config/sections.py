@@ -192,7 +192,13 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
     tree = _fitted_section(schema, tree, key)
     try:
         section = _section(schema) if shared else OmegaConf.structured(schema)  # type: ignore[arg-type] # can be hashed
-        return OmegaConf.to_object(OmegaConf.merge(section, tree))
+        # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
+        given = OmegaConf.masked_copy(section, list(tree)) if tree.keys() <= section.keys() else section.copy()
+        values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(given, tree))
+        for one in dataclasses.fields(schema):
+            if one.name not in values and one.default is one.default_factory:  # both are MISSING
+                raise ConfigError(f"{key}.{one.name} has no default; give it a value.")
+        return schema(**values)
     except ConfigError:
         raise
     except ConfigKeyError as error:

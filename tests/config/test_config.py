@@ -256,3 +256,14 @@ def test_a_default_of_the_environment_is_what_it_says_now(monkeypatch):
     for mode in ("online", "offline"):
         monkeypatch.setenv("A_MODE", mode)
         assert options_of("made_up", _FromEnvironment, {}).mode == mode
+
+
+@dataclass(frozen=True)
+class _Reach:
+    distance: float  # in m
+
+
+def test_an_option_without_a_default_must_be_given():
+    with pytest.raises(ConfigError, match=r"made_up\.distance has no default; give it a value\."):
+        options_of("made_up", _Reach, {})
+    assert options_of("made_up", _Reach, {"distance": "0.5"}) == _Reach(0.5)
