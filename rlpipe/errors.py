@@ -204,5 +204,9 @@ class SimulatorProcessError(RuntimeError):
         return f"the simulator{self.what}{self.output}"
 
 
+class LostRowsError(OSError):
+    """The last rows of a run found no room on the disk. The message is complete, unlike that of another OSError."""
+
+
 class ConfigError(ValueError):
     """A request of the user that cannot be carried out; raised before anything starts, exit code 2."""

@@ -10,7 +10,7 @@ import traceback
 from rich.console import Console
 from rich.markup import escape
 
-from rlpipe.errors import RunError
+from rlpipe.errors import LostRowsError, RunError
 from rlpipe.secrets import redacted
 
 _REMEDIES = {
@@ -34,7 +34,7 @@ def _cut(text: str) -> str:
 
 def print_failure(stderr: Console, error: Exception) -> None:
     """Prints the traceback and the error; for a fault of the run or of the machine only what it says."""
-    told = str(error) if isinstance(error, RunError) else _fault_of_machine(error)
+    told = str(error) if isinstance(error, RunError | LostRowsError) else _fault_of_machine(error)
     if told:
         stderr.print(f"[bold red]failed:[/] {escape(redacted(told, os.environ))}", soft_wrap=True)
         return
@@ -48,10 +48,8 @@ def _fault_of_machine(error: Exception) -> str:
     if isinstance(error, MemoryError):
         what = str(error).strip(" .") or "this process was given no more memory"
         return f"{what}: ask for fewer environments, a shorter rollout.horizon or a smaller buffer."
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError) or error.errno is None:  # what a library raises without a number is its own
         return ""
-    if error.errno is None:  # a sentence of our own
-        return str(error)
     where = f" for {error.filename}" if error.filename else ""
     remedy = _REMEDIES.get(error.errno)
     return f"{error.strerror}{where}: {remedy}." if remedy else ""

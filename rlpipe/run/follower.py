@@ -22,7 +22,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import resolve
 from rlpipe.run import checkpoint, shapes
-from rlpipe.run.directory import RunDirectory
+from rlpipe.run.directory import RunDirectory, warn_of_torn_line
 from rlpipe.run.locks import Lock
 
 
@@ -70,8 +70,9 @@ class Tail:
                 self._inode, self._offset, self._lines = inode, 0, shapes.Lines(self._path)
             file.seek(self._offset)
             for line in file:
-                if not line.endswith(b"\n"):
-                    return  # it is being written
+                if not line.endswith(b"\n"):  # it is being written
+                    warn_of_torn_line(self._path)
+                    return
                 self._offset += len(line)
                 if (record := self._lines.record(line)).get("iteration", 0) > after:
                     yield record

@@ -15,7 +15,7 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
-from rlpipe.errors import ActorLostError, Fault, RunError, command_line, how_it_failed
+from rlpipe.errors import ActorLostError, Fault, LostRowsError, RunError, command_line, how_it_failed
 from rlpipe.foreign import take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
@@ -138,7 +138,7 @@ class _Run:
             if not self._ends_at_once:
                 self._report()
         if backlog.unwritten:
-            raise OSError(
+            raise LostRowsError(
                 f"The last {backlog.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
                 f"then resume with: {command_line('train', '--resume', directory.path)}"
             )

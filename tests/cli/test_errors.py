@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from rlpipe.cli.errors import print_failure
+from rlpipe.errors import LostRowsError
 
 
 def printed(error):
@@ -36,3 +37,9 @@ def test_a_machine_without_memory_is_one_sentence():
 def test_any_other_error_comes_with_its_traceback():
     assert printed(ValueError("no")) == "ValueError: no\n\nfailed: ValueError: no\n"
     assert printed(OSError(errno.EBADF, "Bad", "f")).startswith("OSError: ")
+    assert printed(OSError("libGL.so.1: no such file")).endswith("failed: OSError: libGL.so.1: no such file\n")
+    assert printed(OSError("libGL.so.1: no such file")).startswith("OSError: ")
+
+
+def test_lost_rows_are_one_sentence():
+    assert printed(LostRowsError("The last 2 iterations are lost.")) == "failed: The last 2 iterations are lost.\n"

@@ -175,3 +175,13 @@ def test_watching_writes_nothing(run, tmp_path):
 def test_what_is_no_run_is_refused(tmp_path):
     answer = CliRunner().invoke(app, ["watch", str(tmp_path / "nothing")])
     assert isinstance(answer.exception, rlpipe.errors.ConfigError)
+
+
+@pytest.mark.parametrize(("status", "told"), [("completed", 1), ("running", 0)])
+def test_a_torn_line_of_a_completed_run_is_told(run, tmp_path, caplog, status, told):
+    folder = copied(run, tmp_path, rows=2, status=status)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 3, "met')
+    watcher = Watcher(folder)
+    assert len(watcher.look().rows) == len(watcher.look().rows) == 2
+    assert caplog.text.count("metrics.jsonl is torn, although the run completed") == told
