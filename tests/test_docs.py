@@ -30,6 +30,7 @@ from rlpipe.policies.base_perceptron import PerceptronConfig
 from rlpipe.policies.encoders.base import EncoderConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
+from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -264,6 +265,21 @@ def test_the_test_of_the_guide_passes(tmp_path):
     names: dict[str, Any] = {}
     exec(examples("extending.md")["tests/test_my_lab.py"], names)
     names["test_two_of_three_episodes_succeed"](tmp_path)
+
+
+@pytest.mark.parametrize("page", [DOCS / "getting_started.md", DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_the_command_for_a_gymnasium_task_of_ones_own_trains_that_of_the_tutorial(page, tmp_path, monkeypatch):
+    typed = re.search(r"rlpipe (train ppo_cartpole env\.train\.id=my_task:\S+ \S+)", page.read_text())[1]
+    tutorial = (DOCS / "tutorials/environment.md").read_text()
+    task = re.search(r"%%writefile corridor\.py\n(.*?)```", tutorial, re.DOTALL)[1]
+    (tmp_path / "my_task.py").write_text(task.replace("Corridor-v0", "MyTask-v0"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    short = ("runner.total_timesteps=512", "rollout.horizon=64", "evaluation.episodes=2", "runner.report=false")
+    answer = command(*typed.split(), "--local", *short)
+    sys.modules.pop("my_task")
+    assert answer.code == 0, answer.err
+    assert "success_once" in answer.out
 
 
 def test_the_snippets_about_the_run_directory_work(tmp_path):
