@@ -181,7 +181,10 @@ def _examine(
     needed, device = _required_packages(), "auto" if config is None else config.learner.device
     own = facts.look(needed, deep=False)
     near = own_node_id() if short else ""  # a task would take longer than everything else
-    looking = {node.name: run_task(node, facts.look, needed, deep=not short) for node in nodes if node.node_id != near}
+    looking = {
+        node.name: run_task(node, facts.look, needed, deep=not short, sees_gpus=not short)
+        for node in nodes if node.node_id != near
+    }  # fmt: skip
     trying, cameras, used = {}, False, []
     if config is not None:
         configured = simulators.simulators(config)
@@ -210,9 +213,15 @@ def _try_simulators(configured: Mapping[str, Any]) -> list[simulators.Trial]:
     return simulators.try_simulators(configured)
 
 
-def run_task(node: NodeToCheck, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Runs a function on a node, busy or not, in a process that ends with it; returns the reference of its result."""
-    environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # else Ray may hide GPUs not reserved
+def run_task(
+    node: NodeToCheck, function: Callable[..., Any], *args: Any, sees_gpus: bool = True, **options: Any
+) -> Any:
+    """Runs a function on a node, busy or not, in a process that ends with it; returns the reference of its result.
+
+    Ray may hide GPUs that are not reserved from the libraries of the process, unless it gets an environment of its own,
+    which a node takes a second to make.
+    """
+    environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}} if sees_gpus else None
     task = ray.remote(max_calls=1, max_retries=0, num_cpus=0, runtime_env=environment)(function)
     options_of_task = {"name": "rlpipe doctor", "scheduling_strategy": pinned_to(node.node_id)}
     return task.options(**options_of_task).remote(*args, **options)
