@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ray._private import services
-from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT
+from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT
 
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
@@ -88,12 +88,12 @@ _BUILD = "_build_python_executable_command_memory_profileable"
 """Ray's function for the beginning of an agent's command."""
 
 
-def _without_reports(build: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Returns that function with a process that sleeps for the dashboard's agent: a node ends with its agent."""
+def _without_agents(build: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Returns that function with a process that sleeps for each of a node's two agents: the node ends with them."""
 
     def command(component: str, *args: Any, **options: Any) -> list[str]:
         built = build(component, *args, **options)
-        if component != PROCESS_TYPE_DASHBOARD_AGENT:
+        if component not in (PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYPE_RUNTIME_ENV_AGENT):
             return built
         return [*built[: built.index(worker_entry.AGENT) + 1], "-S", "-c", "import signal; signal.pause()"]
 
@@ -105,12 +105,13 @@ def lean_nodes() -> Iterator[None]:
     """Nodes that start meanwhile have what a run needs, and fork their actors from a process that has loaded torch.
 
     It is the way of the Ray that a run starts for itself. On the nodes of a real cluster every actor loads torch anew.
-    No agent reports what a node does, which only dashboards read; a process that sleeps takes its place.
+    No agent reports what a node does, which only dashboards read, or makes environments, which no actor of these runs
+    asks for: a process that sleeps takes its place.
     """
     template = ProcessTemplate(WORKER_ENVIRONMENT)
     try:
         with pytest.MonkeyPatch.context() as patch, lean_node(with_entry=True):
-            patch.setattr(services, _BUILD, _without_reports(getattr(services, _BUILD)))
+            patch.setattr(services, _BUILD, _without_agents(getattr(services, _BUILD)))
             for name, value in forking_from(template).items():
                 patch.setenv(name, value)
             yield
