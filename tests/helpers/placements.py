@@ -8,12 +8,13 @@ own, because a process can be in one Ray only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +31,7 @@ from tests.helpers.cluster import lean_nodes
 from tests.helpers.runs import scripted
 
 FOR_SIMULATORS = ("rollout.num_workers=2", "cluster.worker_nodes={role: sim}", "learner.device=cpu")
-SOON = "cluster.placement_timeout=0.1"
+SOON = "cluster.placement_timeout=1e-6"
 
 
 def node_and_gpus(_: object) -> tuple[str, str]:
@@ -85,18 +86,25 @@ def groups() -> list[str]:
     return [group["state"] for group in placement_group_table().values() if group["state"] != "REMOVED"]
 
 
-def trained(folder: Path) -> dict[str, Any]:
-    """Trains for two iterations, here and in one process; returns the places of the actors and both run directories."""
-    config = scripted(folder, *FOR_SIMULATORS, "runner.total_timesteps=128", "cluster.gpus_per_learner=1")
-    found: dict[str, Any] = {}
+@contextlib.contextmanager
+def recorded(found: dict[str, Any], name: str) -> Iterator[None]:
+    """Notes the places of a run's actors under a name when the run ends."""
 
     def close(engine: RayEngine, end: Callable[[RayEngine], None] = RayEngine.close) -> None:
         try:
-            found["spread"] = places(engine)
+            found[name] = places(engine)
         finally:
             end(engine)
 
     with patch.object(RayEngine, "close", close):
+        yield
+
+
+def trained(folder: Path) -> dict[str, Any]:
+    """Trains for two iterations, here and in one process; returns the places of the actors and both run directories."""
+    config = scripted(folder, *FOR_SIMULATORS, "runner.total_timesteps=128", "cluster.gpus_per_learner=1")
+    found: dict[str, Any] = {}
+    with recorded(found, "spread"):
         distributed = rlpipe.train(config)
     found["trained"] = [str(run.directory) for run in (distributed, rlpipe.train(config, local=True))]
     return found
@@ -109,7 +117,6 @@ def refusals(folder: Path) -> dict[str, Any]:
         "head": refused(folder, SOON, "cluster.worker_nodes={name: head}"),
         "nobody": refused(folder, SOON, "cluster.worker_nodes={role: render}"),
         "groups after refusals": groups(),
-        "no CUDA": refused(folder, "learner.device=cuda", "rollout.num_workers=1", "cluster.worker_nodes={name: left}"),
     }
     others = placement_group([{"CPU": 2.0}] * 2, bundle_label_selector=[{"role": "sim"}] * 2)
     found["reserved"] = others.wait(600)
@@ -120,17 +127,22 @@ def refusals(folder: Path) -> dict[str, Any]:
 
 
 def awaited(folder: Path, cluster: Cluster) -> dict[str, Any]:
-    """Starts a run for a node that comes late, and returns what was seen meanwhile and where the run was placed."""
+    """Starts a run for a node that comes late, whose learner then finds that torch cannot use its GPU.
+
+    Returns what was seen meanwhile, where the run was placed and what it is told.
+    """
     found: dict[str, Any] = {}
-    late = ("cluster.worker_nodes={role: late}", "cluster.placement_timeout=600", "learner.device=cpu")
-    waiting = threading.Thread(target=lambda: found.update(late=placed(folder, *late)), daemon=True)
-    waiting.start()  # not the node: that starts only in the main thread
-    ends = time.monotonic() + 600
-    while not groups() and time.monotonic() < ends:
-        time.sleep(0.1)
-    found["groups while waiting"] = groups()
-    cluster.add_node(wait=False, num_cpus=1, labels={"role": "late", "name": "late"})
-    waiting.join(timeout=600)
+    gpu = ("learner.device=cuda", "learner.num_learners=1")
+    late = ("cluster.worker_nodes={role: late}", "cluster.placement_timeout=600", *gpu)
+    waiting = threading.Thread(target=lambda: found.update({"no CUDA": refused(folder, *late)}), daemon=True)
+    with recorded(found, "late"):
+        waiting.start()  # not the node: that starts only in the main thread
+        ends = time.monotonic() + 600
+        while not groups() and time.monotonic() < ends:
+            time.sleep(0.1)
+        found["groups while waiting"] = groups()
+        cluster.add_node(wait=False, num_cpus=1, labels={"role": "late", "name": "late"})
+        waiting.join(timeout=600)
     return found
 
 
