@@ -132,12 +132,12 @@ def _ip(*arguments: str) -> None:
 
 
 def _end(host: Host) -> None:
-    """Ends the processes of a host: first with SIGTERM, then with SIGKILL."""
-    for end in (psutil.Process.terminate, psutil.Process.kill):
+    """Ends the processes of a host, as when it is switched off, and those that they had started meanwhile."""
+    for _ in range(2):
         running = host.processes()
         for process in running:
             with contextlib.suppress(psutil.NoSuchProcess):
-                end(process)
+                process.kill()
         psutil.wait_procs(running, timeout=30)
 
 
@@ -147,15 +147,15 @@ def ray_across(count: int) -> Iterator[tuple[list[Host], str]]:
     with hosts(count) as made:
         head = made[0]
         address = f"{head.address}:6379"
+        started = []
         for host in made:
             first = ["--head", "--port=6379", "--include-dashboard=false"] if host is head else [f"--address={address}"]
             where = [f"--node-ip-address={host.address}", f"--temp-dir={host.folder}/ray"]
-            # Ray waits for the ports it chooses itself, and on a busy machine too briefly
-            agents = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
-            where += [f"--{agent}-port={port}" for port, agent in enumerate(agents, start=6400)]
             size = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
             ray = [sys.executable, "-m", "tests.helpers.lean_head", "start", "--block", "--disable-usage-stats"]
-            _wait_for_ray(host, host.start(*ray, *first, *where, *size))
+            started.append(host.start(*ray, "--for-actors", *first, *where, *size))
+        for host, process in zip(made, started, strict=True):
+            _wait_for_ray(host, process)
         yield made, address
 
 
@@ -165,7 +165,7 @@ def _wait_for_ray(host: Host, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None or time.monotonic() > ends:
             logs = [file.read_text()[-3000:] for file in host.folder.glob("ray/session_2*/logs/raylet.*")]
             raise RuntimeError("\n".join([f"Ray does not start on {host.name}:", said[-3000:], *logs]))
-        time.sleep(0.5)
+        time.sleep(0.05)
 
 
 def train(config: str, overrides: list[str], runs: Path, count: int = 2) -> RunDirectory:
