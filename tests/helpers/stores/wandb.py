@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from functools import cache
 
 from rlpipe.backends.base import unescaped
@@ -13,9 +12,14 @@ STATUS_COMPLETED = 0
 
 
 def inspect(file):
-    """Returns what W&B itself reads from one of its files, one record per line; a torn end is an error message."""
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+    """Returns what W&B itself reads from one of its files, one record per line; a torn end is an error message.
+
+    It is what ``wandb leet inspect --json`` starts, after it has loaded all of W&B.
+    """
+    from wandb.util import get_core_path
+
+    command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", str(file)]
+    return subprocess.run([*command, str(file.parents[1])], capture_output=True, text=True, check=True)
 
 
 def records(run, kind):
