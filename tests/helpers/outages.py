@@ -139,7 +139,7 @@ def run(
     recover = not {"raises at start", "raises later", "sleeps 60 s"}.intersection(faults.values())
     logger |= {
         "deadline": 2.0 if "sleeps 60 s" in faults.values() else 200.0,
-        "finish_timeout": 200.0 if recover else 3.0,
+        "finish_timeout": 200.0 if recover else 0.1 if patient else 3.0,  # the patient one looks only after a sync
     }
     environment = {**os.environ, "OUTAGE": json.dumps({**faults}), "OUTAGE_FOLDER": str(folder)}
     if patient:
