@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 OURS = "metrics.jsonl"
 EVENTS = "*tfevents*"
-KNOWN = (OURS, "result.json", "progress.csv", "progress.json", "trainer_state.json", EVENTS, "wandb_export_*.csv")
+TRAINER_STATE = "trainer_state.json"
+KNOWN = (OURS, "result.json", "progress.csv", "progress.json", TRAINER_STATE, EVENTS, "wandb_export_*.csv")
 """Names of logs, those that hold most first: ours, RLlib's, Stable-Baselines3's, TRL's, TensorBoard's, W&B's."""
 MONITORS = ("monitor.csv", "*.monitor.csv")
 """Names of the episodes that Stable-Baselines3's Monitor writes."""

@@ -174,6 +174,13 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
         raise ConfigError(f"{path} holds no number that {dialect} is known to write; name another --dialect.")
     by_trust = sorted(words.items(), key=lambda word: -max(rank for _, _, rank in word[1]))
     entries = []
+    # Beside this share, TRL's trainer always writes the reward, but nothing if it is NaN. Exports may lack columns.
+    complete = path.is_dir() or path.name == log_files.TRAINER_STATE or fnmatchcase(path.name, log_files.EVENTS)
+    shows_nan = (
+        dialect == "trl"
+        and complete
+        and m.FRAC_REWARD_ZERO_STD.name in {name for meanings in words.values() for name, _, _ in meanings}
+    )
     for row, place in zip(table.rows, table.places, strict=True):
         entry = LogEntry(int(place), place / (table.places[-1] or 1.0), {})
         for key, meanings in by_trust:  # if two keys mean one metric, the more trustworthy one comes last
@@ -184,9 +191,13 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
                     entry.values[name] = value * factor
                 else:
                     entry.nonfinite[name] = 1
+        if shows_nan and m.FRAC_REWARD_ZERO_STD.name in entry.values and m.SCORE.name not in entry.values:
+            entry.nonfinite[m.SCORE.name] = 1
         if entry.values or entry.nonfinite:
             entries.append(entry)
     names = {name: key for key, meanings in by_trust for name, _, _ in meanings if name != key}
+    if shows_nan:
+        names.setdefault(m.SCORE.name, names[m.FRAC_REWARD_ZERO_STD.name].replace("frac_reward_zero_std", "reward"))
     unknown = sorted(keys - words.keys() - {*log_files.AXES})
     return Log(dialect, table.axis, entries, unknown, names, [({}, _tags(entries))], notes=table.notes)
 

@@ -26,6 +26,7 @@ BROKEN = {
     "sb3_lr": ("train/actor/lr", "too_large"),
     "sb3_nan": ("env/return_ma100", "finite"),
     "trl_grpo_constant": ("rollout/frac_reward_zero_std", "all"),
+    "trl_grpo_nan": ("rollout/score_mean", "finite"),
     "trl_ppo_lr": ("train/actor/lr", "too_large"),
     "cleanrl_lr": ("train/actor/lr", "too_large"),
     "rsl_rl_lr": ("train/actor/lr", "too_large"),
@@ -113,6 +114,18 @@ def test_the_keys_that_trl_writes_to_tensorboard_are_those_of_its_own_log(tmp_pa
     state = diagnose(tmp_path / "trainer_state.json")
     assert (events.dialect, events.verdict) == (state.dialect, state.verdict) == ("trl", "critical")
     assert events.names["rollout/frac_reward_zero_std"] == "train/frac_reward_zero_std"
+
+
+def test_a_reward_for_which_trl_writes_no_number_is_not_finite_but_one_left_out_of_an_export_is_unknown(tmp_path):
+    rows = [{**GRPO, "frac_reward_zero_std": 0.0, "step": n} for n in range(1, 7)]
+    for row in rows[2:]:
+        del row["reward"]
+    points = [(f"train/{key}", row["step"], value) for row in rows for key, value in row.items() if key != "step"]
+    events = diagnose(write_events(tmp_path / "runs", points))
+    assert [(one.metric, one.level, one.since) for one in events.standing] == [("rollout/score_mean", "critical", 3)]
+    assert events.names["rollout/score_mean"] == "train/reward"
+    assert diagnose(write_csv(tmp_path / "wandb.csv", rows[2:]), "trl").verdict in ("healthy", "info")
+    assert diagnose(write_lines(tmp_path / "log.jsonl", rows[2:]), "trl").verdict in ("healthy", "info")
 
 
 @pytest.mark.parametrize(
