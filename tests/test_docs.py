@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from omegaconf import OmegaConf
 
@@ -277,7 +278,7 @@ def test_the_command_for_a_gymnasium_task_of_ones_own_trains_that_of_the_tutoria
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     short = ("runner.total_timesteps=512", "rollout.horizon=64", "evaluation.episodes=2", "runner.report=false")
     answer = command(*typed.split(), "--local", *short)
-    sys.modules.pop("my_task")
+    del sys.modules["my_task"], gymnasium.registry["MyTask-v0"]
     assert answer.code == 0, answer.err
     assert "success_once" in answer.out
 

@@ -80,13 +80,25 @@ def evaluate(
     import rlpipe
     from rlpipe.backends.console import EvaluationProgress
 
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise UserInterrupt
+
+    def show(ended: int, episodes: int, seconds: float) -> None:
+        if interrupted:  # Python loses what a signal handler raises while Ray forks
+            raise UserInterrupt
+        progress(ended, episodes, seconds)
+
     for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupt)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
     try:
         report = rlpipe.evaluate(
             path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-            local=local, ray_address=ray_address, progress=progress,
+            local=local, ray_address=ray_address, progress=show,
         )  # fmt: skip
     except KeyboardInterrupt:  # typer would end without a word
         progress.interrupted()
@@ -95,10 +107,6 @@ def evaluate(
         print_json(report.as_json())
     else:
         _show(report, Console(highlight=False, soft_wrap=True))
-
-
-def _interrupt(*_: object) -> None:
-    raise UserInterrupt
 
 
 def _show(report: EvaluationReport, console: Console) -> None:

@@ -195,9 +195,10 @@ def _listen() -> Interruption:
     interruption = Interruption()
 
     def handle(number: int, _: Any) -> None:
-        if not interruption.heeded or interruption.reason is not None:
-            raise UserInterrupt
+        at_once = not interruption.heeded or interruption.reason is not None
         interruption.request("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+        if at_once:
+            raise UserInterrupt
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)
@@ -214,7 +215,7 @@ def _summarize(result: TrainResult, config: Config) -> None:
     lines: list[tuple[str, object]] = [("evaluation", headline(result.metrics)), ("run", run)]
     if result.checkpoint is not None:
         lines.append(("checkpoint", relative(result.checkpoint)))
-        if result.status != Status.COMPLETED:
+        if not result.is_trained:
             lines.append(("resume", command_line("train", "--resume", run)))
         lines.append(("evaluate", command_line("evaluate", run, "--episodes", 400)))
     if (result.directory / REPORT).is_file():

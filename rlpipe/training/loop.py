@@ -81,6 +81,11 @@ class TrainingLoop:
         return self._done
 
     @property
+    def is_trained(self) -> bool:
+        """True if all iterations are complete."""
+        return self._done >= self._total
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Metrics of the last row that was written."""
         return self._last.metrics if self._last else {}

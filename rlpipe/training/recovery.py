@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,13 @@ from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.demonstrations.checks import demonstration_notes
-from rlpipe.errors import ActorLostError, Fault, LostRowsError, RunError, command_line, how_it_failed
+from rlpipe.errors import ActorLostError, Fault, LostRowsError, RunError, UserInterrupt, command_line, how_it_failed
 from rlpipe.foreign import take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
-from rlpipe.run.directory import RunDirectory
+from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.run.rollback import Rollback, roll_back
 from rlpipe.secrets import redacted
@@ -48,6 +49,7 @@ class TrainResult:
         checkpoint: last checkpoint; None if the run was interrupted before its first iteration
         metrics: metrics of the last iteration, with those of the final evaluation if the run completed
         seconds: wall clock time of the run, start-up included
+        is_trained: True if all steps have been taken, also if a last evaluation was interrupted
     """
 
     status: Status
@@ -55,6 +57,7 @@ class TrainResult:
     checkpoint: Path | None
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    is_trained: bool = False
 
 
 def train(
@@ -145,11 +148,14 @@ class _Run:
         assert self._loop is not None
         found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
         last = found[max(found)] if found else None
-        return TrainResult(status, directory.path, last, self._loop.metrics, seconds)
+        metrics = self._loop.metrics or self._last_metrics()
+        return TrainResult(status, directory.path, last, metrics, seconds, self._loop.is_trained)
 
     def _start(self) -> tuple[Ref, Rollback]:
         """Starts workers and learner; creates or rolls back the run directory only once both have succeeded."""
         config, engine, state = self._config, self._engine, self._state
+        if self._interruption.reason is not None:  # Python loses what a signal handler raises while Ray forks
+            raise UserInterrupt
         check_engine(config, engine)
         if state is None:
             self._first_weights = first_weights(config)
@@ -208,8 +214,23 @@ class _Run:
         )  # fmt: skip
         vanished = [_VANISHED] if self._vanished else []
         notes = [] if lost else [*vanished, *take_notes(), *self._ready.notes, *demonstration_notes(self._config)]
+        if self._loop.is_trained:
+            notes.append(self._nothing_left())
         self._loop.report_start(list(dict.fromkeys(notes)), self._state, rollback, lost)
         return self._loop.run(snapshot)
+
+    def _last_metrics(self) -> dict[str, float]:
+        """Metrics of the newest row of the run directory."""
+        assert self._directory is not None
+        rows = deque(read_jsonl(self._directory.path / "metrics.jsonl"), maxlen=1)
+        return dict(rows[0]["metrics"]) if rows else {}
+
+    def _nothing_left(self) -> str:
+        """Says that a resumed run is complete, and what makes up for a last evaluation that was interrupted."""
+        assert self._directory is not None
+        evaluate = command_line("evaluate", self._directory.path)
+        missing = "" if "eval/num_trajectories" in self._last_metrics() else f" Its evaluation is missing: {evaluate}"
+        return f"All steps have been taken, so nothing is left to train.{missing}"
 
     def _count_recovery(self, fault: Fault) -> None:
         """Charges a recovery to the budget; planned ones are free.

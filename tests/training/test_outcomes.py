@@ -12,10 +12,11 @@ import pytest
 
 import rlpipe
 from rlpipe.backends.console import EvaluationProgress
+from rlpipe.cli.train import _listen
 from rlpipe.collection.evaluator import Evaluator
 from rlpipe.collection.recorder import MOST_STEPS
 from rlpipe.envs.scripted import Scripted
-from rlpipe.errors import ConfigError, RunError
+from rlpipe.errors import ConfigError, RunError, UserInterrupt
 from rlpipe.metrics.row import Event, EventKind, Row
 from rlpipe.policies.base import build_policy
 from rlpipe.run.checkpoint import newest
@@ -225,6 +226,25 @@ def test_the_first_signal_ends_an_evaluation_within_a_step_and_row_and_checkpoin
     assert result.checkpoint.name == "iteration-000004.npz"
     assert len(lines(result.directory, "metrics.jsonl")) == 4
     assert "The evaluation of iteration 4 does not count: it was interrupted." in notes(result.directory)
+    assert result.is_trained
+    resumed = rlpipe.train(scripted(tmp_path), local=True, resume=result.directory)
+    assert (resumed.status, resumed.metrics["time/iterations"]) == ("completed", 4)
+    missing = f"nothing is left to train. Its evaluation is missing: rlpipe evaluate {result.directory}"
+    assert missing in notes(result.directory)
+
+
+def test_a_signal_whose_exception_was_lost_ends_the_run_before_anything_is_written(tmp_path):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        interruption = _listen()
+        with pytest.raises(UserInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    with pytest.raises(UserInterrupt):
+        rlpipe.train(scripted(tmp_path), local=True, interruption=interruption)
+    assert list(tmp_path.rglob("run.json")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
