@@ -8,7 +8,7 @@ import pytest
 import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.envs.envpool import EnvPool, EnvPoolConfig
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, ContractError
 from tests.helpers import contract
 from tests.helpers.runs import lines, scripted
 
@@ -30,6 +30,22 @@ def test_first_episodes_have_the_seeds_that_were_asked_for_whatever_their_slot()
     assert [beginning.seed for beginning in beginnings.values()] == [7, 8, 9]
     assert np.array_equal(first[1], same[0])
     assert first.dtype == np.float32
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_success_of_nan_is_refused(num_envs):
+    simulator = made(num_envs=num_envs, seed_each_episode=num_envs == 1)
+    simulator.reset()
+    pool = simulator._envs[0]._pool if num_envs == 1 else simulator._pool
+    answer = pool._env.step
+
+    def odd(*arguments):
+        *told, info = answer(*arguments)
+        return *told, info | {"success": np.full(num_envs, np.nan)}
+
+    pool._env.step = odd
+    with pytest.raises(ContractError, match=r"info\['success'\] is .*nan.*; a number above 0 is a success"):
+        simulator.step(np.zeros((num_envs, 4), dtype=np.float32))
 
 
 def test_an_episode_ends_at_its_limit_and_the_next_one_begins_at_once():
