@@ -116,6 +116,7 @@ def evaluate(
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
     from rlpipe.config.tree import from_yaml
+    from rlpipe.errors import ConfigError
     from rlpipe.run.checkpoint import find_checkpoint
     from rlpipe.run.directory import find_run
     from rlpipe.training import evaluation
@@ -128,6 +129,11 @@ def evaluate(
     shown = progress or (lambda *_: None)
     if policy is not None:
         return _evaluate_floor(path, policy, best, changes, local, ray_address, shown)
+    if str(checkpoint) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
+        raise ConfigError(
+            f"{checkpoint} is a configuration, which has learnt nothing: name a run that was trained with it, or "
+            "evaluate a policy that has learnt nothing, such as with --policy random."
+        )
     state, trained_with = find_checkpoint(path, best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)

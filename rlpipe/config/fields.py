@@ -27,6 +27,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from rlpipe import files
+from rlpipe.config.other_systems import nearest_value
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
@@ -230,10 +231,8 @@ def _check_legal(key: str, value: Any, declared: Option) -> None:
         words = "".join(f", or {word}" for word in declared.choices)
         raise ConfigError(f"{key} is {value}; it must be {declared.limits}{words}.")
     if declared.choices and not declared.limits:
-        raise ConfigError(
-            f"{key} is {value!r}{nearest(str(value), declared.choices, _ALIKE)} Allowed values: "
-            f"{', '.join(declared.words)}."
-        )
+        meant = nearest_value(key, str(value)) or nearest(str(value), declared.choices, _ALIKE)
+        raise ConfigError(f"{key} is {value!r}{meant} Allowed values: {', '.join(declared.words)}.")
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:

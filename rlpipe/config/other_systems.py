@@ -122,6 +122,17 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """Our keys by the name of an option in another system, without the folders in which systems other than RLinf put it."""
 
 
+VALUES: dict[str, dict[str, str]] = {
+    "learner.lr_schedule": {
+        **dict.fromkeys(("cosine", "cosine_annealing", "polynomial", "exponential", "anneal", "decay"), "linear"),
+        **dict.fromkeys(("fixed", "none", "constant_with_warmup"), "constant"),
+    },
+    "policy.activation": {**dict.fromkeys(("swish", "gelu", "mish", "elu"), "silu"), "leaky_relu": "relu"},
+    "learner.precision": {**dict.fromkeys(("bf16", "fp16", "float16"), "bfloat16"), "fp32": "float32"},
+}
+"""The nearest value of a key, by values that such an option has in other systems."""
+
+
 def our_keys(key: str) -> Mapping[str, tuple[str, ...]]:
     """Returns the keys that stand for a name of other systems, by system; nothing where no system has the name.
 
@@ -145,3 +156,14 @@ def translation(key: str) -> str:
         for ours, systems in known.items()
     ]
     return f"; {', '.join(said)} (docs/coming_from.md)." if said else ""
+
+
+def nearest_value(key: str, value: str) -> str:
+    """Returns the middle of a sentence about a value that is usual elsewhere; empty for any other.
+
+    Args:
+        key: full key of the option.
+        value: in any case, and with ``-`` or ``_``.
+    """
+    found = VALUES.get(key, {}).get(value.lower().replace("-", "_"))
+    return f"; the nearest here is {found!r}." if found else ""

@@ -166,6 +166,8 @@ def _foreign(path: Path) -> str:
         return "a zip of other files"
     if path.suffix == ".py":
         return "a Python file"
+    if path.suffix in (".yaml", ".yml"):
+        return "a configuration"
     if head.startswith(b"\x80"):
         return "a pickle, as torch and others write"
     return "" if not head or b"PK\x03\x04".startswith(head) else "no archive of arrays"

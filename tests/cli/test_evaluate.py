@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+import rlpipe
 from rlpipe.cli.evaluate import protocol_lines
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import protocol
+from rlpipe.errors import ConfigError
 
 
 def lines(config, *overrides):
@@ -28,3 +32,10 @@ def test_without_options_there_is_no_line_of_them():
     assert lines("ppo_cartpole") == [
         "gymnasium CartPole-v1", "20 whole episodes, seeds 1000000 to 1000019, most likely actions",
     ]  # fmt: skip
+
+
+def test_a_configuration_is_named_as_such_with_what_to_do(tmp_path):
+    (tmp_path / "task.yaml").write_text("env: {train: {name: scripted}}\n")
+    for name in (str(tmp_path / "task.yaml"), "ppo_cartpole"):
+        with pytest.raises(ConfigError, match=r" is a configuration, .* name a run .*--policy random"):
+            rlpipe.evaluate(name, local=True)

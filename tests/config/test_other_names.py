@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlpipe.config.loading import load_config
+from rlpipe.config.other_systems import VALUES
 from rlpipe.errors import ConfigError
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
@@ -70,8 +71,27 @@ def test_an_option_of_another_algorithm_is_told_as_such(tmp_path):
 
 
 def test_a_value_that_does_not_exist_is_answered_with_those_that_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"^learner.lr_schedule is 'cosine'\. Allowed values: constant, linear\.$"):
-        scripted(tmp_path, "learner.lr_schedule=cosine")
+    with pytest.raises(ConfigError, match=r"^learner.lr_schedule is 'steps'\. Allowed values: constant, linear\.$"):
+        scripted(tmp_path, "learner.lr_schedule=steps")
+
+
+@pytest.mark.parametrize(
+    ("override", "ours"),
+    [
+        ("learner.lr_schedule=Cosine", "linear"),
+        ("policy.activation=gelu", "silu"),
+        ("learner.precision=bf16", "bfloat16"),
+    ],
+)
+def test_a_value_that_is_usual_elsewhere_is_answered_with_the_nearest(tmp_path, override, ours):
+    with pytest.raises(ConfigError, match=rf"; the nearest here is '{ours}'\. Allowed values: "):
+        scripted(tmp_path, override)
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_every_nearest_value_is_a_value(tmp_path, key):
+    for value in set(VALUES[key].values()):
+        scripted(tmp_path, f"{key}={value}")
 
 
 def test_another_algorithm_on_a_file_says_what_to_do_and_that_works(tmp_path):

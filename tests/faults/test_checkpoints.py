@@ -302,6 +302,7 @@ class TestForeign:
             ("model.pt", ["model/data.pkl", "model/version"], "a file of torch"),
             ("logs.zip", ["progress.csv"], "a zip of other files"),
             ("latch.py", b"import gymnasium\n", "a Python file"),
+            ("latch.yaml", b"env: {}\n", "a configuration"),
             ("old.pth", b"\x80\x02\x8a\nl\xfc", "a pickle"),
             ("array.npy", b"\x93NUMPY\x01\x00", "no archive of arrays"),
         ],
