@@ -20,6 +20,7 @@ VARIABLES = (
     "vf_coef", "ent_coef", "kl_coef", "kl_target",  # weights in the loss, and the target of an adaptive penalty
     "n_epochs", "minibatches_per_epoch",  # as configured
     "n_eval_episodes",  # number of episodes in an evaluation
+    "deterministic_evaluation",  # 1 if it takes the most likely action instead of sampling, else 0
     "n_actions", "action_dims",  # number of discrete actions; dimensions of a continuous action
     "largest_return",  # largest possible return of an episode, if the reward is bounded
     "ignore_terminations",  # 1 if episodes only end at the time limit, else 0

@@ -460,6 +460,7 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
         **algorithm.health_variables(),
         "largest_return": algorithm.largest_value(task),
         "n_eval_episodes": config.evaluation.episodes,
+        "deterministic_evaluation": config.evaluation.deterministic,
         "ignore_terminations": task.ignore_terminations,
         "n_actions": info.num_actions,
         "action_dims": info.action_dims,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics.alerts import ToldAlerts
+from rlpipe.metrics.catalogue import EVAL_SUCCESS_ONCE
 from rlpipe.metrics.declaration import Metric, Sign, observed
 from rlpipe.metrics.health import TAGS, VARIABLES, Alert, Monitor
 from rlpipe.metrics.reductions import Mean
@@ -33,6 +36,8 @@ from rlpipe.metrics.rules import (
     Steady,
     Unchanged,
 )
+from rlpipe.run.metric_logger import run_variables
+from tests.helpers.runs import scripted
 
 SAW = [10.0, 11.0, 9.0, 10.0, 11.0, 9.0]
 
@@ -236,6 +241,34 @@ def test_returns_that_scatter_as_the_drawn_episodes_do_are_not_unstable():
     assert alerts_of([{**row, "env/return_std": 0.1} for row in rows]) == [("env/return", "oscillation")]
     assert alerts_of([{**row, "env/return_std": 6.0} for row in rows]) == []
     assert alerts_of([{**row, "env/return_std": 0.1, "env/num_trajectories": 2.0} for row in rows]) == []
+
+
+def evaluated(successes: float, *tags: str, trained: float = 0.7, finished: float = 45.0, deterministic: float = 1.0):
+    """Alerts of an iteration with an evaluation of 100 episodes."""
+    window = MetricWindow()
+    window.observe(EVAL_SUCCESS_ONCE, np.arange(100) < successes)
+    row = {**window.read(list(CATALOGUE.values())), "env/success_once": trained, "env/num_trajectories": finished}
+    monitor = Monitor(CATALOGUE, {"deterministic_evaluation": deterministic}, frozenset(tags))
+    return monitor.judge(1, row, progress=1.0)
+
+
+def test_an_evaluation_that_fails_where_training_succeeds_tells_that_it_does_not_sample():
+    (alert,) = evaluated(0)
+    assert (alert.metric, alert.rule, alert.level) == ("eval/success_once", "below_training", "warn")
+    assert "evaluation.deterministic=false" in alert.remedy
+    assert "train longer" in alert.remedy
+    assert evaluated(20)
+    assert evaluated(30) == []  # its interval reaches half of the training's success
+    assert evaluated(0, trained=0.7, finished=8.0) == []  # as many successes as chance can make
+    assert evaluated(0, deterministic=0.0) == []
+    assert evaluated(0, "chosen_starts") == []
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_run_says_whether_its_evaluation_takes_the_most_likely_action(tmp_path, deterministic: bool):
+    config = scripted(tmp_path, f"evaluation.deterministic={str(deterministic).lower()}")
+    found = run_variables(config, SimpleNamespace(num_actions=2, action_dims=None))
+    assert found["deterministic_evaluation"] == deterministic
 
 
 def test_every_alert_of_the_catalogue_has_a_cause_and_a_remedy():

@@ -319,6 +319,9 @@ EVAL_SUCCESS_ONCE = observed(
     rules=(
         Rule("rising", "ok", Expect("up", 20)),
         Rule("crash", "critical", Drop(0.5, 3), sustained=2),
+        # the interval is the evaluation's noise; a training share of eight successes is more than its own
+        Rule("below_training", "warn", Holds("{eval/success_once_ci_high} >= 0.5*{env/success_once}"), unless=FEW_OWN,
+             when="deterministic_evaluation and {env/success_once}*{env/num_trajectories} >= 8"),
     ),
 )
 EVAL_CI_LOW, EVAL_CI_HIGH = bounds_of(EVAL_SUCCESS_ONCE)
