@@ -139,6 +139,8 @@ class Console(Backend):
         self._recent.append(row)
         if self._headlines == [_OWN] and _is_without_success(row):
             self._headlines = [_RETURN]
+        elif self._headlines == [_RETURN] and m.ENV.success_once.name in row.metrics:  # no step had told it before
+            self._headlines = [_OWN]
         for headline in self._headlines:
             name = headline.metric.name
             if name in row.metrics:

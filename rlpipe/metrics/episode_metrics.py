@@ -155,5 +155,6 @@ def never_told(key: str, episodes: int) -> str:
     """
     return (
         f"{key!r} was never in the info of {episodes} finished episodes, so their success is unknown and no success is "
-        "reported. Set success_key to an entry that a step's info holds, or to null for a task without success."
+        "reported. If the task has it in the info only of a success, report it in every step, also where it is false. "
+        "Else set success_key to an entry that a step's info holds, or to null for a task without success."
     )

@@ -177,6 +177,17 @@ def test_the_return_is_the_headline_of_a_task_without_success():
     assert [line for line in shown if line.startswith("env/")] == ["env/return 3.000 ▁ 2 episodes of iteration 1"]
 
 
+def test_success_is_the_headline_from_the_iteration_on_that_tells_it(tmp_path):
+    untold = row(1, {"env/num_trajectories": 2.0, "env/return": 3.0})
+    told = row(2, {"env/num_trajectories": 4.0, "env/return": 3.0, "env/success_once": 0.25})
+    shown = panel(Console(run_info(None)), untold, told)
+    assert [line for line in shown if line.startswith("env/")] == ["env/success_once 0.250 ▃ 4 episodes"]
+    assert ["success_once 0.250" in line for line in printed(tmp_path, "table", untold, told).splitlines()] == [
+        False,
+        True,
+    ]
+
+
 def test_the_time_left_is_that_of_the_remaining_iterations_at_the_median_pace():
     rows = [row(n, {"time/step": seconds}) for n, seconds in enumerate((1.0, 2.0, 60.0), 1)]
     assert seconds_left(rows, 20) == (20 - 3) * 2.0

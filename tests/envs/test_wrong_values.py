@@ -637,7 +637,9 @@ def test_a_success_that_is_never_told_is_no_metric_and_an_alert(tmp_path):
     assert sum("env/success_untold is" in message for message in told) == 1
     report = rlpipe.evaluate(result.checkpoint, local=True)
     assert [one.metric for one in report.estimates] == ["eval/return", "eval/episode_len"]
-    assert ["never in the info of 2 finished episodes" in note for note in report.notes] == [True]
+    (note,) = report.notes
+    assert "never in the info of 2 finished episodes" in note
+    assert "report it in every step, also where it is false" in note
 
 
 def test_a_wrong_value_in_a_run_ends_it_with_its_sentence(tmp_path):
