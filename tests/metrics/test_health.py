@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from operator import attrgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -269,6 +271,23 @@ def test_a_run_says_whether_its_evaluation_takes_the_most_likely_action(tmp_path
     config = scripted(tmp_path, f"evaluation.deterministic={str(deterministic).lower()}")
     found = run_variables(config, SimpleNamespace(num_actions=2, action_dims=None))
     assert found["deterministic_evaluation"] == deterministic
+
+
+def test_time_for_logging_is_no_problem_of_learning():
+    rows = [{"time/log": 0.06, "time/step": 0.35}] * 20  # 60 ms a row, on a busy machine
+    assert alerts_of(rows) == []
+    assert alerts_of([{"time/log": 0.2, "time/step": 0.35}] * 20) == [("time/log", "share")]
+    assert [rule.level for rule in CATALOGUE["time/log"].rules] == ["info"]
+
+
+def test_no_remedy_is_what_a_run_does_by_itself(tmp_path):
+    config = scripted(tmp_path)
+    remedies = [sign.remedy for one in CATALOGUE.values() for sign in one.signs.values()]
+    named = {found for remedy in remedies for found in re.findall(r"(\w+)\.([\w.]+)=(\w+)", remedy)}
+    assert ("evaluation", "deterministic", "false") in named
+    for section, option, value in named:
+        default = attrgetter(option)(type(getattr(config, section))())
+        assert str(default).lower() != value, f"{section}.{option}={value} is the default"
 
 
 def test_every_alert_of_the_catalogue_has_a_cause_and_a_remedy():

@@ -72,7 +72,7 @@ LOG_TIME = observed(
     "time/log", Last, "s",
     meaning="Time to hand over metrics, including waiting for a logger that is behind.",
     formula="driver's clock",
-    rules=(Rule("overhead", "warn", Holds("{time/log} <= max(0.01*{time/step}, 0.05)"), sustained=10),),
+    rules=(Rule("share", "info", Holds("{time/log} <= 0.2*{time/step}"), sustained=10),),
 )
 OTHER_TIME = observed(
     "time/other", Last, "s",
