@@ -119,6 +119,8 @@ def _show(report: EvaluationReport, console: Console) -> None:
         style = "bold green" if index == 0 else ""
         table.add_row(name, number(one.value), interval(one.low, one.high), f"{one.episodes:,}", style=style)
     console.print(table, "", sep="\n")
+    if (numbers := _numbers(report)).rows:
+        console.print(numbers, "", sep="\n")
     if report.tasks:
         console.print(_by_task(report), "", sep="\n")
     facts = {"protocol": protocol_lines(report.protocol, report.policy)}
@@ -138,6 +140,23 @@ def _show(report: EvaluationReport, console: Console) -> None:
     for label, lines in facts.items():
         for index, line in enumerate(lines):
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
+
+
+def _numbers(report: EvaluationReport) -> Table:
+    """Table of the numbers that the simulator observes, each summarised over the steps of an episode."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("metrics", no_wrap=True, style="cyan")
+    found: dict[str, dict[str, float]] = {}
+    for full, value in report.metrics.items():
+        if full.startswith("eval/metrics/"):
+            name, _, summary = full.removeprefix("eval/metrics/").rpartition("/")
+            found.setdefault(name, {})[summary] = value
+    columns = dict.fromkeys(summary for values in found.values() for summary in values)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, values in found.items():
+        table.add_row(escape(name), *(number(values[column]) if column in values else "-" for column in columns))
+    return table
 
 
 def _by_task(report: EvaluationReport) -> Table:

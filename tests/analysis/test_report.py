@@ -71,6 +71,16 @@ def test_the_headline_is_the_number_that_compare_gives_with_its_interval(run, pa
     assert f'<div class="figure">{pooled.value:.3f}</div>' in page
 
 
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_few_numbers_of_the_task_stand_in_the_table_of_evaluations(tmp_path, count):
+    numbers = {f"distance{index}": [5.0, 1.0] for index in range(count)}
+    train = {"name": "scripted", "total_num_envs": 2, "script": [[{"length": 2, "metrics": numbers}]]}
+    page = report([rlpipe.train(scripted(tmp_path, env={"train": train}), local=True).directory])
+    table = page.partition("<h3>Evaluations</h3>")[2].partition("</table>")[0]
+    assert ("metrics/distance0/mean" in table) == ("metrics/distance0/last" in table) == (count == 3)
+    assert ("3.000" in table) == (count == 3)
+
+
 def test_every_number_of_metrics_jsonl_is_in_the_curves_to_six_significant_digits(run, page):
     series = data_of(page, "curves")["runs"][0]["series"]
     for index, row in enumerate(lines(run, "metrics.jsonl")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import rlpipe
@@ -9,6 +11,7 @@ from rlpipe.cli.evaluate import protocol_lines
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import protocol
 from rlpipe.errors import ConfigError
+from tests.helpers.commands import command
 
 
 def lines(config, *overrides):
@@ -39,3 +42,15 @@ def test_a_configuration_is_named_as_such_with_what_to_do(tmp_path):
     for name in (str(tmp_path / "task.yaml"), "ppo_cartpole"):
         with pytest.raises(ConfigError, match=r" is a configuration, .* name a run .*--policy random"):
             rlpipe.evaluate(name, local=True)
+
+
+def test_numbers_of_the_task_stand_below_the_other_results(tmp_path):
+    script = [[{"length": 2, "metrics": {"distance": [3.0, 1.0], "force": [2.0, None]}}]]
+    (tmp_path / "task.yaml").write_text(
+        f"env: {{train: {{name: scripted, total_num_envs: 2, script: {json.dumps(script)}}}}}"
+    )
+    answer = command("evaluate", str(tmp_path / "task.yaml"), "--policy", "zero", "--episodes", "4", "--local",
+                     f"runner.logger.log_path={tmp_path}")  # fmt: skip
+    rows = [line.split() for line in answer.out.splitlines()]
+    assert ["metrics", "mean", "least", "most", "last"] in rows
+    assert ["distance", "2.000", "1.000", "3.000", "1.000"] in rows

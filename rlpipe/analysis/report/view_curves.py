@@ -27,6 +27,8 @@ REST = (
     "Move over the chart, or focus it and press the arrow keys, to read values. Drag to zoom, double-click to return."
 )
 MOST_EVENTS = 300
+_MOST_OWN = 6
+"""Columns of the simulator's own numbers in the table of evaluations."""
 STYLES = {"critical": "bad", "warn": "warn", "info": "info", "healthy": "good"}
 
 
@@ -228,6 +230,8 @@ def _evaluations(content: RunContent) -> dict[str, Any]:
         for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN, m.EVAL_EPISODE_LEN, m.EVAL_NUM_TRAJECTORIES)
         if metric.name in course.series
     ]
+    own = [name for name in course.series if name.startswith("eval/metrics/") and name.endswith(("/mean", "/last"))]
+    names += own if len(own) <= _MOST_OWN else []  # else they would hide the others; "Any metric" has them
     values = {
         name: dict(zip(course.series[name].at, course.series[name].values, strict=True))
         for name in (*names, low, high)
