@@ -28,6 +28,13 @@ def path(text: str) -> Path:
         raise typer.BadParameter(str(error)) from error
 
 
+def all_runs(paths: list[Path]) -> list[Path]:
+    """Returns the runs of a command that takes several; a folder of runs stands for all in it, ``latest`` for one."""
+    from rlpipe.run.directory import find_runs
+
+    return [found for path in paths for found in find_runs(path)]
+
+
 def run(text: str) -> Path:
     """Parses the path of a run; a folder of runs, and ``latest``, stand for the newest."""
     from rlpipe.run.directory import find_run

@@ -30,7 +30,11 @@ def add_to(app: typer.Typer) -> None:
 def compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(parser=arguments.run, help="Run directories; runs that differ only in seed form a group."),
+        typer.Argument(
+            parser=arguments.path,
+            help="Run directories, or folders of runs; runs that differ only in seed form a group.",
+            metavar="RUN...",
+        ),
     ],
     metric: Annotated[
         str | None,
@@ -51,7 +55,7 @@ def compare(
 
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
-    comparison = compare_runs(runs, metric=metric, level=level, anyway=anyway)
+    comparison = compare_runs(arguments.all_runs(runs), metric=metric, level=level, anyway=anyway)
     if as_json:
         print_json(comparison.as_json())
         return

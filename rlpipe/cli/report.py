@@ -21,8 +21,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            parser=arguments.run,
-            help="Run directories, or logs of other systems, as rlpipe diagnose reads them.",
+            parser=arguments.path,
+            help="Run directories, folders of runs, or logs of other systems, as rlpipe diagnose reads them.",
             metavar="RUN...",
         ),
     ],
@@ -41,5 +41,5 @@ def report(
     """
     from rlpipe.analysis.report.pages import write
 
-    file = write(runs, out)
+    file = write(arguments.all_runs(runs), out)
     Console(highlight=False, soft_wrap=True).print(f"[dim]report[/]  {escape(str(file))}")

@@ -339,8 +339,7 @@ def find_run(path: Path) -> Path:
     folder, latest = path, path.name == LATEST and not os.path.lexists(path)
     if latest:
         folder = path.parent if len(path.parts) > 1 else Path(LoggerConfig().log_path)
-    own = ("run.json", "config.yaml", "metrics.jsonl")
-    if not (latest or os.path.isdir(folder)) or any(os.path.exists(folder / name) for name in own):
+    if not (latest or os.path.isdir(folder)) or _is_run(folder):
         return path
     found = next(iter(runs_in(folder)), None)
     if found is None and latest:
@@ -349,6 +348,24 @@ def find_run(path: Path) -> Path:
         return path
     log.info("%s: the newest run is %s", path, found)
     return found
+
+
+def find_runs(path: Path) -> list[Path]:
+    """Returns the run directories that a user means where there may be several: all in a folder, the oldest first.
+
+    Anything but a folder of runs is the one path that ``find_run`` returns.
+    """
+    folder = files.user_path(str(path), "RUN")
+    found = runs_in(folder)[::-1] if os.path.isdir(folder) and not _is_run(folder) else []
+    if not found:
+        return [find_run(path)]
+    log.info("%s: its runs are %s", path, ", ".join(map(str, found)))
+    return found
+
+
+def _is_run(folder: Path) -> bool:
+    """True if a folder has a file of a run, also of a damaged one."""
+    return any(os.path.exists(folder / name) for name in ("run.json", "config.yaml", "metrics.jsonl"))
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

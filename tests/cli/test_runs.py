@@ -10,7 +10,7 @@ import pytest
 
 import rlpipe
 from rlpipe.errors import ConfigError
-from rlpipe.run.directory import RunDirectory, find_run, runs_in
+from rlpipe.run.directory import RunDirectory, find_run, find_runs, runs_in
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
@@ -91,6 +91,20 @@ def test_every_command_says_once_which_run_it_took(folder, caplog, arguments):
     answer = command(*arguments)
     assert answer.code == 0, answer.err
     assert caplog.text.count("the newest run is runs/a/new") == 1
+
+
+def test_commands_on_several_runs_take_all_of_a_folder(folder, caplog):
+    compared = json.loads(command("compare", "runs", "--json").out)
+    assert len(compared["groups"][0]["runs"]) == 3
+    assert caplog.text.count("runs: its runs are runs/a/old, runs/b/deep/nested, runs/a/new") == 1
+    assert command("report", "runs/a", "--out", "report.html").code == 0
+    assert "<title>2 runs - rlpipe report" in Path("report.html").read_text()
+
+
+def test_a_run_and_latest_are_one_run_also_where_there_may_be_several(folder):
+    assert find_runs(folder / "a/old") == [folder / "a/old"]
+    assert find_runs(Path("latest")) == [folder / "a/new"]
+    assert find_runs(folder / "nothing") == [folder / "nothing"]
 
 
 def test_runs_are_shown_with_status_and_result(folder):
