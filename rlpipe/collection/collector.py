@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, reset, take
-from rlpipe.collection.episodes import EpisodeTracker
+from rlpipe.collection.episodes import EpisodeTracker, part_of_name
 from rlpipe.collection.memories import Memories
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Acting
-from rlpipe.trajectory import Episode, Float32, Observations, SpaceSpec, TrajectoryBatch
-from rlpipe.trajectory.tree import joined, tensors
+from rlpipe.trajectory import Bool, Episode, Float32, Observations, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory.tree import joined, named_leaves, tensors
 
 
 class _Fragment:
@@ -130,6 +130,7 @@ class Collector:
         self._whole_episodes = whole_episodes
         self._memories = Memories(simulator.num_envs, memory_width)
         self._acting_time = acting_time
+        self._broken: set[str] = set()  # leaves of observations that were not finite
         self._ended: list[Episode] = []  # in the fragment that is being collected
         self._observed: list[tuple[Metric, NDArray[Any]]] = []  # by the simulator, likewise
         if not whole_episodes:
@@ -139,6 +140,7 @@ class Collector:
         self._observations, beginnings = reset(self._simulator, self._seed)
         self._tracker.begin(beginnings)
         self._memories.clear()
+        self._fresh = True  # no fragment has ended with these observations
 
     @property
     def unfinished(self) -> int:
@@ -256,6 +258,7 @@ class Collector:
         if batch.num_steps is not None:
             window.observe(m.CHUNK_LEN, batch.num_steps[batch.valid])
         window.observe(m.VALID_FRACTION, batch.valid)
+        self._count_not_finite(window, batch)
         window.observe(m.TOTAL_EPISODES, len(episodes))
         window.observe(m.WORKERS_REPORTING, 1)
         resetting = self._simulator.reset_seconds
@@ -263,3 +266,38 @@ class Collector:
             window.observe(m.BOOTSTRAP_STEP_TIME, resetting - self._reset_seconds)
             self._reset_seconds = resetting
         return window
+
+    def _count_not_finite(self, window: MetricWindow, batch: TrajectoryBatch) -> None:
+        """Counts by leaf the observations with which the simulator ceased to be finite.
+
+        Only the first of an episode tells the cause: a policy that sees NaN acts with NaN, and all leaves may follow.
+        """
+        fresh, self._fresh = self._fresh, False
+        broken = dict.fromkeys(self._broken, 0)  # 0 clears an alert
+        leaves, finals = named_leaves(batch.observations), named_leaves(batch.final_observations)
+        if not all(map(_is_finite, (*leaves.values(), *finals.values()))):
+            steps, envs = batch.valid.shape
+            found = {name: _not_finite(leaf, (steps + 1) * envs).reshape(-1, envs) for name, leaf in leaves.items()}
+            before = np.any(list(found.values()), axis=0)[:-1]
+            first = ~before | batch.terminated | batch.truncated  # which an observation after a reset is in any case
+            for name, of_leaf in found.items():
+                last = _not_finite(finals[name], len(batch.final_index)) & ~before.ravel()[batch.final_index]
+                begun = (of_leaf[1:] & first, last, of_leaf[0] & fresh)
+                if count := sum(int(np.count_nonzero(places)) for places in begun):
+                    broken[name] = count
+        self._broken.update(broken)
+        for name, count in broken.items():
+            window.observe(m.NONFINITE_OBSERVATIONS.member(part_of_name(name) or "_"), count)
+
+
+def _is_finite(leaf: NDArray[Any]) -> bool:
+    """True if a leaf is surely finite, by one pass without a copy: squares of large numbers may overflow."""
+    flat = leaf.reshape(-1)
+    with np.errstate(all="ignore"):
+        return leaf.dtype.kind != "f" or bool(np.isfinite(np.dot(flat, flat)))
+
+
+def _not_finite(leaf: NDArray[Any], count: int) -> Bool:
+    """Returns which of so many observations are not finite in a leaf."""
+    finite: Bool = np.isfinite(leaf).reshape(count, leaf.size // max(count, 1)).all(1)
+    return ~finite

@@ -18,13 +18,12 @@ from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
 from rlpipe.trajectory import Episode, Float32, Observations, Replay, Scene
 from rlpipe.trajectory.replay import worth_keeping
-from rlpipe.trajectory.tree import Tree
+from rlpipe.trajectory.tree import named_leaves
 
 MOST_NUMBERS = 1024
 """Numbers of a leaf of the observation, above which it is left out. Images are left out in any case."""
 MOST_STEPS = 10_000
 """Steps of an episode above which it has no replay: one that never ends would fill the memory."""
-_VECTOR = "observation"
 
 
 @dataclass
@@ -167,8 +166,8 @@ class Recorder:
 
 def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:
     """Leaves [N, D] or [N] that are short vectors, by name."""
-    leaves = observations.leaves if isinstance(observations, Tree) else {_VECTOR: observations}
-    return [(name, leaf) for name, leaf in leaves.items() if leaf.ndim <= 2 and leaf[0].size <= MOST_NUMBERS]
+    leaves = named_leaves(observations).items()
+    return [(name, leaf) for name, leaf in leaves if leaf.ndim <= 2 and leaf[0].size <= MOST_NUMBERS]
 
 
 def _row(leaf: NDArray[Any], n: int) -> Float32:

@@ -194,7 +194,8 @@ class Monitor:
             nonfinite: number of observations that were not finite, by name of the metric.
             progress: share of the run that is done, 0 to 1.
         Returns:
-            Alerts that this report raises, and alerts that it clears.
+            Alerts that this report raises, and alerts that it clears: those of what the simulator returned before those
+            of what may follow from it.
         """
         percentiles, nonfinite = percentiles or {}, nonfinite or {}
         changes = self._enter_stage(iteration, values)
@@ -215,7 +216,7 @@ class Monitor:
             for watch in history.watches:
                 if value is not None or isinstance(watch.rule.check, Finite):
                     changes += self._judge(name, history, watch, view, iteration)
-        return changes
+        return sorted(changes, key=lambda alert: place_on_the_data_path(alert.metric))
 
     def metric(self, name: str) -> Metric | None:
         """Returns the metric of that name, or the family that it belongs to; None if it is not declared."""
@@ -258,6 +259,13 @@ class Monitor:
         names = [name for name in self._histories if name.startswith(_OF_THE_REWARD)]
         watches = [watch for name in names if (history := self._histories.pop(name)) for watch in history.watches]
         return [_clear(watch, iteration, watch.alert.value) for watch in watches if watch.alert is not None]
+
+
+def place_on_the_data_path(metric: str) -> int:
+    """Sorts the metrics of the simulator before those of rollouts, and these before the learner's."""
+    room = metric.split("/")[0]
+    order = ("env", "rollout", "train")
+    return order.index(room) if room in order else len(order)
 
 
 def _raised(name: str, metric: Metric, watch: _Watch, view: View, iteration: int) -> Alert:

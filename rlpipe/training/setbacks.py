@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from rlpipe.errors import Fault
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.health import place_on_the_data_path
 from rlpipe.metrics.row import EventKind, Row
 
 IN_A_ROW = 3
@@ -41,9 +42,7 @@ class Setbacks:
         self.skipped = self.skipped + 1 if skipped and updates <= self._updates else 0
         self._updates, self.learnt = updates, updates > 0
         if self.skipped:
-            first = min(row.nonfinite, key=_place_on_the_data_path, default="")
-            found = f"; {first} was not finite in {row.nonfinite[first]:,} observations" if first else ""
-            self._skipped_because = f"because the loss or a gradient was not finite{found}"
+            self._skipped_because = f"because the loss or a gradient was not finite{_first_not_finite(row)}"
         faults = [event for event in row.events if event.kind == EventKind.SIMULATOR and event.data["replaced"]]
         failed = {event.data["part"] for event in faults}.union(restarted)
         self.replaced = self.replaced + 1 if len(failed) >= self._num_workers else 0
@@ -74,8 +73,10 @@ class Setbacks:
         )
 
 
-def _place_on_the_data_path(metric: str) -> int:
-    """Sorts the metrics of the simulator before those of rollouts, and these before the learner's."""
-    room = metric.split("/")[0]
-    order = ("env", "rollout", "train")
-    return order.index(room) if room in order else len(order)
+def _first_not_finite(row: Row) -> str:
+    """Names what was not finite where the data comes from; empty if it is not known."""
+    for name, count in row.metrics.items():
+        if count and (leaf := m.NONFINITE_OBSERVATIONS.pattern.fullmatch(name)):
+            return f"; {leaf[1]} was not finite in {int(count):,} observations of the simulator"
+    first = min(row.nonfinite, key=place_on_the_data_path, default="")
+    return f"; {first} was not finite in {row.nonfinite[first]:,} observations" if first else ""

@@ -95,3 +95,8 @@ def arrays(tree: Any) -> Any:
 def leaves_of(tree: Any) -> list[Any]:
     """Leaves of a tree; a bare array is its own only leaf."""
     return list(tree.leaves.values()) if isinstance(tree, Tree) else [tree]
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Leaves of a tree by name; a bare array has the name ``observation``."""
+    return tree.leaves if isinstance(tree, Tree) else {"observation": tree}

@@ -8,7 +8,10 @@ import signal
 from pathlib import Path
 from typing import ClassVar
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 
 import rlpipe
 from rlpipe.backends.console import EvaluationProgress
@@ -98,6 +101,56 @@ def test_a_run_that_learns_nothing_fails_after_a_few_iterations_and_says_why(mak
     assert len(lines(run, "metrics.jsonl")) < 10
     assert outcome(run)["status"] == "failed"
     assert outcome(run)["cause"]["what"] in str(raised.value)
+
+
+class Blurred(gymnasium.Env):
+    """One leaf is NaN after the third step, and all leaves once the action is."""
+
+    observation_space = Dict({name: Box(-9.0, 9.0, (2,)) for name in ("gripper", "puck", "slot")})
+    action_space = Box(-1.0, 1.0, (2,))
+
+    def observed(self):
+        seen = {name: self.hand.astype(np.float32) for name in self.observation_space}
+        return seen | {"puck": np.full(2, np.nan, np.float32)} if self.taken == 3 else seen
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken, self.hand = 0, np.zeros(2)
+        return self.observed(), {}
+
+    def step(self, action):
+        self.taken += 1
+        self.hand = np.clip(self.hand + action, -1, 1)
+        return self.observed(), float(self.hand.sum()), False, self.taken == 6, {}
+
+
+gymnasium.register("Blurred-v0", Blurred)
+
+
+def blurred(tmp_path, *overrides: str):
+    task = {"name": "gymnasium", "id": f"{__name__}:Blurred-v0", "total_num_envs": 4, "success_key": None}
+    return scripted(tmp_path, *overrides, env={"train": task})
+
+
+def test_a_part_of_an_observation_that_is_not_finite_is_named_before_what_follows_from_it(tmp_path):
+    with pytest.raises(RunError, match="puck was not finite in 12 observations of the simulator"):
+        rlpipe.train(blurred(tmp_path, TEN_ITERATIONS), local=True)
+    first = lines(run_of(tmp_path), "metrics.jsonl")[0]
+    counts = {name: number for name, number in first["metrics"].items() if name.startswith("env/nonfinite")}
+    assert counts == {"env/nonfinite_observations/puck": 12.0}  # 4 environments, 16 steps, episodes of 6
+    alerts = [event["data"] for event in lines(run_of(tmp_path), "events.jsonl") if event["kind"] == "alert"]
+    rooms = [alert["metric"].split("/")[0] for alert in alerts if alert["iteration"] == 1]
+    assert (alerts[0]["metric"], alerts[0]["level"]) == ("env/nonfinite_observations/puck", "critical")
+    assert rooms == sorted(rooms, key=("env", "rollout", "train").index)
+    assert "train" in rooms
+
+
+def test_the_reward_that_is_not_finite_is_told_before_what_follows_from_it(tmp_path):
+    with pytest.raises(RunError):
+        rlpipe.train(scripted(tmp_path, NAN_REWARD), local=True)
+    events = [event for event in lines(run_of(tmp_path), "events.jsonl") if event["kind"] == "alert"]
+    assert [event["data"]["metric"] for event in events][:2] == ["env/return", "rollout/rewards"]
+    assert "the simulator paid a reward that is NaN" in events[0]["message"]
 
 
 def test_who_asks_for_it_trains_on_and_is_told_at_the_end_that_nothing_was_learnt(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlpipe.metrics.catalogue.conditions import (
     NEEDS_FAILURE,
+    NEEDS_NONFINITE,
     NEEDS_OBSERVED,
     NEEDS_REWARD_MODEL,
     NEEDS_REWARD_TERMS,
@@ -138,6 +139,13 @@ ENV_FAIL_AT_END = observed(
     "env/fail_at_end", Mean, "fraction", tier="extension", needs=NEEDS_FAILURE,
     meaning="Share of finished episodes that end in a failure state.",
     formula="mean_e fail_{e T_e}",
+)
+NONFINITE_OBSERVATIONS = observed(
+    "env/nonfinite_observations/{name}", Sum, "observations", needs=NEEDS_NONFINITE,
+    meaning="Number of observations of which one part was NaN or infinite, where the one before was finite. The part "
+            "is a leaf of the observation space; an observation of one array has only the part observation.",
+    formula="count of e, t with x_et not finite in that part and x_e,t-1 finite in all parts",
+    rules=(Rule("any", "critical", Band(high=0.0), quiet=20),),
 )
 ENV_EPISODE_RETURN = observed(
     "env/return", Distribution, "reward", tier="core",
