@@ -19,6 +19,7 @@ from ray.exceptions import AuthenticationError
 from rlpipe.distributed import worker_entry
 from rlpipe.distributed.own_ray import start_ray, worker_program
 from rlpipe.distributed.process_template import ProcessTemplate
+from rlpipe.distributed.worker_output import WorkerOutput
 from rlpipe.doctor.driver import check_address, check_scratch
 from rlpipe.doctor.facts import scratch_folder
 from rlpipe.errors import ConfigError
@@ -52,6 +53,7 @@ class Cluster:
             ConfigError: nothing answers at the address, or the cluster has another token.
         """
         self._template = template
+        self._output: WorkerOutput | None = None
         self._connected_here = not ray.is_initialized()
         if not self._connected_here:
             return
@@ -68,14 +70,14 @@ class Cluster:
         os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # Ray would print a traceback for each answer nobody fetched
         options: dict[str, Any] = {
             "namespace": "rlpipe",
-            "log_to_driver": False,  # output of workers stays in Ray's logs; what matters comes back as an exception
+            "log_to_driver": False,  # WorkerOutput shows what matters of a Ray that is started here
             "logging_level": logging.ERROR,
             "configure_logging": True,
         }
         if address:
             _join(address, options)
         else:
-            _start(options, self._template)
+            self._output = WorkerOutput(_start(options, self._template))
             self.started = True
 
     def describe(self) -> list[dict[str, Any]]:
@@ -109,6 +111,8 @@ class Cluster:
 
     def close(self) -> None:
         """Disconnects, and stops the cluster if it was started here."""
+        if self._output is not None:
+            self._output.end()
         if self._connected_here and ray.is_initialized():
             ray.shutdown()
         if self._template is not None:
@@ -132,7 +136,8 @@ def _join(address: str, options: dict[str, Any]) -> None:
         raise ConfigError(f"cannot join Ray at {address}: {error}{hint}") from error
 
 
-def _start(options: dict[str, Any], template: ProcessTemplate | None) -> None:
+def _start(options: dict[str, Any], template: ProcessTemplate | None) -> Path:
+    """Starts Ray on this machine; returns the folder of its session."""
     scratch = scratch_folder()
     if (unfit := check_scratch(scratch)) is not None:
         if not scratch.usable:
@@ -152,7 +157,7 @@ def _start(options: dict[str, Any], template: ProcessTemplate | None) -> None:
     if template is not None:
         os.environ[worker_entry.SOCKET], os.environ[worker_entry.PROGRAM] = template.socket, worker_program()
     try:
-        start_ray(options, with_entry=template is not None)
+        return start_ray(options, with_entry=template is not None)
     except Exception as error:  # Ray has no exception of its own for a failed start
         raise ConfigError(
             f"Ray does not start on this machine: {' '.join(str(error).split()).rstrip('.')}. Its logs are in "

@@ -13,6 +13,7 @@ import importlib
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -31,15 +32,18 @@ _PORTS = {
 """Ports of the agents: name in Ray's parameters, and constant with the name of the file where the node looks."""
 
 
-def start_ray(options: dict[str, Any], *, with_entry: bool) -> None:
+def start_ray(options: dict[str, Any], *, with_entry: bool) -> Path:
     """Starts Ray on this machine and connects to it.
 
     Args:
         options: of ``ray.init``.
         with_entry: True to start worker processes with ``worker_entry``; its variables are in the environment.
+    Returns:
+        Folder of the session.
     """
     with lean_node(with_entry=with_entry):
-        ray.init(address="local", include_dashboard=False, **options)
+        context: Any = ray.init(address="local", include_dashboard=False, **options)
+    return Path(context.address_info["session_dir"])
 
 
 def worker_program() -> str:
