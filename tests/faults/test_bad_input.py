@@ -348,7 +348,7 @@ TYPED = [
     ("trian task.yaml", ["trian"]),
     ("evaluate", ["Missing argument"]),
     ("evaluate nothing", ["nothing"]),
-    ("evaluate task.yaml", ["task.yaml", "checkpoint"]),
+    ("evaluate task.yaml", ["task.yaml is a configuration", "--policy random"]),
     ("evaluate run --episodes ten", ["--episodes", "integer"]),
     ("evaluate run --episodes 0 --local", ["evaluation.episodes is 0"]),
     ("evaluate run evaluation.first_sed=1 --local", ["evaluation.first_sed", "first_seed"]),
