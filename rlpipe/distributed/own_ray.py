@@ -10,6 +10,8 @@ such methods, everything starts as usual. The agents start through ``worker_entr
 from __future__ import annotations
 
 import importlib
+import itertools
+import random
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +32,8 @@ _PORTS = {
     "runtime_env_agent_port": "RUNTIME_ENV_AGENT_PORT_NAME",
 }
 """Ports of the agents: name in Ray's parameters, and constant with the name of the file where the node looks."""
+_WORKER_PORTS_END = 20_000
+"""Ray's default for the ports of workers is 10,002 to 19,999."""
 
 
 def start_ray(options: dict[str, Any], *, with_entry: bool) -> Path:
@@ -103,10 +107,33 @@ def _through_entry(build: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 def _choose_ports(node: Any) -> None:
     raylet: Any = importlib.import_module("ray._raylet")
+    for (parameter, constant), port in zip(_PORTS.items(), free_ports(len(_PORTS)), strict=True):
+        setattr(node._ray_params, parameter, port)
+        raylet.persist_port(node._session_dir, node._node_id, getattr(raylet, constant), port)
+
+
+def free_ports(count: int) -> list[int]:
+    """Draws different ports that are free, and that no connection of another process takes before they are used.
+
+    An agent opens its port a second later, and its node ends where that fails. So they lie below those which the kernel
+    gives to outgoing connections, and above those of Ray's workers, where there are any between.
+    """
+    candidates = list(range(_WORKER_PORTS_END, _first_outgoing_port()))
+    random.SystemRandom().shuffle(candidates)  # a seeded generator would draw the same in runs that start together
+    found: list[int] = []
     with ExitStack() as stack:
-        for parameter, constant in _PORTS.items():
+        for port in itertools.chain(candidates, itertools.repeat(0)):  # the kernel chooses for 0
+            if len(found) == count:
+                break
             held = stack.enter_context(socket.socket())  # all are held until the last is chosen, so they differ
-            held.bind(("", 0))
-            port = held.getsockname()[1]
-            setattr(node._ray_params, parameter, port)
-            raylet.persist_port(node._session_dir, node._node_id, getattr(raylet, constant), port)
+            with suppress(OSError):
+                held.bind(("", port))
+                found.append(held.getsockname()[1])
+    return found
+
+
+def _first_outgoing_port() -> int:
+    """First port that the kernel gives to outgoing connections; 0 if that is unknown."""
+    with suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 0

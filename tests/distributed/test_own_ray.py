@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
+from rlpipe.distributed import own_ray
 from tests.helpers.cluster import program_outside_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -34,3 +36,18 @@ def test_it_has_the_processes_that_a_run_needs_and_can_run_tasks_with_an_environ
         assert started == [], unused
     assert found["task"] == "green"
     assert found["token"]
+
+
+def test_ports_of_agents_are_none_that_outgoing_connections_take(monkeypatch):
+    monkeypatch.setattr(own_ray, "_first_outgoing_port", lambda: 20_003)
+    with socket.socket() as taken:
+        taken.bind(("", 20_001))
+        assert sorted(own_ray.free_ports(2)) == [20_000, 20_002]
+        *below, other = own_ray.free_ports(3)
+        assert sorted(below) == [20_000, 20_002]
+        assert other not in (0, 20_001)  # there are no more, so the kernel chose it
+
+
+def test_where_the_range_of_outgoing_connections_is_unknown_the_kernel_chooses(monkeypatch):
+    monkeypatch.setattr(own_ray, "_first_outgoing_port", lambda: 0)
+    assert len({*own_ray.free_ports(4)}) == 4
