@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,25 +80,11 @@ def evaluate(
     import rlpipe
     from rlpipe.backends.console import EvaluationProgress
 
-    interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise UserInterrupt
-
-    def show(ended: int, episodes: int, seconds: float) -> None:
-        if interrupted:  # Python loses what a signal handler raises while Ray forks
-            raise UserInterrupt
-        progress(ended, episodes, seconds)
-
-    for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
-        signal.signal(number, interrupt)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
     try:
         report = rlpipe.evaluate(
             path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-            local=local, ray_address=ray_address, progress=show,
+            local=local, ray_address=ray_address, progress=_interruptible(progress),
         )  # fmt: skip
     except KeyboardInterrupt:  # typer would end without a word
         progress.interrupted()
@@ -107,6 +93,26 @@ def evaluate(
         print_json(report.as_json())
     else:
         _show(report, Console(highlight=False, soft_wrap=True))
+
+
+def _interruptible(progress: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:
+    """Lets SIGINT and SIGTERM end the evaluation at once; returns the progress, which also ends it if they are lost."""
+    from rlpipe.training.interruption import Interruption
+
+    interruption = Interruption()
+
+    def interrupt(*_: object) -> None:
+        interruption.request("a signal")
+        raise UserInterrupt
+
+    def show(ended: int, episodes: int, seconds: float) -> None:
+        if interruption.reason is not None:  # Python loses what a signal handler raises while Ray forks
+            raise UserInterrupt
+        progress(ended, episodes, seconds)
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # each closes what was started, also where a shell ignores it
+        signal.signal(number, interrupt)
+    return show
 
 
 def _show(report: EvaluationReport, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""What workers of a Ray on this machine print, passed on to the driver."""
+"""Shows at the driver what workers print on a Ray that it started on its machine."""
 
 from __future__ import annotations
 
