@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlpipe import files
-from rlpipe.analysis.evaluation_report import EVALUATIONS, records_in
+from rlpipe.analysis.evaluation_report import results_of
 from rlpipe.config.defaults import completed
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import comparable
@@ -18,7 +17,6 @@ from rlpipe.errors import ConfigError, command_line
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Status
-from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode
 
@@ -93,17 +91,12 @@ class EvaluatedRun:
         newest = max(read_jsonl(path / "metrics.jsonl"), key=lambda row: row["iteration"], default=None)
         last = 0 if newest is None else newest["iteration"]
         config = completed(directory.read_config())
-        evaluation: Mapping[str, Any]
-        for source in records_in(path / EVALUATIONS):
-            evaluation = files.read(source, shapes.EvaluationRecord)
-            rows = evaluation["episodes"]
-            # records of floors, older checkpoints or other configurations do not describe the result of the run
-            learnt = evaluation.get("policy") is None
-            latest = evaluation["iteration"] == last and not evaluation.get("changes")
-            if learnt and latest and wanted(evaluation["protocol"]):
-                break
-        else:
-            source, evaluation = path / "eval_episodes.jsonl", run
+        records: Iterator[tuple[Path, Mapping[str, Any]]] = (
+            (file, record) for file, record in results_of(path, last) if wanted(record["protocol"])
+        )
+        source, evaluation = next(records, (path / "eval_episodes.jsonl", run))
+        rows = evaluation.get("episodes", [])
+        if evaluation is run:
             there = source.is_file() and wanted(run["protocol"])
             rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
             had = 0 if newest is None else newest["metrics"].get(m.EVAL.num_trajectories.name, 0)

@@ -6,11 +6,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlpipe import files
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
@@ -25,6 +26,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.episode_metrics import forget_success, never_told
 from rlpipe.metrics.reductions import Mean
+from rlpipe.run import shapes
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.provenance import versions
 from rlpipe.run.replays import FOLDER as REPLAYS
@@ -257,5 +259,14 @@ def write_record(folder: Path, contents: Mapping[str, Any]) -> Path:
 
 def records_in(folder: Path) -> list[Path]:
     """Lists the records in a folder, the newest first."""
-    files = [file for file in folder.glob("*.json") if file.stem.isdecimal()]
-    return sorted(files, key=lambda file: int(file.stem), reverse=True)
+    records = [file for file in folder.glob("*.json") if file.stem.isdecimal()]
+    return sorted(records, key=lambda file: int(file.stem), reverse=True)
+
+
+def results_of(run: Path, iteration: int) -> Iterator[tuple[Path, shapes.EvaluationRecord]]:
+    """Yields the records of a run directory that tell its result after an iteration, the newest first: those of
+    floors, of older checkpoints and of other configurations do not."""
+    for file in records_in(run / EVALUATIONS):
+        record = files.read(file, shapes.EvaluationRecord)
+        if record.get("policy") is None and record["iteration"] == iteration and not record.get("changes"):
+            yield file, record

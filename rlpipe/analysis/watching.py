@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis import timeline
+from rlpipe.analysis.evaluation_report import results_of, values_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
@@ -20,6 +22,7 @@ from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.follower import Tail
+from rlpipe.trajectory import Episode
 
 KEPT_ROWS = 400
 """Newest rows of which curves are drawn."""
@@ -44,6 +47,7 @@ class Watched:
         events: newest events, at most ``KEPT_EVENTS``
         alerts: those that were raised and cleared
         evaluated: newest row with an evaluation; None before the first
+        recorded: episodes of the newest ``rlpipe evaluate`` of the last iteration, in a glance
         work: share of the last iteration but one that each actor spent on each kind of work, the largest first
     """
 
@@ -52,6 +56,7 @@ class Watched:
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     alerts: ToldAlerts = field(default_factory=ToldAlerts)
     evaluated: Row | None = None
+    recorded: Sequence[Episode] = ()
     work: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -77,6 +82,9 @@ class Watched:
     @property
     def result(self) -> tuple[Metric, float, int] | None:
         """Metric, value and number of episodes: success in the newest evaluation, else return, else in training."""
+        for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN):
+            if values := values_of(metric, self.recorded):
+                return metric, math.fsum(values) / len(values), len(values)
         for rows, found in (([self.evaluated] if self.evaluated else [], m.EVAL), (self.rows, m.ENV)):
             for metric in (found.success_once, found.episode_return):
                 read = (row.metrics for row in rows if metric.name in row.metrics)
@@ -125,6 +133,8 @@ def glance(path: Path) -> Watched:
     )
     state.rows.extend(last)
     state.evaluated = evaluated[0] if evaluated else None
+    for _, record in islice(results_of(directory.path, last[-1].iteration if last else 0), 1):
+        state.recorded = [Episode.from_row(row) for row in record["episodes"]]
     return state
 
 

@@ -105,6 +105,7 @@ class Console(Backend):
         self._known: dict[str, Row] = {}
         self._history: dict[str, deque[float]] = {}
         self._alerts = ToldAlerts()
+        self._not_finite_in: int | None = None
         self._live: Live | None = None
         self._kinds_shown: set[str] = set()
         self._evaluation = EvaluationProgress(self.terminal)
@@ -159,13 +160,19 @@ class Console(Backend):
             self.terminal.print(Text(f"· {event.message}", style=style), soft_wrap=True)
 
     def _alert(self, event: Event) -> None:
-        """Prints an alert as it is raised or cleared."""
+        """Prints an alert as it is raised or cleared. In one iteration, what is not finite follows from the first that
+        is not, so the others are only named."""
         data = event.data
         if data["cleared"]:
             self.terminal.print(Text(f"✔ {event.message}", style="green"), soft_wrap=True)
         else:
             mark, style = MARKS[data["level"]]
-            self.terminal.print(Text(f"{mark} {data['level']}: {event.message}", style=style), soft_wrap=True)
+            message = event.message
+            if data.get("nonfinite"):
+                if self._not_finite_in == event.iteration:
+                    message = f"{data['metric']} is not finite either"
+                self._not_finite_in = event.iteration
+            self.terminal.print(Text(f"{mark} {data['level']}: {message}", style=style), soft_wrap=True)
         if self._live is not None:
             self._live.update(self.panel())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlpipe.config.fields import check_fields
-from rlpipe.config.schema import AUTO, FIRST_TRAINING_SEED, Config, PipelineKind
+from rlpipe.config.schema import AUTO, BOUNDED_POLICY, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
 from rlpipe.config.selection import (
     algorithm_class,
@@ -268,7 +268,7 @@ def _check_algorithm(config: Config) -> None:
     if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(
             f"algorithm.name is {config.algorithm.name}, which needs a policy whose actions are bounded and carry "
-            f"gradients, but policy.name is {config.policy.name}: set policy.name=squashed_gaussian, or "
+            f"gradients, but policy.name is {config.policy.name}: set policy.name={BOUNDED_POLICY}, or "
             "algorithm.name=ppo."
         )
     if policy.in_tokens and config.algorithm.clones_by_distance:

@@ -360,3 +360,5 @@ PLUGIN_KINDS = {
     "curriculum": "curricula",
 }
 """Folder of the plug-in that each section names."""
+BOUNDED_POLICY = "squashed_gaussian"
+"""Policy to name where an algorithm needs bounded actions that carry gradients."""

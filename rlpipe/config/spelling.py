@@ -124,14 +124,14 @@ def _declaration(tree: DictConfig, path: Path) -> Any:
             rest = path[len(steps) :]
             if rest[:1] == ("tasks",) and len(rest) > 1:  # an id, or options of the same plug-in
                 rest = rest[2:] or ("id",)
-            return _inside(_plugin(kind, _name(tree, section)), rest)
+            return _inside(_plugin(kind, plugin_name(tree, section)), rest)
     options = path_of("runner.logger.options")
     if path[: len(options)] == options and len(path) > len(options):
         return _inside(_plugin("backends", str(path[len(options)])), path[len(options) + 1 :])
     return _inside(Config, path)
 
 
-def _name(tree: DictConfig, section: str) -> Any:
+def plugin_name(tree: DictConfig, section: str) -> Any:
     """Returns the name of the plug-in of a section, which may be left out."""
     usual = OmegaConf.select(tree, "env.train.name") if section == "env.eval" else _DEFAULT_NAMES.get(section)
     return OmegaConf.select(tree, f"{section}.name", default=usual)

@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe import files
 from rlpipe.config import shipped
-from rlpipe.config.schema import PLUGIN_KINDS, Config
+from rlpipe.config.schema import BOUNDED_POLICY, PLUGIN_KINDS, Config
 from rlpipe.config.spelling import Path as SpelledPath
-from rlpipe.config.spelling import path_of, respell, spelled, unquoted
+from rlpipe.config.spelling import path_of, plugin_name, respell, spelled, unquoted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import find_modules_in, resolve
 
@@ -146,28 +146,45 @@ def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) 
     text = files.text(file)
     before = _parsed(text, str(source))
     tree = overridden(before.copy(), overrides, texts=spelled(text))
-    for section, kind in PLUGIN_KINDS.items():
-        _check_renamed(section, kind, before, tree, source)
+    _check_renamed(before, tree, source)
     return tree
 
 
-def _check_renamed(section: str, kind: str, before: DictConfig, after: DictConfig, source: str | Path) -> None:
-    """Checks that a section whose plug-in was changed by an override keeps no options that only the one before has.
+def _check_renamed(before: DictConfig, after: DictConfig, source: str | Path) -> None:
+    """Checks that sections whose plug-in was changed by an override keep no options that only the one before has.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: one does. The message holds all that is to be typed, with the policy that another algorithm needs.
     """
-    was, now = (OmegaConf.select(tree, f"{section}.name") for tree in (before, after))
-    if not isinstance(was, str) or not isinstance(now, str) or was == now:
-        return
-    known = {field.name for field in dataclasses.fields(resolve(kind, now, f"{section}.name").Config)}
-    old, new = OmegaConf.select(before, section), OmegaConf.select(after, section)
-    if left := [name for name in old if name in new and name not in known]:
+    names = {section: (plugin_name(before, section), plugin_name(after, section)) for section in PLUGIN_KINDS}
+    changed = {
+        section: now
+        for section, (was, now) in names.items()
+        if isinstance(was, str) and isinstance(now, str) and was != now
+    }
+    policy, needs = names["policy"][1], ""
+    bounds = "algorithm" in changed and _class_of("algorithm", changed["algorithm"]).needs_bounds
+    if bounds and isinstance(policy, str) and not _class_of("policy", policy).bounded:
+        needs = f"; {changed['algorithm']} also needs policy.name={BOUNDED_POLICY}"
+        changed["policy"] = BOUNDED_POLICY
+    found, typed = [], {"policy": f"policy.name={BOUNDED_POLICY}"} if needs else {}
+    for section, now in changed.items():
+        known = {field.name for field in dataclasses.fields(_class_of(section, now).Config)}
+        old, new = (OmegaConf.select(tree, section) or {} for tree in (before, after))
+        if left := [str(name) for name in old if name in new and name not in known]:
+            was = names[section][0]
+            found.append(f"{section}.name={was} and gives it {', '.join(left)}, which {now} does not have")
+            typed[section] = f"'{section}={{}}' {section}.name={now}"
+    if found:
         raise ConfigError(
-            f"{source} names {section}.name={was} and gives it {', '.join(map(str, left))}, which {now} does not have: "
-            f"write '{section}={{}}' {section}.name={now} to leave out all that the file says of {section}, or remove "
-            "them from the file."
+            f"{source} names {'; '.join(found)}{needs}: write {' '.join(typed.values())} to leave out what the file "
+            "says of them, or remove these options from the file."
         )
+
+
+def _class_of(section: str, name: str) -> Any:
+    """Returns the class of a plug-in that a section names."""
+    return resolve(PLUGIN_KINDS[section], name, f"{section}.name")
 
 
 _KEY = re.compile(r"[^\s.\[\]]+(\.[^\s.\[\]]+|\[[^\s.\[\]]+\])*")

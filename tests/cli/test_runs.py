@@ -117,6 +117,13 @@ def test_runs_are_shown_with_status_and_result(folder):
     assert {run["metric"] for run in listed} == {"eval/success_once"}
 
 
+def test_a_later_evaluation_of_the_last_iteration_is_the_result(folder):
+    assert command("evaluate", "runs/a/new", "--local", "--episodes", "3").code == 0
+    assert command("evaluate", "runs/a/new", "--local", "--episodes", "2", "--policy", "random").code == 0
+    newest = json.loads(command("runs", "runs/a", "--json").out)[0]
+    assert (newest["metric"], newest["episodes"]) == ("eval/success_once", 3)
+
+
 def test_a_damaged_run_is_listed_as_such(folder):
     (folder / "a/new/run.json").write_text("{")
     assert {"runs/a/new": "damaged"}.items() <= {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from rlpipe.config.loading import load_config
@@ -105,3 +107,17 @@ def test_another_algorithm_on_a_file_says_what_to_do_and_that_works(tmp_path):
             load_config(file, [change])
         assert "write 'algorithm={}' algorithm.name=sac" in str(refused.value)
     assert load_config(file, ["algorithm={}", "algorithm.name=sac"]).algorithm.name == "sac"
+
+
+def test_another_algorithm_names_the_policy_that_it_needs_and_all_of_it_works_as_typed(tmp_path):
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "env: {train: {name: scripted}}\npolicy: {name: mlp, initial_log_std: -1.0}\nalgorithm: {gae_lambda: 0.9}\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, ["algorithm.name=sac"])
+    typed = str(refused.value).partition(": write ")[2].partition(" to leave out")[0]
+    assert shlex.split(typed) == [
+        "policy={}", "policy.name=squashed_gaussian", "algorithm={}", "algorithm.name=sac",
+    ]  # fmt: skip
+    assert load_config(file, shlex.split(typed)).policy.name == "squashed_gaussian"
