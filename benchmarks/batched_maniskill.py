@@ -36,7 +36,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rlpipe.envs.base import Simulator
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.loading import load_maniskill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.single import ManiSkillEnv
 
 TASKS = ["PushCube-v1", "PickCube-v1", "StackCube-v1", "PegInsertionSide-v1", "LiftPegUpright-v1"]
 MODES = ["pd_joint_delta_pos", "pd_ee_delta_pos", "pd_ee_delta_pose"]
@@ -95,7 +98,7 @@ def random_episodes(seed: int, size: int) -> Iterator[tuple[int, np.ndarray]]:
 
 def unequal_numbers(task: str, mode: str, steps: int, count: int) -> dict[str, int]:
     """Steps a group and stock environments alike. Returns what was compared, and how many numbers differed."""
-    from rlpipe.envs.base_maniskill_batched import Answer, SceneGroup, checked_rows, differences
+    from rlpipe.envs.maniskill.batched import Answer, SceneGroup, checked_rows, differences
 
     asked = config_of(task, mode, batched=True, limit=10**6)
     rows = checked_rows(lambda: ManiSkillEnv(asked), count, asked.what_is_checked)

@@ -14,8 +14,9 @@ import time
 
 import numpy as np
 
-from rlpipe.envs.base_rendering import INSTALL_VULKAN, can_render
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.shared.rendering import INSTALL_VULKAN, can_render
 
 LEVELS = (None, 5000, 2000, 1000)
 SIZES = (64, 128)

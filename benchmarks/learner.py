@@ -56,8 +56,8 @@ from benchmarks.device.updates import (
     perceptron,
     random_batch,
 )
-from rlpipe.algorithms.base_clipped import ClippedAlgorithm
 from rlpipe.algorithms.ppo import PPO
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
 from rlpipe.learning.base import LearnerBase

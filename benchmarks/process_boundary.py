@@ -82,7 +82,7 @@ def made(task: Task, python: str | None) -> Any:
 
     seeds = iter(range(10**9))
     config = resolve("envs", task.options["name"], "name").Config(**task.options, python=python)
-    name = task.options["name"] if python is None else "rlpipe.envs.base_process:ProcessSimulator"
+    name = task.options["name"] if python is None else "rlpipe.envs.shared.child_process.simulator:ProcessSimulator"
     return resolve("envs", name, "name").make(config, task.environments, lambda _: next(seeds))
 
 

@@ -106,7 +106,7 @@ def maniskill_loop(task: Task) -> Iterator[None]:
     import gymnasium
     import torch
 
-    from rlpipe.envs.maniskill import load_maniskill
+    from rlpipe.envs.maniskill.loading import load_maniskill
 
     load_maniskill()  # registers the tasks, which without it need a rendering device
     options = {key: task.simulator[key] for key in ("control_mode", "reward_mode")}

@@ -20,15 +20,16 @@ from typing import Any
 import yaml
 
 from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
-from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
+from rlpipe.algorithms.sac import SACConfig
+from rlpipe.algorithms.shared.off_policy import OffPolicyConfig
 from rlpipe.config.fields import Affects, Option, options
 from rlpipe.config.schema import Config, StageConfig
 from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
-from rlpipe.policies.base_perceptron import PerceptronConfig
 from rlpipe.policies.encoders.base import EncoderConfig
+from rlpipe.policies.shared.perceptron import PerceptronConfig
 
 PAGE = Path(__file__).parent / "configuration.md"
 MARK = r"<!-- keys: (.+) -->\n(?:\n?\|.*\n)*\n?"
@@ -43,7 +44,7 @@ PLUGINS = {
             AlgorithmConfig: "Every algorithm",
             OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
             OffPolicyConfig: "Every algorithm that learns from a replay buffer",
-            SoftActorCriticConfig: "Soft actor-critic",
+            SACConfig: "Soft actor-critic",
         },
     ),
     "curriculum": (

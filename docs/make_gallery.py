@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlpipe.analysis.replays.video import make_video, side_by_side
-from rlpipe.backends.base_video import PER_SECOND, some_pictures
+from rlpipe.backends.shared.video import PER_SECOND, some_pictures
 from rlpipe.config.tree import read_tree
 from rlpipe.run.replays import FOLDER, ReplayFolder
 

@@ -32,7 +32,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml
-from rlpipe.envs.base_tasks import SeveralTasks
+from rlpipe.envs.shared.tasks import SeveralTasks
 from rlpipe.metrics.dialects import find
 from rlpipe.metrics.row import Row
 from rlpipe.run.directory import RunDirectory, read_jsonl

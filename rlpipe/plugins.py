@@ -1,8 +1,9 @@
 """Finds the plug-in class that a name in a configuration refers to.
 
-A plug-in is one file: ``rlpipe/envs/maniskill.py`` is ``maniskill``, and its class is the only name in its ``__all__``.
-A plug-in that needs Ray is a file in ``rlpipe/distributed/<kind>/``. Code outside this package is named
-``package.module:Class``. There is no registry to edit.
+The folder of each kind, such as ``rlpipe/envs/``, holds the interface in ``base``, what plug-ins share in ``shared``,
+and the plug-ins: every other file or folder is one. ``rlpipe/envs/maniskill`` is ``maniskill``, and its class is the
+only name in its ``__all__``. A plug-in that needs Ray lies in ``rlpipe/distributed/<kind>/``. Code outside this package
+is named ``package.module:Class``. There is no registry to edit.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _modules(kind: str) -> dict[str, str]:
         found.name: f"{package}.{found.name}"
         for package, folder in folders.items()
         for found in pkgutil.iter_modules([str(folder)])
-        if not found.ispkg and not found.name.startswith("base")
+        if found.name not in ("base", "shared") and f"{kind}.{found.name}" not in _HALLMARKS
     }
 
 
@@ -141,7 +142,7 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     if name not in modules:
         known = sorted(modules)
         raise ConfigError(
-            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}.py; it has {', '.join(known)}"
+            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}; it has {', '.join(known)}"
             f"{nearest(name, known)} For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rlpipe.envs import base_garbage
+from rlpipe.envs.shared import garbage
 from tests.helpers import cluster, seconds
 
 gc.disable()  # until all tests are collected: there is no garbage yet
@@ -49,9 +49,9 @@ def _garbage_is_sought_among_young_objects_alone():
     """
     with pytest.MonkeyPatch.context() as patch:
         young = SimpleNamespace(collect=gc.collect, freeze=gc.freeze, unfreeze=lambda: None)
-        patch.setattr(base_garbage, "gc", young)
+        patch.setattr(garbage, "gc", young)
         yield
-    base_garbage.exempt_from_collection()
+    garbage.exempt_from_collection()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,7 +92,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_collection_finish() -> None:
-    base_garbage.exempt_from_collection()
+    garbage.exempt_from_collection()
     gc.enable()
 
 

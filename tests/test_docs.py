@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 
 import rlpipe
 from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
-from rlpipe.algorithms.base_off_policy import OffPolicyConfig, SoftActorCriticConfig
+from rlpipe.algorithms.sac import SACConfig
+from rlpipe.algorithms.shared.off_policy import OffPolicyConfig
 from rlpipe.config.schema import Config, StageConfig
 from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
@@ -27,8 +28,8 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
-from rlpipe.policies.base_perceptron import PerceptronConfig
 from rlpipe.policies.encoders.base import EncoderConfig
+from rlpipe.policies.shared.perceptron import PerceptronConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
 from tests.helpers.commands import command
@@ -122,7 +123,7 @@ ALGORITHM_BASES = {
     AlgorithmConfig: "Every algorithm",
     OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
     OffPolicyConfig: "Every algorithm that learns from a replay buffer",
-    SoftActorCriticConfig: "Soft actor-critic",
+    SACConfig: "Soft actor-critic",
 }
 
 

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from rlpipe.backends.base import Place
 from rlpipe.collection.floors import Random
 from rlpipe.config.loading import load_config
-from rlpipe.envs.base_spaces import Spaces
+from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import PolicyConfig, finite_bounds
 from rlpipe.training.checks import check_engine, check_spaces

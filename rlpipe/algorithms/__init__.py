@@ -1,1 +1,1 @@
-"""Algorithms, one file each. The file's name is the algorithm's name in a configuration."""
+"""Algorithms: the interface (``base``), what they share (``shared``), and one file or folder for each."""

@@ -21,7 +21,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy, evaluation_arguments
-from rlpipe.policies.base_sequences import Sequences
+from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import Observations, SpaceSpec, Tree
 from rlpipe.trajectory.tree import joined
 

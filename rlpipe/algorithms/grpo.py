@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
-from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
-from rlpipe.algorithms.base_clipped import ClippedAlgorithm, ClippedConfig, Staleness
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError

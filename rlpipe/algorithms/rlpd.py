@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlpipe.algorithms.base_off_policy import SoftActorCritic, SoftActorCriticConfig
+from rlpipe.algorithms.sac import SAC, SACConfig
 from rlpipe.config.fields import option
 
 __all__ = ["RLPD"]
 
 
 @dataclass(frozen=True)
-class RLPDConfig(SoftActorCriticConfig):
+class RLPDConfig(SACConfig):
     """Options of RLPD; needs ``demos``."""
 
     demo_share: float = option(0.5, above=0, below=1)
@@ -26,7 +26,7 @@ class RLPDConfig(SoftActorCriticConfig):
     """Weight of the squared error to demonstrated actions in the policy's loss."""
 
 
-class RLPD(SoftActorCritic):
+class RLPD(SAC):
     """Soft actor-critic that learns from its own experience and from demonstrations."""
 
     Config = RLPDConfig

@@ -1,1 +1,1 @@
-"""Metrics backends, one file each. The file's name is the backend's name in a configuration."""
+"""Metrics backends: the interface (``base``), what they share (``shared``), and one file or folder for each."""

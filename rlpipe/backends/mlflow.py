@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, NameRules, RunInfo
-from rlpipe.backends.base_video import video_of
+from rlpipe.backends.shared.video import video_of
 from rlpipe.config.tree import leaves
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from rlpipe.backends.base import Backend, NameRules, RunInfo
-from rlpipe.backends.base_video import TAG, animation, video_of
+from rlpipe.backends.shared.video import TAG, animation, video_of
 from rlpipe.config.fields import check_path, option
 from rlpipe.config.tree import leaves
 from rlpipe.metrics import CATALOGUE

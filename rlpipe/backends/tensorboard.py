@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpipe.backends.base import Backend, RunInfo
-from rlpipe.backends.base_video import TAG, animation, video_of
+from rlpipe.backends.shared.video import TAG, animation, video_of
 from rlpipe.config.defaults import changed
 from rlpipe.config.fields import Affects, affected_by
 from rlpipe.config.schema import Config

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.backends.base import Backend, NameRules, RunInfo
-from rlpipe.backends.base_video import TAG, video_of
+from rlpipe.backends.shared.video import TAG, video_of
 from rlpipe.config.fields import check_path, option
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import require

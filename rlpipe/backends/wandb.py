@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from rlpipe.backends.base import Backend, NameRules, RunInfo
-from rlpipe.backends.base_video import TAG, video_of
+from rlpipe.backends.shared.video import TAG, video_of
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.row import Event, Row, Status
 from rlpipe.plugins import nearest, require

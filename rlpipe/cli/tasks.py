@@ -118,7 +118,7 @@ def find(search: str | None, simulator: str | None, python: str | None = None) -
         ConfigError: there is no such simulator, or none of its tasks matches.
     """
     from rlpipe.config import shipped
-    from rlpipe.envs import base_process
+    from rlpipe.envs.shared.child_process.simulator import tasks as tasks_elsewhere
     from rlpipe.plugins import available, nearest, resolve
 
     if python is not None and simulator is None:
@@ -128,7 +128,7 @@ def find(search: str | None, simulator: str | None, python: str | None = None) -
     for name in names:
         plugin = resolve("envs", name, "--simulator")
         try:
-            entries = plugin.tasks() if python is None else base_process.tasks(name, python)
+            entries = plugin.tasks() if python is None else tasks_elsewhere(name, python)
         except ConfigError as error:
             if simulator is not None:
                 raise
@@ -169,7 +169,7 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
     from rlpipe.config.selection import simulator_class
-    from rlpipe.envs.base_make import make_simulator
+    from rlpipe.envs.shared.make import make_simulator
     from rlpipe.plugins import resolve
     from rlpipe.trajectory.tree import leaves_of
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Beginning, Simulator, Step
-from rlpipe.envs.base_checks import check_beginnings, check_observations, check_step
-from rlpipe.envs.base_seeding import seed_global_generators
+from rlpipe.envs.shared.checks import check_beginnings, check_observations, check_step
+from rlpipe.envs.shared.seeding import seed_global_generators
 from rlpipe.errors import ContractError, SimulatorError
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import Decisions

@@ -25,9 +25,9 @@ from rlpipe.collection.recorder import Recorder
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.base_seeding import global_generators
-from rlpipe.envs.base_tasks import evaluation_allotment
+from rlpipe.envs.shared.make import make_simulator
+from rlpipe.envs.shared.seeding import global_generators
+from rlpipe.envs.shared.tasks import evaluation_allotment
 from rlpipe.errors import ConfigError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m

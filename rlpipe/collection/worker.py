@@ -21,8 +21,8 @@ from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.selection import curriculum_class, simulator_name
 from rlpipe.envs.base import Allotment, Simulator
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.base_tasks import training_allotment
+from rlpipe.envs.shared.make import make_simulator
+from rlpipe.envs.shared.tasks import training_allotment
 from rlpipe.errors import ConfigError, SimulatorError, ignored
 from rlpipe.foreign import foreign_code, take_notes
 from rlpipe.metrics import MetricWindow

@@ -35,8 +35,12 @@ def simulator_class(section: Any, key: str) -> Any:
     """
     named = resolve("envs", section.name, f"{key}.name")
     if section.tasks:
-        return resolve("envs", "rlpipe.envs.base_tasks:SeveralTasks", key)
-    return named if section.python is None else resolve("envs", "rlpipe.envs.base_process:ProcessSimulator", key)
+        return resolve("envs", "rlpipe.envs.shared.tasks:SeveralTasks", key)
+    return (
+        named
+        if section.python is None
+        else resolve("envs", "rlpipe.envs.shared.child_process.simulator:ProcessSimulator", key)
+    )
 
 
 def simulator_name(section: Any) -> str:

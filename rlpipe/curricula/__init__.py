@@ -1,1 +1,1 @@
-"""Curricula: which starts the episodes of training have, one curriculum per file."""
+"""Curricula, which choose the starts of training episodes: the interface (``base``), and one file for each."""

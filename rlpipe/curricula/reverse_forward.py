@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlpipe.curricula.base_forward import ForwardConfig, ForwardCurriculum
-from rlpipe.curricula.base_in_turn import ReverseThen
-from rlpipe.curricula.base_reverse import ReverseConfig, ReverseCurriculum
+from rlpipe.curricula.forward import ForwardConfig, ForwardCurriculum
+from rlpipe.curricula.reverse import ReverseConfig, ReverseCurriculum, ReverseThen
 from rlpipe.metrics import catalogue as m
 
 __all__ = ["ReverseForwardCurriculum"]

@@ -20,7 +20,8 @@ from rlpipe.demonstrations.dataset import first_step
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import plan_and_convert
 from rlpipe.demonstrations.replay import add_states
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 from rlpipe.trajectory import SpaceSpec

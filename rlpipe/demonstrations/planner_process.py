@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from rlpipe.demonstrations.planner_program import MARK, describe_python, program
-from rlpipe.envs.base_process import how_it_ended
+from rlpipe.envs.shared.child_process.simulator import how_it_ended
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlpipe.envs.maniskill import UnrenderedMaterial, load_maniskill, use_material
+from rlpipe.envs.maniskill.loading import UnrenderedMaterial, load_maniskill, use_material
 
 MARK = "\x1e"
 """Begins a message among whatever else the process prints (RFC 7464)."""

@@ -21,7 +21,7 @@ from rlpipe.config.selection import simulator_class
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
 from rlpipe.envs.base import Simulator
-from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Observations, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster. The only room that imports Ray."""
+"""Runs on a Ray cluster. The only package that imports Ray."""
 
 import os
 

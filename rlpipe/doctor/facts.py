@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rlpipe.envs.base_rendering import can_render
+from rlpipe.envs.shared.rendering import can_render
 from rlpipe.foreign import LONGEST_SOCKET, SHORT_FOLDERS
 
 DECIDES_NUMBERS = (

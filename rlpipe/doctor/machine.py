@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlpipe.doctor.facts import Facts
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
-from rlpipe.envs.base_rendering import INSTALL_VULKAN
+from rlpipe.envs.shared.rendering import INSTALL_VULKAN
 
 WORKER_BYTES = 300e6
 """Memory of a rollout worker with torch and a small simulator; measured."""

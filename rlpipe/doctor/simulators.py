@@ -14,7 +14,7 @@ import numpy as np
 from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
 from rlpipe.config.stages import stages
 from rlpipe.doctor.results import CheckResult, fail, ok
-from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorError, how_it_failed
 from rlpipe.trajectory.tree import leaves_of
 

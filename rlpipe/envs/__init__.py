@@ -1,1 +1,1 @@
-"""Simulators, one file each. The file's name is the simulator's name in a configuration."""
+"""Simulators: the interface (``base``), what simulators share (``shared``), and one file or folder for each."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_not_empty, check_path, option
-from rlpipe.envs.base_checks import first_of, flag, number, number_or_none, place, shown, without_names
-from rlpipe.envs.base_goals import GoalTask
-from rlpipe.envs.base_seeding import Seeding
+from rlpipe.envs.shared.checks import first_of, flag, number, number_or_none, place, shown, without_names
+from rlpipe.envs.shared.goals import GoalTask
+from rlpipe.envs.shared.seeding import Seeding
 from rlpipe.errors import ConfigError, ContractError
 from rlpipe.trajectory import Bool, ChosenStart, Float32, Observations, Scene, SpaceSpec, State
 

@@ -25,9 +25,9 @@ from rlpipe.envs.base import (
     Step,
     TaskEntry,
 )
-from rlpipe.envs.base_checks import shown
-from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.base_success import SuccessConfig
+from rlpipe.envs.shared.checks import shown
+from rlpipe.envs.shared.spaces import Spaces
+from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError, ContractError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Bool, Observations, SpaceSpec

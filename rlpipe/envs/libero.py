@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry
-from rlpipe.envs.base_checks import flag
-from rlpipe.envs.base_pixels import choose_opengl
-from rlpipe.envs.base_seeding import global_generators
+from rlpipe.envs.shared.checks import flag
+from rlpipe.envs.shared.mujoco.pixels import choose_opengl
+from rlpipe.envs.shared.seeding import global_generators
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree

@@ -11,10 +11,10 @@ from typing import Any
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
-from rlpipe.envs.base_checks import flag
-from rlpipe.envs.base_mujoco_scene import MuJoCoGeometry
-from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.base_success import SuccessConfig
+from rlpipe.envs.shared.checks import flag
+from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
+from rlpipe.envs.shared.spaces import Spaces
+from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.trajectory import Float32, Observations, Scene, SpaceSpec

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
-from rlpipe.envs.base_frames import stacked
-from rlpipe.envs.base_mujoco_scene import HIDDEN_GROUPS, MuJoCoGeometry
-from rlpipe.envs.base_pixels import choose_opengl
-from rlpipe.envs.base_seeding import global_generators
-from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.base_success import SuccessConfig
+from rlpipe.envs.shared.frames import stacked
+from rlpipe.envs.shared.mujoco.pixels import choose_opengl
+from rlpipe.envs.shared.mujoco.scene import HIDDEN_GROUPS, MuJoCoGeometry
+from rlpipe.envs.shared.seeding import global_generators
+from rlpipe.envs.shared.spaces import Spaces
+from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.trajectory import Float32, Observations, Scene

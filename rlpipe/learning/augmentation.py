@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlpipe.functional.augmentation import draw_shifts, shifted
-from rlpipe.policies.base_sequences import Sequences
+from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import SpaceSpec, Tree
 
 

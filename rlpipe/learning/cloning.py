@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import BehaviourCloningConfig
+from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER

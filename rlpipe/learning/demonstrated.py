@@ -13,7 +13,7 @@ from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.policies.base import Policy, evaluation_arguments
-from rlpipe.policies.base_sequences import Sequences
+from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import Observations, Tree
 from rlpipe.trajectory.tree import tensors
 

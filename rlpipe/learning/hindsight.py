@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.envs.base_goals import ACHIEVED, DESIRED, GoalTask
+from rlpipe.envs.shared.goals import ACHIEVED, DESIRED, GoalTask
 from rlpipe.functional.hindsight import first_true, terminated_under_goal
 from rlpipe.learning.episodes import Episodes, Later
 from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, Rows

@@ -1,6 +1,6 @@
 """Learns from a replay buffer: fragments are stored, and gradient steps are taken on stored transitions.
 
-The counterpart of ``learning.on_policy`` for the algorithms of ``algorithms.base_off_policy``.
+The counterpart of ``learning.on_policy`` for the algorithms of ``algorithms.shared.off_policy``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base_off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rlpipe.algorithms.shared.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from rlpipe.config.schema import Stage
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase

@@ -25,8 +25,8 @@ from rlpipe.algorithms.base import (
     Terms,
     Trajectories,
 )
-from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
+from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base_off_policy import Transitions
+from rlpipe.algorithms.shared.off_policy import Transitions
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.n_step import NStep, n_step
 from rlpipe.learning.frames import Frames

@@ -1,1 +1,1 @@
-"""Policies, one file each. The file's name is the policy's name in a configuration."""
+"""Policies: the interface (``base``), what they share (``shared``), and one file or folder for each."""

@@ -24,7 +24,7 @@ from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.plugins import accept_old_names, resolve
-from rlpipe.policies.base_features import Features
+from rlpipe.policies.shared.features import Features
 from rlpipe.trajectory import Float32, SpaceSpec, Starts, Tree
 
 Weights = dict[str, NDArray[Any]]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from rlpipe.config.fields import option
 from rlpipe.policies.base import Decisions, Weights
-from rlpipe.policies.base_features import Features
-from rlpipe.policies.base_sequences import Sequences, replay
-from rlpipe.policies.base_unbounded import UnboundedConfig, UnboundedPolicy
+from rlpipe.policies.shared.features import Features
+from rlpipe.policies.shared.sequences import Sequences, replay
+from rlpipe.policies.shared.unbounded import UnboundedConfig, UnboundedPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
 
 __all__ = ["GRUPolicy"]

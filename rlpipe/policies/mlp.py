@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlpipe.policies.base_unbounded import UnboundedConfig, UnboundedPolicy
+from rlpipe.policies.shared.unbounded import UnboundedConfig, UnboundedPolicy
 
 __all__ = ["MLPPolicy"]
 

@@ -22,7 +22,7 @@ from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import BASE, Policy, as_base
-from rlpipe.policies.base_squashed import EDGE, SquashedConfig, SquashedPolicy
+from rlpipe.policies.shared.squashed import EDGE, SquashedConfig, SquashedPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["ResidualPolicy"]

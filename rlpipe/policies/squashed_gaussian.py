@@ -17,7 +17,7 @@ from torch import Tensor
 from rlpipe.config.fields import option
 from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base_squashed import EDGE, SquashedConfig, SquashedPolicy
+from rlpipe.policies.shared.squashed import EDGE, SquashedConfig, SquashedPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["SquashedGaussianPolicy"]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import finite_bounds
-from rlpipe.policies.base_bins import BinnedActions, BinsConfig, drawn, taken_of
-from rlpipe.policies.base_decoder import CausalDecoder
-from rlpipe.policies.base_perceptron import Head, PerceptronConfig, PerceptronPolicy
+from rlpipe.policies.shared.bins import BinnedActions, BinsConfig, drawn, taken_of
+from rlpipe.policies.shared.decoder import CausalDecoder
+from rlpipe.policies.shared.perceptron import Head, PerceptronConfig, PerceptronPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
 
 __all__ = ["TokenPolicy"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
 import rlpipe
-from rlpipe.algorithms.base_off_policy import Ensemble
+from rlpipe.algorithms.sac import Ensemble
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.protocol import protocol
 from rlpipe.config.selection import algorithm_class
@@ -33,7 +33,7 @@ from rlpipe.learning.replay import ReplayBuffer, Rows
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
 from rlpipe.policies.base import Policy, finite_bounds
-from rlpipe.policies.base_features import Features
+from rlpipe.policies.shared.features import Features
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec, TrajectoryBatch

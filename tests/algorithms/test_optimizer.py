@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlpipe.algorithms.base_optimizer import FlatAdam, clip_norm, flatten
+from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm, flatten
 from rlpipe.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageSequence
 
 from rlpipe.backends import mlflow, trackio, wandb
 from rlpipe.backends.base import RunInfo
-from rlpipe.backends.base_video import TAG, animation, video_of
+from rlpipe.backends.shared.video import TAG, animation, video_of
 from rlpipe.backends.tensorboard import TensorBoard
 from rlpipe.metrics.row import Event, EventKind, Row, Status
 from tests.helpers.drawn import make_video, needs_drawing, slide, write_set

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpipe.curricula.base import DemonstratedEpisode
-from rlpipe.curricula.base_spread import SpreadCurriculum
 from rlpipe.curricula.forward import ForwardCurriculum
 from rlpipe.curricula.none import NoCurriculum
 from rlpipe.curricula.reverse import ReverseCurriculum
 from rlpipe.curricula.reverse_forward import ReverseForwardCurriculum
-from rlpipe.curricula.reverse_spread import ReverseSpreadCurriculum
+from rlpipe.curricula.reverse_spread import ReverseSpreadCurriculum, SpreadCurriculum
 from rlpipe.functional.curricula import pairs
 from rlpipe.trajectory import Episode
 

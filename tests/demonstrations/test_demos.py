@@ -19,7 +19,7 @@ from rlpipe.demonstrations.dataset import last_attempt
 from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, compact, make_demonstrations
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import describe_python
-from rlpipe.envs.maniskill import load_maniskill
+from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.errors import ConfigError
 
 READY = {
@@ -308,7 +308,8 @@ def test_the_planner_makes_demonstrations_whose_seeds_lead_to_where_they_begin(t
     assert made.trajectories == 2
     assert min(made.seeds) >= 11
 
-    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+    from rlpipe.envs.maniskill import ManiSkill
+    from rlpipe.envs.maniskill.options import ManiSkillConfig
 
     upcoming = iter(made.seeds)
     config = ManiSkillConfig("maniskill", id="PickCube-v1", control_mode="pd_ee_delta_pos")

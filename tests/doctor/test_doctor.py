@@ -38,7 +38,7 @@ from rlpipe.doctor.results import CheckReport, CheckResult
 from rlpipe.doctor.servers import check_backends, unreachable
 from rlpipe.doctor.simulators import Trial, check_trial, simulators, try_simulators
 from rlpipe.doctor.versions import check_versions
-from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve

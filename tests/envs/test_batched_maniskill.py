@@ -15,9 +15,12 @@ import torch
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.envs import base_garbage
 from rlpipe.envs.base import Simulator, Step
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.loading import load_maniskill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.single import ManiSkillEnv
+from rlpipe.envs.shared import garbage
 from rlpipe.errors import ConfigError
 from tests.helpers.runs import without_timings
 
@@ -201,10 +204,10 @@ def test_stock_environments_in_the_same_process_stay_as_they_are():
 
 
 def test_a_second_simulator_of_a_task_is_not_checked_again(monkeypatch):
-    from rlpipe.envs import base_maniskill_batched
+    from rlpipe.envs.maniskill import batched
 
     make(config(), 2, batched=True).close()
-    monkeypatch.setattr(base_maniskill_batched, "check_twins", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(batched, "check_twins", lambda *_: pytest.fail("checked again"))
     make(config(), 2, batched=True).close()
 
 
@@ -223,7 +226,7 @@ def test_the_short_way_to_multiply_quaternions_changes_no_bit():
     load_maniskill()
     from mani_skill.utils.geometry import rotation_conversions
 
-    from rlpipe.envs.maniskill import quicken_quaternions
+    from rlpipe.envs.maniskill.loading import quicken_quaternions
 
     quicken_quaternions()
     quick = rotation_conversions.quaternion_raw_multiply
@@ -239,7 +242,7 @@ def test_quaternions_with_gradients_are_multiplied_the_long_way():
     load_maniskill()
     from mani_skill.utils.geometry import rotation_conversions
 
-    from rlpipe.envs.maniskill import quicken_quaternions
+    from rlpipe.envs.maniskill.loading import quicken_quaternions
 
     quicken_quaternions()
     a = torch.ones(1, 4, requires_grad=True)
@@ -276,7 +279,7 @@ def observed(task: str) -> tuple[str, str] | None:
     """Row of a task; None if a stock environment of it cannot be made on this machine."""
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    from rlpipe.envs.base_maniskill_batched import NotBatchableError, checked_rows
+    from rlpipe.envs.maniskill.batched import NotBatchableError, checked_rows
 
     modes = REGISTERED_ENVS[task].cls.SUPPORTED_REWARD_MODES
     reward = next(mode for mode in ("normalized_dense", "dense", "sparse", "none") if mode in modes)
@@ -303,10 +306,10 @@ def test_the_table_of_tasks_is_what_is_observed():
     load_maniskill()
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    from rlpipe.envs.maniskill import _missing_assets
+    from rlpipe.envs.maniskill.registry import missing_assets
 
-    base_garbage.exempt_from_collection()
-    tasks = [task for task in sorted(REGISTERED_ENVS) if not task.startswith("Rlpipe") and not _missing_assets(task)]
+    garbage.exempt_from_collection()
+    tasks = [task for task in sorted(REGISTERED_ENVS) if not task.startswith("Rlpipe") and not missing_assets(task)]
     first: dict[str, str] = {}
     for task in tasks:
         first.setdefault(without_level(task), task)

@@ -13,12 +13,14 @@ import torch
 import trimesh
 
 import rlpipe
-from rlpipe.envs import base_meshes, maniskill
+from rlpipe.envs import maniskill
 from rlpipe.envs.base import SingleEnv, SingleStep
-from rlpipe.envs.base_frames import StackedFrames
-from rlpipe.envs.base_maniskill_cameras import camera_tree, tree_spec
-from rlpipe.envs.base_meshes import simplified
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.cameras import camera_tree, tree_spec
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.shared import meshes
+from rlpipe.envs.shared.frames import StackedFrames
+from rlpipe.envs.shared.meshes import simplified
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.cameras import vulkan
@@ -163,7 +165,7 @@ def test_a_simplified_mesh_has_few_triangles_the_same_extent_and_materials_and_n
 def test_a_mesh_is_simplified_once_for_each_content_and_target(cache, monkeypatch):
     first = simplified(LINK, 500)
     made = first.stat().st_mtime_ns
-    monkeypatch.setattr(base_meshes, "_simplify", None)  # would fail
+    monkeypatch.setattr(meshes, "_simplify", None)  # would fail
     assert simplified(LINK, 500) == first
     assert first.stat().st_mtime_ns == made
     assert list(cache.iterdir()) == [first]

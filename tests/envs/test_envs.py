@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.episodes import NumberSummary
 from rlpipe.config.loading import load_config
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector, reward_terms
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.info import reward_terms
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.gymnasium.single import GymnasiumEnv
+from rlpipe.envs.gymnasium.vector import GymnasiumVector
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 from rlpipe.errors import ConfigError
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
@@ -105,7 +109,10 @@ def gymnasium_vector(mode: AutoresetMode):
 
 
 def maniskill():
-    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig, ManiSkillEnv, load_maniskill
+    from rlpipe.envs.maniskill import ManiSkill
+    from rlpipe.envs.maniskill.loading import load_maniskill
+    from rlpipe.envs.maniskill.options import ManiSkillConfig
+    from rlpipe.envs.maniskill.single import ManiSkillEnv
 
     load_maniskill()
     from tests.helpers import scripted_maniskill  # noqa: F401 - registers the task
@@ -441,26 +448,29 @@ def test_an_unknown_gymnasium_id_names_the_nearest():
 @pytest.mark.maniskill
 class TestManiSkill:
     def test_an_unknown_task_names_the_nearest(self):
-        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+        from rlpipe.envs.maniskill import ManiSkill
+        from rlpipe.envs.maniskill.options import ManiSkillConfig
 
         with pytest.raises(ConfigError, match="PushCube-v1"):
             ManiSkill.check(ManiSkillConfig("maniskill", id="PushCub-v1"), "env.train")
 
     def test_an_unknown_control_mode_is_an_error_of_the_configuration(self):
-        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+        from rlpipe.envs.maniskill import ManiSkill
+        from rlpipe.envs.maniskill.options import ManiSkillConfig
 
         with pytest.raises(ConfigError, match="pd_nothing"):
             ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1", control_mode="pd_nothing"), 1, seeds)
 
     def test_missing_assets_are_an_error_with_the_command_that_downloads_them(self):
-        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+        from rlpipe.envs.maniskill import ManiSkill
+        from rlpipe.envs.maniskill.options import ManiSkillConfig
 
         with pytest.raises(ConfigError, match=r"python -m mani_skill\.utils\.download_asset PickSingleYCB-v1"):
             ManiSkill.make(ManiSkillConfig("maniskill", id="PickSingleYCB-v1"), 1, seeds)
 
     @pytest.mark.skipif(torch.accelerator.is_available(), reason="with an accelerator, torch seeds it as ever")
     def test_seeding_the_cpu_alone_gives_the_random_numbers_of_torch(self):
-        from rlpipe.envs.maniskill import quicken_seeding
+        from rlpipe.envs.maniskill.loading import quicken_seeding
 
         quicken_seeding()
         drawn = []
@@ -470,7 +480,8 @@ class TestManiSkill:
         assert drawn[0] == drawn[1]
 
     def test_equal_seeds_begin_equal_episodes(self):
-        from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+        from rlpipe.envs.maniskill import ManiSkill
+        from rlpipe.envs.maniskill.options import ManiSkillConfig
 
         simulator = ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1"), 2, seeds)
         observations, _ = simulator.reset()
@@ -484,7 +495,7 @@ class TestManiSkill:
         import gymnasium
         from mani_skill.utils.structs.pose import Pose
 
-        from rlpipe.envs.maniskill import load_maniskill, quicken_poses
+        from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses
 
         load_maniskill()
         quicken_poses()
@@ -510,7 +521,7 @@ class TestManiSkill:
         import sapien
         from mani_skill.utils.structs.pose import Pose
 
-        from rlpipe.envs.maniskill import quicken_poses
+        from rlpipe.envs.maniskill.loading import quicken_poses
 
         quicken_poses()
         one = Pose.create(sapien.Pose([1, 2, 3]))

@@ -6,8 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlpipe.envs.base_goals import check_goals, task_of_goal_env
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.shared.goals import check_goals, task_of_goal_env
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from tests.helpers.gym_trees import Place, Reach

@@ -14,9 +14,9 @@ import yaml
 import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.base_process import tasks
 from rlpipe.envs.libero import Libero, LiberoConfig
+from rlpipe.envs.shared.child_process.simulator import tasks
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.libero import record, write

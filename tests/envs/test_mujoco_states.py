@@ -11,7 +11,9 @@ import rlpipe
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import replay_demonstrations
 from rlpipe.envs.base import began_in
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig, GymnasiumEnv
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.gymnasium.single import GymnasiumEnv
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import ChosenStart
 from rlpipe.trajectory.tree import leaves_of

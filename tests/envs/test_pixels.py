@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import rlpipe
-from rlpipe.envs.base_pixels import resized
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumConfig
-from rlpipe.envs.maniskill import ManiSkillConfig
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.shared.mujoco.pixels import resized
 from rlpipe.errors import ConfigError
 from tests.helpers.gym_trees import DrawnReach
 

@@ -18,11 +18,11 @@ import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.config.selection import simulator_class
 from rlpipe.envs.base import Simulator
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.base_process import PACKAGE
-from rlpipe.envs.base_process_channel import LARGE, Channel, shared_file
-from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
+from rlpipe.envs.shared.child_process import start
+from rlpipe.envs.shared.child_process.channel import LARGE, Channel, shared_file
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorProcessError
 from rlpipe.trajectory import ChosenStart, Tree
 from rlpipe.trajectory.tree import leaves_of
@@ -181,7 +181,7 @@ def test_a_run_and_its_evaluation_are_the_same_to_the_last_bit_also_when_it_is_r
     popen = subprocess.Popen
 
     def noted(command, *args, **options):
-        started.append(command[1] == str(PACKAGE / "envs" / "base_process_start.py"))
+        started.append(command[1] == start.__file__)
         return popen(command, *args, **options)
 
     monkeypatch.setattr(subprocess, "Popen", noted)
@@ -227,7 +227,7 @@ def serving():
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if len(line) > 1 and line[0] == HERE and line[1] == str(PACKAGE / "envs" / "base_process_start.py"):
+            if len(line) > 1 and line[0] == HERE and line[1] == start.__file__:
                 found.append(process)
     return found
 
@@ -318,7 +318,7 @@ def test_the_process_ends_when_its_worker_is_killed_whatever_it_is_doing():
     """``busy`` holds Python's lock and never reads from the channel."""
     code = (
         "import sys\n"
-        "from rlpipe.envs.base_make import make_simulator\n"
+        "from rlpipe.envs.shared.make import make_simulator\n"
         "from tests.helpers.processes import FragileConfig\n"
         "config = FragileConfig('tests.helpers.processes:Fragile', fault='busy', python=sys.executable)\n"
         "made = make_simulator(config, 1, int)\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlpipe.config.loading import load_config
-from rlpipe.envs.base_make import make_simulator
 from rlpipe.envs.dm_control import DMControlConfig
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.trajectory import Body, Scene, Shape
 
 

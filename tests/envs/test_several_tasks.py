@@ -18,10 +18,10 @@ from rlpipe.config.protocol import comparable
 from rlpipe.config.selection import simulator_class
 from rlpipe.config.stages import stages
 from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.base_tasks import allotted, tasks_of
-from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
+from rlpipe.envs.shared.make import make_simulator
+from rlpipe.envs.shared.tasks import allotted, tasks_of
 from rlpipe.errors import ConfigError
 from rlpipe.functional.curricula import progress_shares
 from rlpipe.metrics import catalogue as m

@@ -8,8 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.gymnasium import GymnasiumVector
+from rlpipe.envs.gymnasium.vector import GymnasiumVector
+from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, Tree
 from tests.helpers import gym_trees

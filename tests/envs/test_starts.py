@@ -12,8 +12,9 @@ import pytest
 from rlpipe.config.loading import load_config
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.replay import add_states, replay_demonstrations, states_of
-from rlpipe.envs.base_maniskill_state import blended
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.state import blended
 from rlpipe.trajectory import ChosenStart
 from tests.helpers.demonstrations import SHIPPED, few
 from tests.helpers.reach import Reach, ReachConfig

@@ -7,7 +7,8 @@ import pytest
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import ChosenStart

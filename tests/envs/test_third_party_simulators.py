@@ -11,8 +11,8 @@ import pytest
 
 from rlpipe.cli.tasks import find
 from rlpipe.config.loading import load_config
-from rlpipe.envs.base_pixels import choose_opengl_if_found
 from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.errors import ConfigError
 from tests.helpers import contract
 

@@ -23,11 +23,14 @@ from rlpipe.collection.collector import Collector
 from rlpipe.collection.episodes import MOST_TERMS, EpisodeTracker
 from rlpipe.collection.evaluator import Evaluator
 from rlpipe.envs.base import OneByOne, SingleStep
-from rlpipe.envs.base_checks import flag, number
-from rlpipe.envs.base_seeding import Seeding, seed_global_generators
-from rlpipe.envs.base_spaces import Spaces
-from rlpipe.envs.gymnasium import DRAWS_TOGETHER, Gymnasium, GymnasiumConfig, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.gymnasium.single import GymnasiumEnv
+from rlpipe.envs.gymnasium.vector import DRAWS_TOGETHER, GymnasiumVector
 from rlpipe.envs.scripted import Scripted
+from rlpipe.envs.shared.checks import flag, number
+from rlpipe.envs.shared.seeding import Seeding, seed_global_generators
+from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.errors import ConfigError, ContractError, RunError, SimulatorError
 from rlpipe.policies.base import build_policy
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
@@ -264,12 +267,12 @@ def test_names_that_never_end_are_cut_off_with_a_note():
 
 def of_maniskill(monkeypatch, success, batched):
     pytest.importorskip("mani_skill")
-    from rlpipe.envs import base_maniskill_batched
-    from rlpipe.envs.maniskill import ManiSkill, ManiSkillConfig
+    from rlpipe.envs.maniskill import ManiSkill, batched
+    from rlpipe.envs.maniskill.options import ManiSkillConfig
     from tests.helpers import maniskill_tasks
 
     monkeypatch.setattr(maniskill_tasks.OddTask, "success", success)
-    monkeypatch.setattr(base_maniskill_batched, "_checked", {})
+    monkeypatch.setattr(batched, "_checked", {})
     return ManiSkill.make(ManiSkillConfig("maniskill", id="RlpipeOdd-v1", batched=batched), 2, seeds)
 
 

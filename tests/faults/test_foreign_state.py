@@ -20,8 +20,8 @@ import torch
 import rlpipe
 from rlpipe import foreign
 from rlpipe.cli.train import _listen
-from rlpipe.envs.base_make import make_simulator
-from rlpipe.envs.gymnasium import GymnasiumConfig
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import UserInterrupt, how_it_failed
 from rlpipe.foreign import foreign_code, take_notes
 from tests.helpers.faulty import Faulty, FaultyConfig, events, faulty, rows

@@ -1,4 +1,4 @@
-"""Helpers for tests of several rooms."""
+"""Helpers for tests of several packages."""
 
 from pathlib import Path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlpipe.envs.base_rendering import can_render
+from rlpipe.envs.shared.rendering import can_render
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 import rlpipe
 from rlpipe.config.sections import typed
-from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.plugins import resolve
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.runs import lines, scripted

@@ -12,7 +12,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlpipe.envs.base import Beginning, OneByOne, Simulator, SingleEnv, SingleStep, Step
-from rlpipe.envs.gymnasium import Gymnasium, GymnasiumEnv, GymnasiumVector
+from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.gymnasium.single import GymnasiumEnv
+from rlpipe.envs.gymnasium.vector import GymnasiumVector
 from rlpipe.trajectory import SpaceSpec
 
 STEPS = 4

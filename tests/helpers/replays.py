@@ -11,7 +11,7 @@ from rlpipe.collection.decisions import SINGLE_ACTIONS
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.recorder import Recorder
 from rlpipe.config.loading import load_config
-from rlpipe.envs.base_make import make_simulator
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.metrics import MetricWindow
 from rlpipe.trajectory import Replay, Scene
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import rlpipe
-from rlpipe.algorithms.base_off_policy import Transitions
 from rlpipe.algorithms.sac import SAC
+from rlpipe.algorithms.shared.off_policy import Transitions
 from rlpipe.config.loading import load_config
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError

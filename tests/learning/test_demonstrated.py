@@ -10,7 +10,7 @@ from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.replay import ReplayBuffer, Rows
-from rlpipe.policies.base_sequences import Sequences
+from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import SpaceSpec, Tree
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe.envs.base_goals import GoalTask
+from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.learning.hindsight import HindsightBuffer
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch, Tree

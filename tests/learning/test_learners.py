@@ -30,8 +30,8 @@ from rlpipe.learning.shares import Minibatches, share_of_learner
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
-from rlpipe.policies.base_moments import RunningMoments
 from rlpipe.policies.mlp import MLPPolicy
+from rlpipe.policies.shared.moments import RunningMoments
 from tests.helpers.runs import lines, scripted, to_mapping
 
 CARTPOLE = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 12}

@@ -929,10 +929,10 @@ def test_a_metric_is_for_algorithms_that_there_are():
 @pytest.mark.parametrize(
     ("group", "base"),
     [
-        (conditions.CLIPPED, "base_clipped:ClippedAlgorithm"),
+        (conditions.CLIPPED, "shared.clipped:ClippedAlgorithm"),
         (conditions.VALUE_BASED, "ppo:PPO"),
         (conditions.GROUP_RELATIVE, "grpo:GRPO"),
-        (conditions.SOFT_ACTOR_CRITIC, "base_off_policy:SoftActorCritic"),
+        (conditions.SOFT_ACTOR_CRITIC, "sac:SAC"),
     ],
 )
 def test_a_group_of_algorithms_holds_the_subclasses_that_observe_its_metrics(group, base):

@@ -7,8 +7,8 @@ import torch
 
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available
-from rlpipe.policies.base_features import Features, TreeMoments
 from rlpipe.policies.encoders.base import check_encoders, default_name, make_encoder
+from rlpipe.policies.shared.features import Features, TreeMoments
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 
 IMAGE, VECTOR, CHOICE = LeafSpec((20, 24, 3), "uint8"), LeafSpec((2,)), LeafSpec((2,), "int64", (3, 2))
@@ -67,7 +67,7 @@ def test_the_fractions_of_a_tree_are_normalised_leaf_by_leaf_and_bytes_are_not()
         (CHOICE, {"name": "vector"}, "needs numbers, .* a choice"),
         (IMAGE, {"name": "drq_cnn", "chanels": 3}, "unknown key policy.encoders.x.chanels.*channels"),
         (IMAGE, {"width": 0}, "policy.encoders.x.width is 0; it must be at least 1"),
-        (IMAGE, {"name": "resnet"}, "rlpipe/policies/encoders/ has no resnet.py"),
+        (IMAGE, {"name": "resnet"}, "rlpipe/policies/encoders/ has no resnet; it has"),
     ],
 )
 def test_an_encoder_that_cannot_be_is_an_error_that_names_the_key(leaf, chosen, words):

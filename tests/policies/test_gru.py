@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks
-from rlpipe.envs.gymnasium import GymnasiumConfig, GymnasiumVector
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.gymnasium.vector import GymnasiumVector
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
 from rlpipe.learning.on_policy import join
 from rlpipe.learning.shares import Share
-from rlpipe.policies.base_sequences import Sequences
 from rlpipe.policies.gru import GRUConfig, GRUPolicy
+from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.learning.on_policy import Learner
-from rlpipe.policies.base_bins import BinnedActions
+from rlpipe.policies.shared.bins import BinnedActions
 from rlpipe.policies.tokens import TokenConfig, TokenPolicy
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.runs import lines, scripted, without_timings

@@ -17,7 +17,7 @@ import torch
 
 import rlpipe
 from rlpipe import plugins
-from rlpipe.algorithms.base_optimizer import FlatAdam
+from rlpipe.algorithms.shared.optimizer import FlatAdam
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config

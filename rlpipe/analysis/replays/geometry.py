@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.analysis.replays.packing import packed_mesh
-from rlpipe.envs.base_meshes import few_triangles, parts_of
+from rlpipe.envs.shared.meshes import few_triangles, parts_of
 from rlpipe.trajectory import Body, Scene, Shape
 
 log = logging.getLogger("rlpipe")

@@ -10,7 +10,7 @@ VALUE_BASED = ("ppo",)
 GROUP_RELATIVE = ("grpo",)
 """Clipped algorithms that compare the episodes of a group."""
 SOFT_ACTOR_CRITIC = ("sac", "rlpd")
-"""Algorithms with a replay buffer and Q networks: ``SoftActorCritic`` observes their metrics."""
+"""Algorithms with a replay buffer and Q networks: ``SAC`` observes their metrics."""
 WITH_CRITIC = (*VALUE_BASED, *SOFT_ACTOR_CRITIC)
 """Algorithms that train a critic of any kind."""
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlpipe.config.fields import option
-from rlpipe.policies.encoders.base import Encoder, EncoderConfig
-from rlpipe.policies.encoders.base_images import scaled, too_small
+from rlpipe.policies.encoders.base import Encoder, EncoderConfig, scaled, too_small
 from rlpipe.trajectory import LeafSpec
 
 __all__ = ["ImpalaCNN"]

@@ -1,0 +1,182 @@
+"""Interface of an algorithm that learns from a replay buffer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_random_shift
+from rlpipe.config.fields import option
+from rlpipe.config.schema import Config, PipelineKind
+from rlpipe.config.selection import simulator_class
+from rlpipe.envs.base import SimulatorConfig
+from rlpipe.envs.shared.goals import GoalTask, check_goals
+from rlpipe.errors import ConfigError
+from rlpipe.metrics import catalogue as m
+from rlpipe.policies.base import Policy
+from rlpipe.trajectory import SpaceSpec, Tree
+
+
+class Transitions(NamedTuple):
+    """Transitions to learn from; each may span several steps of the simulator.
+
+    Attributes:
+        observations: [B, D], or a tree.
+        next_observations: [B, D], or a tree; true successors, before any reset.
+        actions: [B, A].
+        rewards: [B] discounted sum over the steps of the transition.
+        discounts: [B] weight of the value that follows.
+        terminated: [B] 1 where the task ended with the transition, else 0.
+        truncated: [B] 1 where a time limit cut the episode off, else 0.
+        demonstrations: number of transitions, at the end of the batch, that are demonstrated.
+    """
+
+    observations: Tensor | Tree
+    next_observations: Tensor | Tree
+    actions: Tensor
+    rewards: Tensor
+    discounts: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    demonstrations: int = 0
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig(AlgorithmConfig):
+    """Base of the configuration of an algorithm that learns from a replay buffer."""
+
+    discount: float = option(0.99, least=0, most=1)
+    """Weight of a reward one step later, gamma."""
+    n_step: int = option(1, least=1, unit="steps")
+    """Number of steps over which rewards are summed before the value of what follows is added. More steps carry a
+    sparse reward back faster, but come from older policies. The entropy of the steps in between is not counted."""
+    batch_size: int = option(256, least=1, below=2**31, unit="transitions")
+    """Transitions of a gradient step, demonstrations included."""
+    replay_capacity: int = option(1_000_000, least=1, below=2**31, unit="transitions")
+    """Size of the replay buffer; once it is full, each new transition replaces the oldest."""
+    learning_starts: int = option(1000, unit="environment steps")
+    """Steps before the first gradient step."""
+    update_to_data: float | None = option(None, above=0)
+    """Gradient steps for each environment step. None: as many as fit while the workers collect, so that neither waits
+    for the other; how many those are depends on the machine, and no two runs are equal
+    ([what is reproducible](configuration.md#what-is-reproducible))."""
+
+    random_shift: int = option(0, least=0, below=2**10, unit="pixels")
+    """Largest shift, in each direction, of the images in a batch, drawn anew for each; 0 for none, 4 in DrQ-v2
+    ([cameras.md](cameras.md))."""
+    hindsight: float = option(0.0, least=0, most=1)
+    """Share of the sampled experience whose goal is replaced by one that its episode achieved later, for tasks with
+    ``achieved_goal`` and ``desired_goal`` ([hindsight.md](hindsight.md)); 0.8 is usual, 0 for none."""
+    hindsight_candidates: int = option(1, least=1, below=2**10)
+    """Stored steps with a new goal that are drawn for each relabelled one. The first is taken whose goal had not been
+    achieved before (arXiv:1905.05498): a block that lies still teaches nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hindsight and self.n_step > 1:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight} and algorithm.n_step is {self.n_step}: the actions of later "
+                "steps aimed at another goal, which biases returns over several steps (arXiv:2102.12962). Set "
+                "algorithm.n_step=1, or algorithm.hindsight=0."
+            )
+
+    @property
+    def fixes_gradient_steps(self) -> bool:
+        return self.update_to_data is not None
+
+    def check_chunks(self, config: Config) -> None:
+        if self.hindsight:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight} and policy.chunk_size is {config.policy.chunk_size}: what is "
+                "achieved between the actions of a chunk is not stored, so their rewards cannot be recomputed. Set "
+                "policy.chunk_size=1, or algorithm.hindsight=0."
+            )
+
+    def check_task(self, task: SimulatorConfig) -> None:
+        if self.hindsight:
+            self.goal_task(task)
+
+    def goal_task(self, task: SimulatorConfig) -> GoalTask:
+        """Returns how a task judges any goal.
+
+        Raises:
+            ConfigError: that is unknown.
+        """
+        found: GoalTask | None = simulator_class(task, "env.train").goal_task(task)
+        if found is None:
+            raise ConfigError(
+                f"algorithm.hindsight is {self.hindsight}, but {task.name} (env.train.name) has no goal_task, which "
+                "recomputes rewards for other goals: set algorithm.hindsight=0."
+            )
+        return found
+
+    def check_spaces(self, spec: SpaceSpec) -> None:
+        check_random_shift(self.random_shift, spec)
+        if self.hindsight:
+            check_goals(spec, f"algorithm.hindsight is {self.hindsight}")
+
+    def check_one_process(self) -> None:
+        if self.update_to_data is None:
+            raise ConfigError(
+                "algorithm.update_to_data is null: as many gradient steps as fit while workers collect. With --local "
+                "nothing runs side by side, so give a number, such as algorithm.update_to_data=0.5."
+            )
+
+
+class OffPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from the transitions of a replay buffer."""
+
+    learner = "rlpipe.learning.off_policy:OffPolicyLearner"
+    pipeline = PipelineKind.AHEAD
+    staged = False
+    Config = OffPolicyConfig
+    console_metrics = (m.Q_DATA, m.ENTROPY_ESTIMATE, m.SAC_ALPHA, m.UPDATE_TO_DATA)
+    demo_share: float = 0.0
+    """Share of each batch that is demonstrated."""
+
+    @property
+    def skipped(self) -> int:
+        """Number of gradient steps so far that were skipped at least in part, because a gradient was not finite."""
+        return 0
+
+    @abstractmethod
+    def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
+        """Creates what is learnt beside the policy.
+
+        Args:
+            policy: to be learnt.
+            spec: spaces of the simulator.
+            device: to learn on.
+            generator: source of all random numbers.
+        """
+
+    def policy_replaced(self) -> None:
+        """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
+
+    @abstractmethod
+    def step(self, batch: Transitions) -> Observed:
+        """Takes one gradient step. Returns its metrics."""
+
+    @abstractmethod
+    def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
+        """Sets the optimisers' options for the next steps.
+
+        Args:
+            actor_lr: learning rate of the policy and of the temperature.
+            critic_lr: learning rate of the critics.
+            eps: Adam's epsilon.
+            max_grad_norm: norm to which gradients are clipped; None for no clipping.
+        """
+
+    @abstractmethod
+    def state(self) -> Mapping[str, Tensor]:
+        """State, besides the policy, that a later process needs to continue."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what ``state`` returned."""

@@ -1,0 +1,5 @@
+"""Environments of Gymnasium."""
+
+from rlpipe.envs.gymnasium.simulator import Gymnasium
+
+__all__ = ["Gymnasium"]

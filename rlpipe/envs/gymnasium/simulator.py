@@ -1,0 +1,180 @@
+"""Registered Gymnasium environments, one by one or natively vectorised.
+
+Importing this file imports no Gymnasium.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rlpipe.envs.base import (
+    NO_STATES,
+    NextSeed,
+    OneByOne,
+    Simulator,
+    TaskEntry,
+    check_ends,
+)
+from rlpipe.envs.gymnasium.making import config_errors, make_env, make_kwargs, make_vector_env
+from rlpipe.envs.gymnasium.options import GymnasiumConfig
+from rlpipe.envs.gymnasium.registry import ATTENDED, DRAWING, entry_of, register_tasks, unknown, unregistered
+from rlpipe.envs.gymnasium.single import GymnasiumEnv
+from rlpipe.envs.gymnasium.trial import TRIAL_ENVS, check_is_environment, try_simulator
+from rlpipe.envs.gymnasium.vector import GymnasiumVector
+from rlpipe.envs.shared.frames import stacked
+from rlpipe.envs.shared.goals import GoalTask, task_of_goal_env
+from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
+from rlpipe.envs.shared.mujoco.state import why_without_states
+from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
+from rlpipe.plugins import WHERE_MODULES_ARE
+from rlpipe.trajectory import SpaceSpec
+
+
+class Gymnasium(OneByOne):
+    """Registered Gymnasium environments, one by one; with ``vectorized``, a ``GymnasiumVector`` instead."""
+
+    Config = GymnasiumConfig
+    evaluation_options: ClassVar[Mapping[str, Any]] = {"vectorized": False}
+
+    @classmethod
+    def make(cls, config: GymnasiumConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
+        simulator: Simulator
+        if config.vectorized:
+            simulator = GymnasiumVector.make(config, num_envs, next_seed)
+        else:
+            with config_errors(config.id, make_kwargs(config)):
+                made = [make_env(config) for _ in range(num_envs)]
+            own = [GymnasiumEnv(env, config.success_key, config.ignore_observations) for env in made]
+            envs = stacked(own, config.frame_stack)
+            simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        if cls.time_limit(config) is None:
+            simulator.notes = (
+                f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
+                "max_episode_steps sets a limit.",
+            )
+        return simulator
+
+    @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        import gymnasium
+
+        register_tasks()
+        return [
+            entry_of(spec)
+            for _, spec in sorted(gymnasium.registry.items())
+            if isinstance(spec.entry_point, str) and not any(spec.kwargs.get(name) for name in ATTENDED)
+        ]
+
+    @classmethod
+    def goal_task(cls, config: GymnasiumConfig) -> GoalTask:
+        import gymnasium
+
+        with warnings.catch_warnings(action="ignore"):  # the workers repeat them
+            try:
+                env = gymnasium.make(config.id, **make_kwargs(config))  # goals do not need pictures
+            except Exception as error:
+                raise ConfigError(
+                    f"algorithm.hindsight asks {config.id} for its reward function, but the learner cannot make one: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            return task_of_goal_env(env, config.id, ignore_terminations=config.ignore_terminations)
+
+    @classmethod
+    def can_wait_with(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized
+
+    @classmethod
+    def can_choose_starts(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized
+
+    @classmethod
+    def can_set_state(cls, config: GymnasiumConfig) -> bool:
+        return not config.vectorized and why_without_states(config.id) is None
+
+    @classmethod
+    def can_blend(cls, config: GymnasiumConfig) -> bool:
+        return cls.can_set_state(config)
+
+    @classmethod
+    def why_without_states(cls, config: GymnasiumConfig) -> str:
+        return why_without_states(config.id) or NO_STATES
+
+    @classmethod
+    def time_limit(cls, config: GymnasiumConfig) -> int | None:
+        import gymnasium
+
+        registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
+        given: int | None = make_kwargs(config).get("max_episode_steps")
+        limit = registered if given is None else given
+        return None if limit == -1 else limit  # as in gymnasium.make
+
+    @classmethod
+    def check(cls, config: GymnasiumConfig, key: str) -> None:
+        import gymnasium
+
+        module, _, name = config.id.rpartition(":")
+        if config.id.startswith(DRAWING):
+            choose_opengl_if_found()
+        before = set(gymnasium.registry)
+        try:
+            if module:
+                importlib.import_module(module)
+        except (gymnasium.error.Error, ImportError) as error:
+            own = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+            remedy = f". {WHERE_MODULES_ARE}." if own else ""
+            raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}{remedy}") from error
+        try:
+            registered = gymnasium.spec(name)
+        except gymnasium.error.Error as error:
+            remedy = unregistered(module, name, before) if module else unknown(name, cls.tasks())
+            raise ConfigError(f"{key}.id is {config.id!r}, but {remedy}") from error
+        if config.vectorized and registered.vector_entry_point is None:
+            raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
+        check_ends(config, key, cls.time_limit(config))
+
+    @classmethod
+    def check_evaluation(cls, config: GymnasiumConfig, key: str) -> None:
+        if config.vectorized:
+            raise ConfigError(
+                f"{key}.vectorized is true, but a vectorised simulator draws its own seeds after the first episode of "
+                f"each slot, while an evaluation needs held-out seeds: set {key}.vectorized=false."
+            )
+
+    @classmethod
+    def why_without_success(cls, config: GymnasiumConfig) -> str | None:
+        if config.success_key is not None:
+            return None
+        return "name the entry of info that does in success_key, such as is_success"
+
+    @classmethod
+    def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
+        with warnings.catch_warnings(action="ignore"):  # the workers repeat them
+            try:
+                env = make_vector_env(config, TRIAL_ENVS) if config.vectorized else make_env(config)
+            except ConfigError:
+                raise
+            except BaseException as error:  # as in ``try_simulator``
+                how_it_failed(error)
+                check_is_environment(config, error)
+                return None
+            try:
+                simulator = cls.on_trial(env, config)
+                try_simulator(simulator, env, config)
+            except ContractError as error:
+                raise ConfigError(f"{config.id}: {error.problem}.") from error
+            finally:
+                with ignored():
+                    env.close()
+        return simulator.spec
+
+    @classmethod
+    def on_trial(cls, env: Any, config: GymnasiumConfig) -> Simulator:
+        """Returns a simulator that is thrown away after a few steps."""
+        if config.vectorized:
+            return GymnasiumVector.of(env, lambda n: n, config)
+        own = stacked([GymnasiumEnv(env, config.success_key, config.ignore_observations)], config.frame_stack)
+        return cls(own, lambda n: n, ignore_terminations=config.ignore_terminations)

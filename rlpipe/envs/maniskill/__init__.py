@@ -1,0 +1,5 @@
+"""Tasks of ManiSkill."""
+
+from rlpipe.envs.maniskill.simulator import ManiSkill
+
+__all__ = ["ManiSkill"]

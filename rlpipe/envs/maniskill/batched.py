@@ -1,0 +1,377 @@
+"""K ManiSkill environments stepped as one, with the numbers of K stock environments.
+
+Stock environments are made and reset as ever; in between, a group takes their scenes over and steps them together.
+That this changes no number is checked before use, on twins, for the very task and options that were asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, began_in
+from rlpipe.envs.maniskill.group import ScenePhysics, make_template
+from rlpipe.envs.maniskill.rows import Rows, adopt, find_rows, hand_back, widen
+from rlpipe.envs.shared.checks import flags
+from rlpipe.envs.shared.garbage import collect_exempted
+from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, SpaceSpec, State
+
+CHECK_STEPS = 20
+"""Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
+
+_checked: dict[tuple[str, int], Rows | str] = {}
+"""Result of the check by what was checked: the places of the rows, or the reason why there can be no group."""
+
+
+class NotBatchableError(Exception):
+    """The task cannot be stepped as one. The message is the rest of a sentence that ends in "because"."""
+
+
+class StockEnv(Protocol):
+    """One stock environment.
+
+    Attributes:
+        task: ManiSkill's environment.
+        limit: steps of an episode.
+        spec: its spaces.
+        has_success: True if the task tells success.
+    """
+
+    task: Any
+    limit: int
+    spec: SpaceSpec
+    has_success: bool
+
+    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
+        """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
+
+    def set_state(self, state: State) -> tuple[Float32, bool | None]:
+        """Continues from a state, before any step; what it does not hold follows from the seed of the last reset."""
+
+    def state(self) -> State:
+        """Returns the present state."""
+
+    def blended(self, state: State, share: float) -> State:
+        """Returns the state some share of the way from a state to the present one."""
+
+    def step(self, action: Any) -> Any:
+        """Takes one action."""
+
+    def scene(self) -> Scene | None:
+        """Returns the bodies."""
+
+    def poses(self) -> Float32:
+        """Returns the poses [B, 7] of the bodies."""
+
+    def close(self) -> None:
+        """Frees the resources."""
+
+
+class Answer(NamedTuple):
+    """Answer of ManiSkill to a step of K environments; ``info`` is that of the task."""
+
+    observations: torch.Tensor
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    info: dict[str, Any]
+
+
+class SceneGroup:
+    """Scenes of stock environments that are stepped together."""
+
+    def __init__(self, envs: Sequence[StockEnv], rows: Rows) -> None:
+        """Makes the group; each environment must be reset by ``reset`` before the first step.
+
+        Args:
+            envs: the stock environment of each scene.
+            rows: places of the rows in the task.
+        """
+        self._envs = envs
+        self._rows = rows
+        self._task = make_template(envs[0].task)
+        widen(rows, self._task, len(envs))
+        self._physics = ScenePhysics([None] * len(envs), self._task.scene.px.timestep)
+        self._task.scene.px = self._physics
+        self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
+
+    def reset(self, scene: int, seed: int, chosen: ChosenStart | None = None) -> tuple[Float32, Beginning]:
+        """Begins an episode as the stock environment does; see ``began_in``."""
+        self.hand_back(scene)
+        began = began_in(self._envs[scene], seed, chosen)
+        self.adopt(scene)
+        return began
+
+    def hand_back(self, scene: int) -> None:
+        """Gives a scene's numbers to its stock environment, once its last step is taken: the next reset needs them."""
+        if scene in self._ahead:
+            self._ahead.remove(scene)
+            hand_back(self._rows, self._task, self._envs[scene].task, scene)
+
+    def adopt(self, scene: int) -> None:
+        """Takes over the state of the scene's stock environment."""
+        adopt(self._rows, self._task, self._envs[scene].task, scene)
+
+    def step(self, actions: NDArray[Any], active: list[int]) -> Answer:
+        """Steps the active scenes.
+
+        Args:
+            actions: [K, A] float32; those of other scenes have no effect.
+            active: numbers of the scenes. Rows of the others in the answer mean nothing.
+        """
+        self._physics.active = active
+        self._ahead.update(active)
+        observations, rewards, terminated, _, info = self._task.step(actions)
+        return Answer(observations, rewards, terminated, info)
+
+    def close(self) -> None:
+        """Drops the group; the stock environments stay."""
+        self._task.close()
+
+
+class BatchedManiSkill(Simulator):
+    """Task instances of one process that share controllers, observations and rewards; each has its own physics."""
+
+    can_wait = True
+    can_stop_after_success = True
+
+    def __init__(self, envs: Sequence[StockEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool) -> None:
+        """Takes over stock environments of one task.
+
+        Args:
+            envs: one for each slot.
+            rows: places of the rows in the task, from ``checked_rows``.
+            next_seed: called before each reset of a slot.
+            ignore_terminations: True if episodes end only by their time limit.
+        """
+        self._envs = envs
+        self._group = SceneGroup(envs, rows)
+        self._next_seed = next_seed
+        self._ignore_terminations = ignore_terminations
+        self.spec = envs[0].spec
+        self.num_envs = len(envs)
+        self.has_success = envs[0].has_success
+        self._limit = envs[0].limit
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+        self._limits = np.full(self.num_envs, self._limit)
+        self._idle = np.ones(self.num_envs, dtype=bool)
+        self.reset_seconds: float = 0.0
+
+    @classmethod
+    def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
+        raise NotImplementedError  # no plug-in of its own: ManiSkill.make chooses between this and one by one
+
+    @torch.inference_mode()
+    def reset(self) -> tuple[Float32, dict[int, Beginning]]:
+        observations = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)
+        return observations, self._begin(range(self.num_envs), observations)
+
+    def _begin(self, scenes: Sequence[int], observations: Float32) -> dict[int, Beginning]:
+        """Begins an episode in each scene that has one left; writes the first observations."""
+        beginnings = {}
+        for scene in scenes:
+            seed = self._next_seed(scene)
+            self._idle[scene] = seed is None
+            if seed is None:
+                self._group.hand_back(scene)
+            else:
+                began = time.perf_counter()
+                chosen = None if self.next_start is None else self.next_start(scene)
+                observations[scene], beginnings[scene] = self._group.reset(scene, seed, chosen)
+                self.reset_seconds += time.perf_counter() - began
+                self._lengths[scene] = 0
+                own = None if chosen is None else chosen.limit
+                self._limits[scene] = self._limit if own is None else min(own, self._limit)
+        return beginnings
+
+    @torch.inference_mode()
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        valid = ~self._idle if active is None else ~self._idle & active
+        if not valid.any():
+            return self._idle_step()
+        self._lengths += valid
+        answer = self._group.step(np.where(valid[:, None], actions, np.float32(0)), np.flatnonzero(valid).tolist())
+        successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
+        rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
+        failure, terms, measured = (answer.info.get(name) for name in ("fail", "reward_terms", "metrics"))
+        success = (
+            valid & flags(answer.info["success"], "success", self.num_envs)
+            if self.has_success
+            else np.zeros(self.num_envs, dtype=bool)
+        )
+        terminated = valid & flags(answer.terminated, "terminated", self.num_envs) & (not self._ignore_terminations)
+        if self.steps_after_success is not None:
+            after = np.where(success, self._lengths + self.steps_after_success, self._limit)
+            self._limits = np.minimum(self._limits, after)
+        truncated = valid & (self._lengths >= self._limits)
+        observations, beginnings = successors, {}
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        if ended:
+            observations = successors.copy()
+            beginnings = self._begin(ended, observations)
+        return Step(
+            observations,
+            successors,
+            rewards,
+            terminated,
+            truncated,
+            success if self.has_success else None,
+            valid,
+            beginnings,
+            None if failure is None else self._where(valid, failure),
+            {name: self._where(valid, value) for name, value in (terms or {}).items()},
+            {name: self._where(valid, value) for name, value in (measured or {}).items()},
+            tells_success=self.has_success,
+        )
+
+    def _where(self, valid: NDArray[np.bool_], values: Any) -> NDArray[np.float64]:
+        return np.where(valid, numbers(values, self.num_envs), np.nan)
+
+    def _idle_step(self) -> Step:
+        """Returns a step that no environment took."""
+        nothing = np.zeros((self.num_envs, self.spec.observation_dim), dtype=np.float32)
+        no = np.zeros(self.num_envs, dtype=bool)
+        return Step(nothing, nothing, np.zeros(self.num_envs), no, no, no, no, {}, tells_success=False)
+
+    def state(self, n: int) -> State:
+        self._group.hand_back(n)
+        return self._envs[n].state()
+
+    def scene(self, n: int) -> Scene | None:
+        return self._envs[n].scene()
+
+    def poses(self, n: int) -> Float32:
+        return self._envs[n].poses()  # the group steps the physics of its stock environments, so bodies are there
+
+    def close(self) -> None:
+        self._group.close()
+        for env in self._envs:
+            env.close()
+        self._envs = []
+        del self._group
+        collect_exempted()
+
+
+def numbers(values: Any, count: int) -> NDArray[np.float64]:
+    """Returns values [K], [K, 1] or a single one as [K] float64."""
+    return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), count)
+
+
+def checked_rows(make_env: Callable[[], StockEnv], num_envs: int, task: str) -> Rows:
+    """Returns the places of the rows in a task, once the group has proved to have the numbers of stock environments.
+
+    Args:
+        make_env: makes a stock environment.
+        num_envs: size of the group. It counts, because torch may add in another order for another size.
+        task: the task with its options. It is checked once in a process.
+    Raises:
+        NotBatchableError: the group has other numbers.
+    """
+    asked = task, num_envs
+    if asked not in _checked:
+        try:
+            _checked[asked] = _rows_of(make_env, num_envs)
+        except NotBatchableError as error:
+            _checked[asked] = str(error)
+        except Exception as error:  # whatever a task does that a group cannot
+            _checked[asked] = f"the group raised {type(error).__name__}: {str(error).strip(' .') or 'no message'}"
+    found = _checked[asked]
+    if isinstance(found, str):
+        raise NotBatchableError(found)
+    return found
+
+
+@torch.inference_mode()
+def _rows_of(make_env: Callable[[], StockEnv], num_envs: int) -> Rows:
+    """Finds the rows of a task, and checks a group against stock environments."""
+    version = importlib.metadata.version("mani_skill")
+    if not version.startswith("3.0."):
+        raise NotBatchableError(f"ManiSkill {version} is installed, and only 3.0 can be stepped as one")
+    scenes = [0, num_envs - 1]
+    made: list[Any] = [make_env() for _ in range(2 * len(scenes))]
+    try:
+        rows = _find_rows(made[0], made[-1])
+        hosts = dict(zip(scenes, made[: len(scenes)], strict=True))
+        envs = [hosts.get(scene, made[0]) for scene in range(num_envs)]
+        group = SceneGroup(envs, rows)
+        made.append(group)
+        check_twins(group, num_envs, dict(zip(scenes, reversed(made[len(scenes) : -1]), strict=True)))
+    finally:
+        for one in made:
+            one.close()
+    return rows
+
+
+def _find_rows(host: StockEnv, twin: StockEnv) -> Rows:
+    """Finds the rows of a task. Steps it first, because some values exist only after a step; its twin remains equal."""
+    group = make_template(host.task)
+    action = np.zeros(host.spec.action_dim, dtype=np.float32)
+    group.step(np.stack([action] * group.num_envs))
+    host.step(action)
+    twin.step(action)
+    rows = find_rows(group, host.task)
+    group.close()
+    return rows
+
+
+def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv]) -> None:
+    """Steps a group and stock environments alike, and compares every number.
+
+    Args:
+        group: K scenes, of which only those with a twin move.
+        num_envs: K.
+        twins: stock environments by scene.
+    Raises:
+        NotBatchableError: a number differs.
+    """
+    generator = np.random.default_rng(0)
+    spec = twins[0].spec
+    low, high = (spec.clip(np.full(spec.action_dim, bound, dtype=np.float32)) for bound in (-10, 10))
+    resets = {0: list(twins), CHECK_STEPS // 3: list(twins)[:1], CHECK_STEPS // 2: list(twins)}
+    for step in range(CHECK_STEPS):
+        for scene in resets.get(step, []):
+            seed = 1000 * step + scene
+            ours, theirs = group.reset(scene, seed), began_in(twins[scene], seed, None)
+            if not (np.array_equal(ours[0], theirs[0], equal_nan=True) and ours[1] == theirs[1]):
+                raise NotBatchableError(f"a reset after {step} steps differs from a stock environment's")
+        if step == 0:
+            for scene in set(range(num_envs)) - twins.keys():
+                group.adopt(scene)
+        actions = generator.uniform(low, high, (num_envs, spec.action_dim)).astype(np.float32)
+        answer = group.step(actions, list(twins))
+        for scene, twin in twins.items():
+            stock = Answer(*(part for place, part in enumerate(twin.task.step(actions[scene])) if place != 3))
+            if found := next(differences(answer, stock, scene), None):
+                raise NotBatchableError(f"{found} differs from a stock environment's in step {step + 1}")
+
+
+def differences(group: Answer, stock: Answer, scene: int) -> Iterator[str]:
+    """Yields the name of everything in which a scene of a group differs from a stock environment."""
+    pairs: list[tuple[str, Any, Any]] = [
+        ("an observation", group.observations, stock.observations),
+        ("a reward", group.rewards, stock.rewards),
+        ("the end of an episode", group.terminated, stock.terminated),
+    ]
+    pairs += [(f"info[{name!r}]", group.info.get(name), value) for name, value in stock.info.items()]
+    for name, ours, theirs in pairs:
+        if not same(ours, theirs, scene):
+            yield name
+
+
+def same(ours: Any, theirs: Any, scene: int) -> bool:
+    """True if a row equals a stock environment's value bit for bit. Other things than numbers are not compared."""
+    if isinstance(theirs, Mapping):
+        return isinstance(ours, Mapping) and all(same(ours.get(name), theirs[name], scene) for name in theirs)
+    if isinstance(theirs, torch.Tensor):
+        if not isinstance(ours, torch.Tensor) or ours.dtype != theirs.dtype:
+            return False
+        if not ours.ndim:
+            return True  # a statistic over all scenes, which no step returns
+        row, stock = ours[scene].reshape(-1).numpy(), theirs.reshape(-1).numpy()
+        return np.array_equal(row, stock, equal_nan=row.dtype.kind == "f")
+    return ours == theirs if isinstance(theirs, int | float) else True

@@ -1,0 +1,163 @@
+"""ManiSkill tasks on CPU physics, observed by state or by cameras. Only cameras need Vulkan.
+
+Importing this file imports no simulator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import (
+    Beginning,
+    NextSeed,
+    OneByOne,
+    Simulator,
+    Step,
+    TaskEntry,
+    check_ends,
+)
+from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses, quicken_quaternions, quicken_seeding
+from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.registry import known_tasks, missing_assets
+from rlpipe.envs.maniskill.scene import note_visuals
+from rlpipe.envs.maniskill.single import ManiSkillEnv
+from rlpipe.envs.shared.frames import stacked
+from rlpipe.envs.shared.garbage import collect_exempted, exempt_from_collection
+from rlpipe.envs.shared.rendering import INSTALL_VULKAN, can_render
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest, require
+from rlpipe.trajectory import Bool, Observations
+
+
+def no_vulkan(key: str, obs_mode: str) -> str:
+    """Error of a configuration with cameras on a machine that cannot render; ``key`` is that of the mode."""
+    return f"{key} is {obs_mode}, but this machine has no Vulkan device to render with. {INSTALL_VULKAN}"
+
+
+class ManiSkill(OneByOne):
+    """Task instances in this process, each with its own physics."""
+
+    Config = ManiSkillConfig
+    tries_seeds = False
+
+    @classmethod
+    def load(cls) -> None:
+        if load_maniskill():
+            raise RuntimeError("a process that has opened a rendering device cannot be forked")  # cameras came before
+
+    @classmethod
+    def make(cls, config: ManiSkillConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
+        if not load_maniskill(cameras=config.has_cameras) and config.has_cameras:
+            raise ConfigError(no_vulkan("obs_mode", config.obs_mode))
+        quicken_poses()
+        note_visuals()
+        quicken_quaternions()
+        quicken_seeding()
+        if missing := missing_assets(config.id):
+            raise ConfigError(
+                f"{config.id} needs assets that this machine does not have: {', '.join(missing)}. Download them with: "
+                f"python -m mani_skill.utils.download_asset {config.id}"
+            )
+        exempt_from_collection()
+        try:
+            envs = [ManiSkillEnv(config) for _ in range(num_envs)]
+        except (AssertionError, KeyError, NotImplementedError, TypeError) as error:  # raised for unknown modes
+            raise ConfigError(
+                f"ManiSkill cannot make {config.id} with control_mode={config.control_mode!r}, "
+                f"reward_mode={config.reward_mode!r}, kwargs={config.kwargs}: {type(error).__name__}: {error}"
+            ) from error
+        return cls._simulator(envs, next_seed, config)
+
+    @classmethod
+    def _simulator(cls, envs: list[ManiSkillEnv], next_seed: NextSeed, config: ManiSkillConfig) -> Simulator:
+        """Returns the simulator that steps the environments as one if it may and can, or else in turn.
+
+        Raises:
+            ConfigError: it has to step them as one, and cannot.
+        """
+        notes: tuple[str, ...] = ()
+        # Cameras are drawn one by one, which takes nearly all of a step, so there is nothing to gain by batching.
+        if config.batched is not False and len(envs) > 1 and not config.has_cameras:
+            from rlpipe.envs.maniskill.batched import BatchedManiSkill, NotBatchableError, checked_rows
+
+            try:
+                rows = checked_rows(lambda: ManiSkillEnv(config), len(envs), config.what_is_checked)
+                return BatchedManiSkill(envs, rows, next_seed, ignore_terminations=config.ignore_terminations)
+            except NotBatchableError as error:
+                if config.batched is True:
+                    raise ConfigError(
+                        f"batched=true: {config.id} cannot be stepped as one, because {error}."
+                    ) from error
+                notes = (
+                    f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
+                    f"{error}. No number changes, but steps take longer.",
+                )
+        simulator = cls(stacked(envs, config.frame_stack), next_seed, ignore_terminations=config.ignore_terminations)
+        simulator.notes = notes
+        return simulator
+
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
+        import torch
+
+        with torch.inference_mode():  # ManiSkill tracks gradients by default; without them a step is about 15 % faster
+            return super().reset()
+
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        import torch
+
+        with torch.inference_mode():
+            return super().step(actions, active)
+
+    def close(self) -> None:
+        super().close()
+        self._envs = []
+        collect_exempted()
+
+    @classmethod
+    def tasks(cls) -> list[TaskEntry]:
+        require("mani_skill", "maniskill", "maniskill")
+        return [TaskEntry(name, limit) for name, limit in sorted(known_tasks().items())]
+
+    @classmethod
+    def can_set_state(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
+        return True
+
+    @classmethod
+    def can_blend(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
+        return True
+
+    @classmethod
+    def time_limit(cls, config: ManiSkillConfig) -> int | None:
+        if config.max_episode_steps is not None:
+            return config.max_episode_steps
+        if config.id in (known := known_tasks()):
+            return known[config.id]
+        import gymnasium
+
+        registered: int | None = gymnasium.spec(config.id).max_episode_steps  # by the user's own module
+        return registered
+
+    @classmethod
+    def check_machine(cls, config: ManiSkillConfig, key: str) -> None:
+        if config.needs_vulkan and not can_render():
+            raise ConfigError(no_vulkan(f"{key}.obs_mode", config.obs_mode))
+
+    @classmethod
+    def check(cls, config: ManiSkillConfig, key: str) -> None:
+        require("mani_skill", "maniskill", key)
+        if config.has_cameras and config.mesh_triangles is not None:
+            require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
+        if config.id in known_tasks():
+            check_ends(config, key, cls.time_limit(config))
+            return
+        load_maniskill()  # slow, so only if the user's own module may have registered the id
+        from mani_skill.utils.registration import REGISTERED_ENVS
+
+        if config.id not in REGISTERED_ENVS:
+            raise ConfigError(
+                f"{key}.id is {config.id!r}, but ManiSkill has no such task{nearest(config.id, REGISTERED_ENVS)} "
+                f"It knows {len(REGISTERED_ENVS)} tasks."
+            )
+        check_ends(config, key, cls.time_limit(config))

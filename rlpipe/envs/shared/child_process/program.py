@@ -1,0 +1,154 @@
+"""Program of a simulator's process: makes the simulator, and answers what ``simulator`` asks.
+
+It needs no more than the step contract and the simulator itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rlpipe.envs.base import KEY, Simulator, Step
+from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError
+from rlpipe.errors import ConfigError, ContractError, how_it_failed
+from rlpipe.foreign import keep_sockets_short
+from rlpipe.plugins import resolve
+
+QUESTIONS = (
+    "check_evaluation",
+    "check_machine",
+    "check_spaces",
+    "can_wait_with",
+    "can_choose_starts",
+    "can_set_state",
+    "can_blend",
+    "why_without_states",
+    "why_without_success",
+    "time_limit",
+)
+"""Class methods of a simulator that take its configuration, and are answered in its own process."""
+
+
+def serve(connection: int, read: int, written: int) -> None:
+    """Answers until the channel is closed.
+
+    Args:
+        connection: descriptor of the socket.
+        read: descriptor of the memory that the worker writes.
+        written: descriptor of the memory that this process writes.
+    """
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
+    faulthandler.register(signal.SIGUSR1)  # the worker asks where a simulator hangs
+    keep_sockets_short()
+    server = _Server(Channel(socket.socket(fileno=connection), written, read))
+    try:
+        while server.answer_next():
+            pass
+    except ClosedError:
+        pass
+
+
+class _Server:
+    """Answers the calls of a worker.
+
+    Each method is a call. What it raises is an answer too.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._simulator: Simulator | None = None
+
+    def answer_next(self) -> bool:
+        """Waits for a call, and answers it; False after the last one."""
+        name, arguments = self._channel.receive()
+        answer: tuple[Any, ...]
+        try:
+            value = getattr(self, name)(*arguments)
+            answer = ("answer", value, getattr(self._simulator, "reset_seconds", None))
+        except ClosedError:
+            raise
+        except BaseException as error:
+            answer = _failure(error)
+        try:
+            self._channel.send(answer)
+        except ClosedError:
+            raise
+        except Exception as error:  # an answer that cannot be sent
+            self._channel.send(_failure(error))
+        return bool(name != "close")
+
+    def _asks(self, what: str) -> Callable[[int], Any]:
+        def ask(n: int) -> Any:
+            self._channel.send((what, n))
+            return self._channel.receive()
+
+        return ask
+
+    def tasks(self, name: str) -> Any:
+        return resolve("envs", name, "--simulator").tasks()
+
+    def questions(self, config: Any) -> dict[str, Any]:
+        """Answers all questions on a configuration at once: ("answer", value), or what a failure is."""
+        found: dict[str, Any] = {}
+        try:
+            simulator = resolve("envs", config.name, f"{KEY}.name")
+            simulator.check(config, KEY)
+            found["check"] = ("answer", None)
+        except BaseException as error:
+            return {"check": _failure(error)}
+        for name in QUESTIONS:
+            try:
+                arguments = (config, KEY) if name.startswith("check_") and name != "check_spaces" else (config,)
+                found[name] = ("answer", getattr(simulator, name)(*arguments))
+            except BaseException as error:
+                found[name] = _failure(error)
+        return found
+
+    def make(self, config: Any, num_envs: int) -> dict[str, Any]:
+        """Makes the simulator. Returns its attributes."""
+        made = resolve("envs", config.name, f"{KEY}.name").make(config, num_envs, self._asks("next_seed"))
+        self._simulator = made
+        names = ("spec", "num_envs", "has_success", "notes", "can_wait")
+        return {name: getattr(made, name) for name in names}
+
+    @property
+    def _made(self) -> Simulator:
+        assert self._simulator is not None
+        return self._simulator
+
+    def reset(self, chooses: bool) -> Any:
+        self._made.next_start = self._asks("next_start") if chooses else None
+        return self._made.reset()
+
+    def step(self, actions: Any, *waiting: Any) -> Step:
+        step = self._made.step(actions, *waiting)
+        # A metric is known by its name on the other side, where the same one is declared.
+        names = {
+            one if isinstance(one, str) else f"{METRIC}{one.name}": values for one, values in step.observed.items()
+        }
+        return replace(step, observed=names) if names else step  # type: ignore[arg-type] # not yet metrics
+
+    def state(self, n: int) -> Any:
+        return self._made.state(n)
+
+    def close(self) -> None:
+        if self._simulator is not None:
+            self._simulator.close()
+
+
+def _failure(error: BaseException) -> tuple[str, ...]:
+    """Answer that stands for an exception, whose class the other side may not have."""
+    if isinstance(error, ConfigError):
+        return "refused", str(error)
+    if isinstance(error, ContractError):
+        return "wrong", error.problem
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return "refused", f"{sys.executable} lacks {error.name}: install it there."
+    return "raised", how_it_failed(error), "".join(traceback.format_exception(error))

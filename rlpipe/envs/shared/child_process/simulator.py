@@ -1,0 +1,435 @@
+"""Simulators in a process of their own, which another Python may run.
+
+``ProcessSimulator`` takes the place of the simulator that a configuration names. The process is a child of the one that
+makes it, and ends with it. Importing this file imports no simulator.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from numpy.typing import NDArray
+
+from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry
+from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError, shared_file
+from rlpipe.envs.shared.goals import GoalTask
+from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
+from rlpipe.metrics import CATALOGUE
+from rlpipe.metrics.declaration import Metric
+from rlpipe.plugins import own_folders, resolve
+from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
+
+PACKAGE = Path(__file__).parents[3]
+LAST_LINES = 12
+"""Lines of output that an error holds."""
+LINE_WIDTH = 160
+"""Characters of each of them."""
+START_TIMEOUT = 300.0
+"""Seconds that a Python has to start and list its tasks, where no configuration says how many."""
+_STARTING = ("questions", "make", "tasks")
+"""Calls that load the simulator's modules, so that they belong to the start of the process."""
+_GRACE = 5.0  # seconds for an orderly end
+_DUMP = 0.5  # seconds for the stack of a process that hangs
+
+
+def how_it_ended(code: int) -> str:
+    """Describes an exit code: 1 -> ended with exit code 1; -11 -> was ended by signal 11 (SIGSEGV)."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unnamed"
+    return f"was ended by signal {-code} ({name})"
+
+
+class _Process:
+    """A process that serves a simulator, from the parent's side.
+
+    Attributes:
+        reset_seconds: time that the simulator has spent in resets, as of its last answer.
+    """
+
+    def __init__(self, python: str, start_timeout: float, answer_timeout: float) -> None:
+        """Starts the process.
+
+        Args:
+            python: interpreter.
+            start_timeout: longest silence until the simulator is made, in seconds.
+            answer_timeout: longest silence after that, in seconds.
+        Raises:
+            ConfigError: it is no Python that can run a simulator.
+        """
+        self._python, self._start_timeout, self._answer_timeout = python, start_timeout, answer_timeout
+        self.reset_seconds: float | None = None
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        ours, theirs = socket.socketpair()
+        files = [shared_file(), shared_file()]  # written by this process, and by the other
+        lifeline, self._lifeline = os.pipe()
+        given = {
+            "socket": theirs.fileno(), "files": files, "lifeline": lifeline, "package": str(PACKAGE),
+            "path": own_folders(),
+        }  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                [python, str(Path(__file__).with_name("start.py")), json.dumps(given)],
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # some tasks draw from sets of names (robosuite)
+                stdin=subprocess.DEVNULL,  # a library that asks something gets no answer
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno(), lifeline, *files],
+                start_new_session=True,  # a signal to the terminal's processes is for the driver
+            )
+        except OSError as error:
+            for number in (lifeline, self._lifeline, *files):
+                os.close(number)
+            ours.close()
+            raise ConfigError(f"it is {python!r}, which cannot be run: {error.strerror}.") from error
+        finally:
+            theirs.close()
+        os.close(lifeline)
+        self._channel = Channel(ours, *files)
+        self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout, self._last), daemon=True)
+        self._reader.start()
+        self._finalizer = weakref.finalize(
+            self, _end, self._process, self._reader, self._channel, self._lifeline, os.getpid()
+        )
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Waits until the process serves."""
+        try:
+            text = self._channel.line(self._start_timeout)
+        except TimeoutError as error:
+            self.end()
+            raise ConfigError(
+                f"it is {self._python!r}, which did not start within {self._start_timeout:g} s "
+                f"(start_timeout){self._output}."
+            ) from error
+        if not text:
+            self._reader.join(_GRACE)
+            self.end()
+            raise ConfigError(
+                f"it is {self._python!r}, which does not behave like a Python interpreter: the process "
+                f"{how_it_ended(self._process.returncode)}{self._output}."
+            )
+        problem = json.loads(text)["problem"]
+        if problem:
+            self.end()
+            raise ConfigError(f"{self._python} {problem}.")
+
+    @property
+    def _output(self) -> str:
+        """Last lines of output, as the end of a sentence."""
+        lines = [repr(line[:LINE_WIDTH]) for line in self._last]
+        return f"; the last lines of its output: {', '.join(lines)}" if lines else "; it printed nothing"
+
+    def call(self, name: str, *arguments: Any, asked: Mapping[str, Callable[[int], Any]] | None = None) -> Any:
+        """Has the process do something, and returns its answer.
+
+        Args:
+            name: method of the process's server.
+            arguments: of that.
+            asked: what the process may ask meanwhile, by name.
+        Raises:
+            ConfigError: the simulator raised it.
+            ContractError: the simulator returned a wrong value.
+            SimulatorProcessError: the simulator raised, or the process ended, or was silent for too long.
+        """
+        if not self._finalizer.alive:
+            raise SimulatorProcessError("'s process has ended before")
+        starting = name in _STARTING
+        seconds = self._start_timeout if starting else self._answer_timeout
+        try:
+            self._channel.send((name, arguments))
+            while True:
+                kind, *values = self._channel.receive(seconds)
+                if asked is None or kind not in asked:
+                    break
+                self._channel.send(asked[kind](*values))
+        except TimeoutError as error:
+            self._fail(self._end_a_silent_one(f"{seconds:g} s ({'start' if starting else 'answer'}_timeout)"), error)
+        except ClosedError as error:
+            self._fail("", error)
+        except BaseException:  # Ctrl-C, or an error in what was asked: the next answer would be for this call
+            self.end()
+            raise
+        if kind == "answer":
+            value, self.reset_seconds = values
+            return value
+        raise failure(kind, values)
+
+    def _end_a_silent_one(self, deadline: str) -> str:
+        """Has the process print its stack, and ends it. Returns the rest of the sentence "the simulator"."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGUSR1)
+        self._reader.join(_DUMP)
+        self._process.kill()
+        return f"'s process ({self._process.pid}) did not answer for {deadline} and was ended"
+
+    def _fail(self, what: str, error: Exception) -> NoReturn:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE)  # the channel is closed before the process has quite ended
+        self._reader.join(_GRACE)  # until its last words are there
+        self.end()
+        ended = f"'s process ({self._process.pid}) {how_it_ended(self._process.returncode)}"
+        raise SimulatorProcessError(what or ended, self._output) from error
+
+    def close(self) -> None:
+        """Frees the simulator's resources and ends the process."""
+        if not self._finalizer.alive:
+            return
+        with suppress(ClosedError, TimeoutError, OSError):
+            self._channel.send(("close", ()))
+            self._channel.receive(_GRACE)
+            self._process.wait(_GRACE)
+        self.end()
+
+    def end(self) -> None:
+        """Ends the process and frees what was shared with it; the second call does nothing."""
+        self._finalizer()
+
+
+def _end(
+    process: subprocess.Popen[bytes], reader: threading.Thread, channel: Channel, lifeline: int, owner: int
+) -> None:
+    if os.getpid() != owner:  # a fork of the process that it belongs to
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # with processes of its own
+    process.wait()
+    channel.close()
+    os.close(lifeline)
+    if reader is not threading.current_thread():  # where Python happens to collect an abandoned simulator
+        reader.join(_GRACE)  # until it has read the last line, and closed the pipe
+
+
+def _pass_on(stream: Any, last: deque[str]) -> None:
+    """Passes lines on to this process's own errors, and keeps the last."""
+    with stream:
+        for line in stream:
+            text = line.decode(errors="replace")
+            if text.strip():
+                last.append(text.rstrip())
+            with suppress(Exception):  # where this process cannot write, the other one must still not wait
+                sys.stderr.write(text)
+
+
+def failure(kind: str, values: list[Any]) -> Exception:
+    """Returns the exception that an answer stands for."""
+    if kind == "refused":
+        return ConfigError(values[0])
+    if kind == "wrong":
+        return ContractError(values[0])
+    how, trace = values
+    error = SimulatorProcessError(f" {how}")
+    error.add_note(f"In the simulator's process:\n{trace}")
+    return error
+
+
+def _started(python: str, start_timeout: float, answer_timeout: float, key: str) -> _Process:
+    """Starts a process; ``key`` names the interpreter."""
+    try:
+        return _Process(python, start_timeout, answer_timeout)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _start_configured(config: Any) -> _Process:
+    """Starts the process of a configured simulator."""
+    return _started(config.python, config.start_timeout, config.answer_timeout, f"{KEY}.python")
+
+
+@functools.lru_cache(maxsize=64)
+def _answers(config: _Hashed) -> dict[str, Any]:
+    """Asks a simulator, in a process of its own that ends then, everything that is asked before it is made."""
+    process = _start_configured(config.value)
+    try:
+        found: dict[str, Any] = process.call("questions", config.value)
+    except SimulatorProcessError as error:
+        raise ConfigError(f"{KEY}.python is {config.value.python!r}, but {error}.") from error
+    finally:
+        process.end()
+    return found
+
+
+class _Hashed:
+    """A configuration as the key of a dictionary; some of its values cannot be hashed."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self._text = value, repr(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+def tasks(name: str, python: str) -> list[TaskEntry]:
+    """Lists the tasks of a simulator that another Python has.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    process = _started(python, START_TIMEOUT, START_TIMEOUT, "--python")
+    try:
+        found: list[TaskEntry] = process.call("tasks", name)
+    except SimulatorProcessError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        process.end()
+    return found
+
+
+class ProcessSimulator(Simulator):
+    """A simulator in a process of its own."""
+
+    def __init__(self, config: Any, num_envs: int, next_seed: NextSeed) -> None:
+        """Starts the process and makes the simulator there.
+
+        Args:
+            config: names the simulator and the Python.
+            num_envs: N.
+            next_seed: called before each reset of a slot.
+        Raises:
+            ConfigError: the simulator cannot be made as configured.
+            SimulatorProcessError: the simulator raised, or its process failed.
+        """
+        self._process = _start_configured(config)
+        self._next_seed = next_seed
+        self.metrics = resolve("envs", config.name, f"{KEY}.name").metrics  # type: ignore[misc] # the simulator's
+        try:
+            attributes = self._call("make", config, num_envs)
+        except BaseException:
+            self._process.end()
+            raise
+        vars(self).update(attributes)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        asked: dict[str, Callable[[int], Any]] = {"next_seed": self._next_seed}
+        if self.next_start is not None:
+            asked["next_start"] = self.next_start
+        return self._process.call(name, *arguments, asked=asked)
+
+    @classmethod
+    def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> ProcessSimulator:
+        return cls(config, num_envs, next_seed)
+
+    @property
+    def reset_seconds(self) -> float | None:  # type: ignore[override] # known to the process
+        return self._process.reset_seconds
+
+    def reset(self) -> tuple[Observations, dict[int, Beginning]]:
+        began: tuple[Observations, dict[int, Beginning]]
+        began = self._call("reset", self.next_start is not None)
+        return began
+
+    def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
+        waiting = () if active is None else (active,)
+        step: Step = self._call("step", actions, *waiting)
+        if not step.observed:
+            return step
+        names = {str(name): values for name, values in step.observed.items()}
+        return replace(step, observed={
+            self._metric(name.removeprefix(METRIC)) if name.startswith(METRIC) else name: values
+            for name, values in names.items()
+        })  # fmt: skip
+
+    def _metric(self, name: str) -> Metric:
+        """Metric with a name among those that the simulator declares, or a member of a family of them."""
+        declared = {metric.name: metric for metric in (*self.metrics, *CATALOGUE.values())}
+        if name in declared:
+            return declared[name]
+        return next(
+            family.member(match[1])
+            for family in declared.values()
+            if family.is_family and (match := family.pattern.fullmatch(name))
+        )
+
+    def state(self, n: int) -> State:
+        state: State = self._process.call("state", n)
+        return state
+
+    def close(self) -> None:
+        self._process.close()
+
+    @classmethod
+    def _answer(cls, config: Any, question: str, key: str = "env.train") -> Any:
+        try:
+            answers = _answers(_Hashed(config))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(KEY, key)) from error
+        kind, *values = answers.get(question, answers["check"])
+        if kind == "answer":
+            return values[0]
+        message = str(failure(kind, values)).replace(KEY, key)
+        raise ConfigError(f"{message} (in {config.python}, {key}.python)")
+
+    @classmethod
+    def check(cls, config: Any, key: str) -> None:
+        cls._answer(config, "check", key)
+
+    @classmethod
+    def check_evaluation(cls, config: Any, key: str) -> None:
+        cls._answer(config, "check_evaluation", key)
+
+    @classmethod
+    def why_without_success(cls, config: Any) -> str | None:
+        remedy: str | None = cls._answer(config, "why_without_success")
+        return remedy
+
+    @classmethod
+    def check_machine(cls, config: Any, key: str) -> None:
+        cls._answer(config, "check_machine", key)
+
+    @classmethod
+    def check_spaces(cls, config: Any) -> SpaceSpec | None:
+        spec: SpaceSpec | None = cls._answer(config, "check_spaces")
+        return spec
+
+    @classmethod
+    def goal_task(cls, config: Any) -> GoalTask | None:
+        raise ConfigError(
+            f"goals are judged in the learner's process, but env.train.python is {config.python!r}, so that the "
+            "simulator is in another one: leave env.train.python out, or set algorithm.hindsight=0."
+        )
+
+    @classmethod
+    def can_wait_with(cls, config: Any) -> bool:
+        return bool(cls._answer(config, "can_wait_with"))
+
+    @classmethod
+    def can_choose_starts(cls, config: Any) -> bool:
+        return bool(cls._answer(config, "can_choose_starts"))
+
+    @classmethod
+    def can_set_state(cls, config: Any) -> bool:
+        return bool(cls._answer(config, "can_set_state"))
+
+    @classmethod
+    def can_blend(cls, config: Any) -> bool:
+        return bool(cls._answer(config, "can_blend"))
+
+    @classmethod
+    def why_without_states(cls, config: Any) -> str:
+        return str(cls._answer(config, "why_without_states"))
+
+    @classmethod
+    def time_limit(cls, config: Any) -> int | None:
+        limit: int | None = cls._answer(config, "time_limit")
+        return limit

@@ -1,0 +1,1 @@
+"""States, bodies and pictures of tasks in MuJoCo."""
