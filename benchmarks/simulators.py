@@ -39,7 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
 from rlpipe.config.loading import load_config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.selection import task_facts
 from rlpipe.config.stages import stages
 from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.local import LocalEngine
@@ -255,7 +255,7 @@ def measure(task: Task, rounds: int, seconds: float, clock: Callable[[], float])
     next(library)
     steps = max(16, int(seconds / (spent(library, 8, clock) / 8)))
     train = load_config(settings(task, 1)).env.train
-    if limit := simulator_class(train, "env.train").time_limit(train):
+    if limit := task_facts(train, "env.train").time_limit:
         steps = -(-steps // limit) * limit
     ours = worker_loop(task, steps)
     next(ours)

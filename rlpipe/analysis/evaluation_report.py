@@ -30,7 +30,7 @@ from rlpipe.run import shapes
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.provenance import versions
 from rlpipe.run.replays import FOLDER as REPLAYS
-from rlpipe.run.replays import ReplayFolder, ReplaySet, task_name
+from rlpipe.run.replays import ReplayFolder, ReplaySet
 from rlpipe.trajectory import Episode, Scene
 from rlpipe.trajectory.replay import worth_keeping
 
@@ -102,7 +102,7 @@ class EvaluationReport:
             versions=versions(),
             changes={} if state is None else _changes(config, state),
             episodes=episodes,
-            replays=ReplaySet(iteration, policy or "", task_name(config.env.eval), chosen) if chosen else None,
+            replays=ReplaySet(iteration, policy or "", config.env.eval.task_name, chosen) if chosen else None,
             scenes=window.scenes,
             notes=notes,
         )

@@ -168,7 +168,7 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
 
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
-    from rlpipe.config.selection import simulator_class
+    from rlpipe.config.selection import task_facts
     from rlpipe.envs.shared.make import make_simulator
     from rlpipe.plugins import resolve
     from rlpipe.trajectory.tree import leaves_of
@@ -178,12 +178,11 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
         with warnings.catch_warnings(action="ignore"), _quiet():
             given = {"name": task.simulator, "id": task.id, "python": python, **settings}
             config = typed(resolve("envs", task.simulator, "--simulator").Config, given, "env.train")
-            plugin = simulator_class(config, "env.train")
-            plugin.check(config, "env.train")
+            limit = task_facts(config, "env.train").time_limit
             simulator = make_simulator(config, 1, lambda _: FIRST_TRAINING_SEED, key="--simulator")
             try:
                 observations, _ = simulator.reset()
-                spec, success, limit = simulator.spec, simulator.has_success, plugin.time_limit(config)
+                spec, success = simulator.spec, simulator.has_success
             finally:
                 simulator.close()
     except BaseException as raised:  # a simulator may raise anything, and the other tasks are still worth listing

@@ -9,11 +9,11 @@ from rlpipe.config.schema import AUTO, BOUNDED_POLICY, FIRST_TRAINING_SEED, Conf
 from rlpipe.config.sections import options_of
 from rlpipe.config.selection import (
     algorithm_class,
-    asking_simulator,
     curriculum_class,
     declared_metrics,
     pipeline_kind,
     simulator_class,
+    task_facts,
 )
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, resolve
@@ -36,16 +36,14 @@ def check(config: Config) -> None:
     if config.policy.chunk_size > 1:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
-    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        simulator = simulator_class(section, key)
-        with asking_simulator(section, key):
-            simulator.check(section, key)
-            if key == "env.eval":
-                simulator.check_evaluation(section, key)
-        _check_chunks(config.policy.chunk_size, simulator, section, key)
+    train, evaluated = task_facts(config.env.train, "env.train"), task_facts(config.env.eval, "env.eval")
+    if not evaluated.seeds:
+        raise ConfigError(evaluated.remedy("seeds"))
+    for key, section, facts in (("env.train", config.env.train, train), ("env.eval", config.env.eval, evaluated)):
+        _check_chunks(config.policy.chunk_size, facts, section, key)
     _check_tasks(config)
-    _check_steps_after_success(config)
-    _check_curriculum(config)
+    _check_steps_after_success(config, train)
+    _check_curriculum(config, train)
     _check_best_metric(config)
     _check_videos(config)
 
@@ -58,15 +56,14 @@ def _check_videos(config: Config) -> None:
         )
 
 
-def _check_steps_after_success(config: Config) -> None:
+def _check_steps_after_success(config: Config, facts: Any) -> None:
     train, steps = config.env.train, config.rollout.steps_after_success
     if steps is None:
         return
     asked = f"rollout.steps_after_success is {steps}, but"
-    if getattr(train, "end_on_success", not train.ignore_terminations):
-        remedy = "end_on_success=false" if hasattr(train, "end_on_success") else "ignore_terminations=true"
+    if remedy := train.goes_on_with:
         raise ConfigError(f"{asked} a success ends episodes: set env.train.{remedy}, or leave it out.")
-    if not simulator_class(train, "env.train").can_stop_after_success:
+    if not facts.stops_after_success:
         where = "several tasks" if train.tasks else "a Python of its own" if train.python else train.name
         raise ConfigError(f"{asked} {where} (env.train) cannot end episodes so: leave it out.")
 
@@ -113,19 +110,18 @@ def _check_split(config: Config) -> None:
     config.algorithm.check_split(config)
 
 
-def _check_chunks(size: int, simulator: Any, section: Any, key: str) -> None:
+def _check_chunks(size: int, facts: Any, section: Any, key: str) -> None:
     """Checks that a simulator can take chunks of actions, and that they are no longer than its episodes."""
-    if size > 1 and not simulator.can_wait_with(section):
-        remedy = f"{key}.vectorized=false, or " if hasattr(section, "vectorized") else ""
+    if size > 1 and not facts.waits:
+        remedy = f"{option}, or " if (option := facts.remedy("waits")) else ""
         raise ConfigError(
             f"policy.chunk_size is {size}, but {key} ({section.name}) steps all its environments at once: an episode "
             f"that ends within a chunk could not wait for the next decision. Set {remedy}policy.chunk_size=1."
         )
-    limit = simulator.time_limit(section)
-    if limit is not None and size > limit:
+    if facts.time_limit is not None and size > facts.time_limit:
         raise ConfigError(
-            f"policy.chunk_size is {size}, but an episode ends after {limit} steps, the time limit of {key}: its last "
-            "actions would never be taken. Lower the chunk size."
+            f"policy.chunk_size is {size}, but an episode ends after {facts.time_limit} steps, the time limit of {key}: "
+            "its last actions would never be taken. Lower the chunk size."
         )
 
 
@@ -188,7 +184,7 @@ def _check_tasks(config: Config) -> None:
         )
 
 
-def _check_curriculum(config: Config) -> None:
+def _check_curriculum(config: Config, facts: Any) -> None:
     """Checks that the simulator can begin episodes as the curriculum chooses, and that one learner follows it."""
     curriculum, name = curriculum_class(config), config.curriculum.name
     if config.num_demos is not None and config.demos is None:
@@ -213,26 +209,25 @@ def _check_curriculum(config: Config) -> None:
             f"but env.train.tasks {found}: leave the curriculum out, or set "
             f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
         )
-    simulator = simulator_class(train, "env.train")
-    if remedy := simulator.why_without_success(train):
+    if not facts.success:
         raise ConfigError(
             f"curriculum.name is {name}, which follows the success of episodes, but env.train ({train.name}) does not "
-            f"tell it: {remedy}."
+            f"tell it: {facts.remedy('success')}."
         )
     if curriculum.chooses_tasks:
         return
-    if not simulator.can_choose_starts(train):
-        remedy = ": set env.train.vectorized=false" if getattr(train, "vectorized", False) else ""
+    if not facts.starts:
+        remedy = f": set {option}" if (option := facts.remedy("starts")) else ""
         raise ConfigError(
             f"curriculum.name is {name}, which chooses how episodes begin, but env.train ({train.name}) chooses that "
             f"itself{remedy}."
         )
-    if curriculum.needs_states and not simulator.can_set_state(train):
+    if curriculum.needs_states and not facts.states:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations, but env.train "
-            f"({getattr(train, 'id', train.name)}) {simulator.why_without_states(train)}"
+            f"({train.task_name}) {facts.remedy('states')}"
         )
-    if curriculum.blends and not simulator.can_blend(train):
+    if curriculum.blends and not facts.blends:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin between a demonstration's beginning and the task's own "
             f"starts, but env.train ({train.name}) cannot mix states, as maniskill can: set "

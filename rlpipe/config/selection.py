@@ -45,7 +45,7 @@ def simulator_class(section: Any, key: str) -> Any:
 
 def simulator_name(section: Any) -> str:
     """Returns what to call a simulator in a sentence, such as ``the simulator CartPole-v1``."""
-    return f"the simulator {getattr(section, 'id', '') or section.name}"
+    return f"the simulator {section.task_name}"
 
 
 @contextmanager
@@ -65,6 +65,19 @@ def asking_simulator(section: Any, key: str) -> Iterator[None]:
         raise ConfigError(
             f"{key} cannot be checked before the start: {simulator_name(section)} {how_it_failed(error)}."
         ) from error
+
+
+def task_facts(section: Any, key: str) -> Any:
+    """Checks, without starting anything, that a simulator can be made, and returns its ``TaskFacts``.
+
+    Args:
+        section: a ``SimulatorConfig``.
+        key: key of the section, for errors.
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    with asking_simulator(section, key):
+        return simulator_class(section, key).describe(section, key)
 
 
 def pipeline_kind(config: Config) -> PipelineKind:

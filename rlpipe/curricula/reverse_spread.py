@@ -1,10 +1,10 @@
 """Reverse curriculum until every demonstration is solved, then starts that spread from there to the task's own.
 
 A policy that solves each demonstration from its beginning has learnt a handful of scenes, and almost every scene that
-the task draws is too far from them: no episode succeeds, and there is nothing to learn from. So episodes then begin some
-share of the way from a demonstration's beginning to a scene of the task's own, and the share grows as success there
-allows, so that what has been learnt spreads. Ranges that widen with success: Akkaya et al. 2019, arXiv:1910.07113,
-section 5.
+the task draws is too far from them: no episode succeeds, and there is nothing to learn from. So episodes then begin
+some share of the way from a demonstration's beginning to a scene of the task's own, and the share grows as success
+there allows, so that what has been learnt spreads. Ranges that widen with success: Akkaya et al. 2019,
+arXiv:1910.07113, section 5.
 
 Where the task's seed also fixes sizes, which a state does not hold, even the first level has sizes that no
 demonstration has. Where they matter, starts first spread among the demonstrations, in their own scenes.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.selection import task_facts
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
 from rlpipe.envs.base import Simulator
@@ -70,7 +70,7 @@ def replay_demonstrations(
 
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
-    simulator_class(task, "env.train").check(task, "env.train")
+    task_facts(task, "env.train")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         work = tempfile.TemporaryDirectory(dir=file.parent, prefix=".demos-")
@@ -226,7 +226,7 @@ class _Recorder:
         self._seed = 0
         self._given = given
         self._to_the_end = task.ignore_terminations
-        self._keeps_states = simulator_class(task, "env.train").can_set_state(task)
+        self._keeps_states = task_facts(task, "env.train").states
 
     def _state(self) -> tuple[State, ...]:
         return (self.simulator.state(0),) if self._keeps_states else ()

@@ -71,6 +71,16 @@ class SimulatorConfig:
     is ended and it counts as failed."""
 
     @property
+    def task_name(self) -> str:
+        """Id of the task; the simulator's name where there is none, or several."""
+        return str(getattr(self, "id", "") or self.name)
+
+    @property
+    def goes_on_with(self) -> str | None:
+        """Option to set so that a success does not end an episode; None if it does not."""
+        return None if self.ignore_terminations else "ignore_terminations=true"
+
+    @property
     def has_cameras(self) -> bool:
         """True if observations hold pictures that are drawn."""
         return False
@@ -121,6 +131,55 @@ class TaskEntry:
     time_limit: int | None = None
     settings: str = ""
     needs: str = ""
+
+
+def no_spaces() -> SpaceSpec | None:
+    """Says that the workers will find out the spaces."""
+    return None
+
+
+def nothing_needed() -> None:
+    """Says that any machine will do."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a configured simulator before anything starts.
+
+    Attributes:
+        time_limit: environment steps after which every episode ends; None if that is not known.
+        waits: True if ``step`` can leave some environments as they are, as chunks of actions need.
+        seeds: True if every episode begins with the seed that it is given, as evaluations need.
+        success: False if it is known that episodes do not tell success.
+        starts: True if ``next_start`` is asked, and episodes begin with its seeds.
+        states: True if episodes can also begin in a stored state.
+        blends: True if they can also begin on the way from a stored state to the state of a reset.
+        stops_after_success: True if ``steps_after_success`` is heeded.
+        why_not: what to do about a fact that does not hold, by its name: ``waits`` and ``starts``: an option to set;
+            ``seeds``: a sentence; ``success``: a clause; ``states``: the reason as well, as the end of a sentence that
+            begins with the task.
+        find_spaces: finds the spaces in the driver, where that is quick, so that a policy is checked before the start;
+            returns None where it would take long or cannot be done here. Raises ConfigError where no policy can use
+            them.
+        check_machine: raises ConfigError if this machine lacks devices that the simulator needs; opens none. It is
+            called only where the run happens on this machine alone.
+    """
+
+    time_limit: int | None = None
+    waits: bool = False
+    seeds: bool = True
+    success: bool = True
+    starts: bool = False
+    states: bool = False
+    blends: bool = False
+    stops_after_success: bool = False
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    find_spaces: Callable[[], SpaceSpec | None] = no_spaces
+    check_machine: Callable[[], None] = nothing_needed
+
+    def remedy(self, fact: str) -> str:
+        """Returns what to do about a fact that does not hold, as in ``why_not``; empty if nothing is known."""
+        return self.why_not.get(fact, NO_STATES if fact == "states" else "")
 
 
 NextStart = Callable[[int], ChosenStart | None]
@@ -209,8 +268,7 @@ class Simulator(ABC):
         evaluation_options: options that an evaluation has, where ``env.eval`` does not say otherwise.
         is_checked: True if each step is checked and converted where it is made.
         can_wait: True if ``step`` can leave some environments as they are, as chunks of actions need.
-        next_start: asked before each reset of a slot that has an episode left, by a simulator that
-            ``can_choose_starts``.
+        next_start: asked before each reset of a slot that has an episode left, where ``TaskFacts.starts``.
         can_stop_after_success: True if it heeds ``steps_after_success``.
         steps_after_success: environment steps after its first success with which an episode is truncated; None for
             never.
@@ -232,58 +290,17 @@ class Simulator(ABC):
     steps_after_success: int | None = None
 
     @classmethod
-    def check(cls, config: Any, key: str) -> None:
-        """Checks, without starting anything, that the simulator can be made.
+    def describe(cls, config: Any, key: str) -> TaskFacts:  # noqa: ARG003 - for errors of simulators that check more
+        """Checks, without starting anything, that the simulator can be made, and says what is known of it.
 
         Args:
             config: an instance of ``Config``.
-            key: its key in the configuration, for the error.
+            key: its key in the configuration, for errors and reasons.
         Raises:
             ConfigError: the simulator cannot be made.
         """
-
-    @classmethod
-    def check_evaluation(cls, config: Any, key: str) -> None:
-        """Checks, likewise, that what ``make`` makes with these options begins every episode with a seed it is given.
-
-        Args:
-            config: an instance of ``Config``.
-            key: its key in the configuration, for the error.
-        Raises:
-            ConfigError: it does not, so that it cannot run an evaluation on held-out seeds.
-        """
-
-    @classmethod
-    def why_without_success(cls, config: Any) -> str | None:  # noqa: ARG003 - for simulators where it depends on options
-        """Returns how episodes could tell success, where it is known before anything is made that they do not."""
-        return None
-
-    @classmethod
-    def check_machine(cls, config: Any, key: str) -> None:
-        """Checks that this machine has the devices that the simulator needs, without opening them in this process.
-
-        It is called only where the run happens on this machine alone: on a cluster, the nodes may have what the
-        driver's machine lacks.
-
-        Args:
-            config: an instance of ``Config``.
-            key: its key in the configuration, for the error.
-        Raises:
-            ConfigError: it has not.
-        """
-
-    @classmethod
-    def check_spaces(cls, config: Any) -> SpaceSpec | None:  # noqa: ARG003 - for simulators that are quick to make
-        """Finds out the spaces in the driver, where that is quick, so that a policy can be checked before the start.
-
-        Args:
-            config: an instance of ``Config``.
-        Returns:
-            The spaces; None if it would take long, or cannot be made here: the workers may have what it needs.
-        Raises:
-            ConfigError: no policy can use the spaces.
-        """
-        return None
+        limit: int | None = getattr(config, "max_episode_steps", None)
+        return TaskFacts(limit, waits=cls.can_wait, stops_after_success=cls.can_stop_after_success)
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -304,37 +321,6 @@ class Simulator(ABC):
             ConfigError: this task cannot be judged for other goals than its own.
         """
         return None
-
-    @classmethod
-    def can_wait_with(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """Returns ``can_wait`` of what ``make`` makes with these options."""
-        return cls.can_wait
-
-    @classmethod
-    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """True if what ``make`` makes with these options asks ``next_start``, and begins episodes with its seeds."""
-        return False
-
-    @classmethod
-    def can_set_state(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """True if it can also begin an episode in a stored state."""
-        return False
-
-    @classmethod
-    def can_blend(cls, config: Any) -> bool:  # noqa: ARG003 - for simulators where it depends on an option
-        """True if it can also begin an episode on the way from a stored state to the state of a reset."""
-        return False
-
-    @classmethod
-    def why_without_states(cls, config: Any) -> str:  # noqa: ARG003 - for simulators where it depends on an option
-        """Returns why it cannot, and what to do, as the end of a sentence that begins with the task."""
-        return NO_STATES
-
-    @classmethod
-    def time_limit(cls, config: Any) -> int | None:
-        """Returns the environment steps after which every episode ends, if that is known without starting anything."""
-        limit: int | None = getattr(config, "max_episode_steps", None)
-        return limit
 
     @classmethod
     def load(cls) -> None:
@@ -374,7 +360,7 @@ class Simulator(ABC):
         """
 
     def state(self, n: int) -> State:
-        """Returns the present state of an environment, for a simulator that ``can_set_state``."""
+        """Returns the present state of an environment, where ``TaskFacts.states``."""
         raise NotImplementedError  # most simulators cannot
 
     def scene(self, n: int) -> Scene | None:  # noqa: ARG002 - for simulators with geometry
@@ -436,7 +422,7 @@ class SingleEnv(ABC):
         """Takes one action."""
 
     def state(self) -> State:
-        """Returns the present state, for a simulator that ``can_set_state``."""
+        """Returns the present state, where ``TaskFacts.states``."""
         raise NotImplementedError  # most environments cannot
 
     def set_state(self, state: State) -> tuple[Observations, bool | None]:
@@ -448,7 +434,7 @@ class SingleEnv(ABC):
         raise NotImplementedError  # most environments cannot
 
     def blended(self, state: State, share: float) -> State:
-        """Returns the state some share of the way from a state to the present one, for one that ``can_blend``."""
+        """Returns the state some share of the way from a state to the present one, where ``TaskFacts.blends``."""
         raise NotImplementedError  # most environments cannot
 
     def scene(self) -> Scene | None:
@@ -529,8 +515,8 @@ class OneByOne(Simulator):
     """False for a simulator of which it is known that an episode follows from its seed; others are reset twice."""
 
     @classmethod
-    def can_choose_starts(cls, config: Any) -> bool:  # noqa: ARG003 - whatever the options
-        return True
+    def describe(cls, config: Any, key: str) -> TaskFacts:
+        return replace(super().describe(config, key), starts=True)
 
     def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
         """Takes over environments that share a spec.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
@@ -208,16 +208,10 @@ class DMControl(OneByOne):
     tries_seeds = False
 
     @classmethod
-    def why_without_success(cls, config: DMControlConfig) -> str | None:
-        if config.least_reward is not None:
-            return None
-        return "success_reward says from which reward on a step is one"
-
-    @classmethod
     def make(cls, config: DMControlConfig, num_envs: int, next_seed: NextSeed) -> DMControl:
         envs = stacked([DMControlEnv(config) for _ in range(num_envs)], config.frame_stack)
         simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
-        if cls.time_limit(config) is None:
+        if _limit(config) is None:
             simulator.notes = (
                 f"{config.id} has no time limit, so each episode must end by itself: an evaluation waits for it. "
                 "max_episode_steps sets a limit.",
@@ -229,23 +223,30 @@ class DMControl(OneByOne):
         return [TaskEntry(name) for name in known_tasks("dm_control")]
 
     @classmethod
-    def time_limit(cls, config: DMControlConfig) -> int | None:
-        limits = [own_limit(config.id), config.max_episode_steps]
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    @classmethod
-    def check(cls, config: DMControlConfig, key: str) -> None:
+    def describe(cls, config: DMControlConfig, key: str) -> TaskFacts:
         known = known_tasks(f"{key}.name=dm_control")
         if config.id not in known:
             raise ConfigError(f"{key}.id is {config.id!r}, but dm_control does not know it{nearest(config.id, known)}")
         if config.least_reward is None:
             config.check_success(config.id, "success_reward names the reward from which on a step is a success.")
+        return replace(
+            super().describe(config, key),
+            time_limit=_limit(config),
+            success=config.least_reward is not None,
+            why_not={"success": "success_reward says from which reward on a step is one"},
+            find_spaces=lambda: _spaces(config),
+        )
 
-    @classmethod
-    def check_spaces(cls, config: DMControlConfig) -> SpaceSpec:
-        (env,) = stacked([DMControlEnv(config)], config.frame_stack)
-        env.close()
-        return env.spec
+
+def _limit(config: DMControlConfig) -> int | None:
+    limits = [own_limit(config.id), config.max_episode_steps]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _spaces(config: DMControlConfig) -> SpaceSpec:
+    (env,) = stacked([DMControlEnv(config)], config.frame_stack)
+    env.close()
+    return env.spec
 
 
 def known_tasks(key: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,13 +24,14 @@ from rlpipe.envs.base import (
     SingleStep,
     Step,
     TaskEntry,
+    TaskFacts,
 )
 from rlpipe.envs.shared.checks import shown
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError, ContractError
 from rlpipe.plugins import nearest, require
-from rlpipe.trajectory import Bool, Observations, SpaceSpec
+from rlpipe.trajectory import Bool, Observations
 from rlpipe.trajectory.tree import mapped
 
 __all__ = ["EnvPool"]
@@ -93,7 +94,7 @@ class Task(NamedTuple):
     time_limit: int
 
 
-def describe(config: EnvPoolConfig) -> Task:
+def task_of(config: EnvPoolConfig) -> Task:
     """Returns the facts about a task that EnvPool tells without making it.
 
     Raises:
@@ -261,7 +262,7 @@ class EnvPoolVector(Simulator):
 
     @classmethod
     def make(cls, config: EnvPoolConfig, num_envs: int, next_seed: NextSeed) -> EnvPoolVector:
-        return cls(config, describe(config), num_envs, next_seed)
+        return cls(config, task_of(config), num_envs, next_seed)
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         began = time.perf_counter()
@@ -341,7 +342,7 @@ class EnvPool(OneByOne):
     def make(cls, config: EnvPoolConfig, num_envs: int, next_seed: NextSeed) -> Simulator:
         if not config.seed_each_episode:
             return EnvPoolVector.make(config, num_envs, next_seed)
-        task = describe(config)
+        task = task_of(config)
         return cls([PoolOfOne(config, task) for _ in range(num_envs)], next_seed, ignore_terminations=False)
 
     @classmethod
@@ -352,15 +353,7 @@ class EnvPool(OneByOne):
         return [TaskEntry(name) for name in envpool.list_all_envs()]
 
     @classmethod
-    def can_choose_starts(cls, config: EnvPoolConfig) -> bool:
-        return config.seed_each_episode
-
-    @classmethod
-    def time_limit(cls, config: EnvPoolConfig) -> int | None:
-        return describe(config).time_limit
-
-    @classmethod
-    def check(cls, config: EnvPoolConfig, key: str) -> None:
+    def describe(cls, config: EnvPoolConfig, key: str) -> TaskFacts:
         require("envpool", "envpool", f"{key}.name=envpool")
         import envpool
 
@@ -369,21 +362,16 @@ class EnvPool(OneByOne):
             raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, known)}")
         for name in sorted(RESERVED & config.kwargs.keys()):
             raise ConfigError(f"{key}.kwargs gives {name}, which follows from the run: leave it out.")
-        describe(config)
-
-    @classmethod
-    def why_without_success(cls, config: EnvPoolConfig) -> str | None:
-        if describe(config).success_key is not None:
-            return None
-        return "name the entry of info that does in success_key, such as is_success"
-
-    @classmethod
-    def check_evaluation(cls, config: EnvPoolConfig, key: str) -> None:
-        if not config.seed_each_episode:
-            raise ConfigError(
-                f"{key}.seed_each_episode is false, but an evaluation needs held-out seeds: leave it out."
-            )
-
-    @classmethod
-    def check_spaces(cls, config: EnvPoolConfig) -> SpaceSpec:
-        return describe(config).spaces.spec
+        task = task_of(config)
+        return replace(
+            super().describe(config, key),
+            time_limit=task.time_limit,
+            seeds=config.seed_each_episode,
+            starts=config.seed_each_episode,
+            success=task.success_key is not None,
+            why_not={
+                "seeds": f"{key}.seed_each_episode is false, but an evaluation needs held-out seeds: leave it out.",
+                "success": "name the entry of info that does in success_key, such as is_success",
+            },
+            find_spaces=lambda: task.spaces.spec,
+        )

@@ -10,14 +10,14 @@ import contextlib
 import functools
 import importlib.util
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.seeding import global_generators
@@ -134,7 +134,7 @@ class LiberoEnv(SingleEnv):
             suite = benchmark.get_benchmark(suite_name)()
         self.instruction: str = suite.get_task(number).language
         self._stored = suite.get_task_init_states(number) if config.initial_states == "stored" else None
-        self._limit = Libero.time_limit(config)
+        self._limit = _time_limit(config)
         self._settle_steps, self._cameras = config.settle_steps, config.has_cameras
         pictures = {"camera_heights": config.camera_size, "camera_widths": config.camera_size} if self._cameras else {}
         self._env = ControlEnv(
@@ -213,10 +213,11 @@ class Libero(OneByOne):
     evaluation_options: ClassVar[dict[str, Any]] = {"initial_states": "stored"}
 
     @classmethod
-    def check(cls, config: LiberoConfig, key: str) -> None:
+    def describe(cls, config: LiberoConfig, key: str) -> TaskFacts:
         if importlib.util.find_spec("libero") is None:
             raise ConfigError(f"{key}.name is libero, which {MISSING}")
         _place(config.id, key)
+        return replace(super().describe(config, key), time_limit=_time_limit(config))
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -227,15 +228,15 @@ class Libero(OneByOne):
         ]
 
     @classmethod
-    def time_limit(cls, config: LiberoConfig) -> int | None:
-        return _limit(config.id.partition("/")[0]) if config.max_episode_steps is None else config.max_episode_steps
-
-    @classmethod
     def make(cls, config: LiberoConfig, num_envs: int, next_seed: NextSeed) -> Libero:
         envs = [LiberoEnv(config) for _ in range(num_envs)]
         made = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
         made.notes = (f"the instruction of {config.id} is: {envs[0].instruction}",)
         return made
+
+
+def _time_limit(config: LiberoConfig) -> int:
+    return _limit(config.id.partition("/")[0]) if config.max_episode_steps is None else config.max_episode_steps
 
 
 def _limit(suite: str) -> int:

@@ -6,11 +6,11 @@ the seed. Importing this file imports no Meta-World.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
 from rlpipe.envs.shared.spaces import Spaces
@@ -126,17 +126,18 @@ class MetaWorld(OneByOne):
         return [TaskEntry(name, TIME_LIMIT) for name in ALL_V3_ENVIRONMENTS]
 
     @classmethod
-    def check(cls, config: MetaWorldConfig, key: str) -> None:
+    def describe(cls, config: MetaWorldConfig, key: str) -> TaskFacts:
         require("metaworld", "metaworld", f"{key}.name=metaworld")
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
         if config.id not in ALL_V3_ENVIRONMENTS:
             near = nearest(config.id, ALL_V3_ENVIRONMENTS)
             raise ConfigError(f"{key}.id is {config.id!r}, but Meta-World does not know it{near}")
+        return replace(super().describe(config, key), find_spaces=lambda: _spaces(config))
 
-    @classmethod
-    def check_spaces(cls, config: MetaWorldConfig) -> SpaceSpec:
-        env = make_task(config)
-        spec = Spaces(env.sawyer_observation_space, env.action_space, config.id).spec
-        env.close()
-        return spec
+
+def _spaces(config: MetaWorldConfig) -> SpaceSpec:
+    env = make_task(config)
+    spec = Spaces(env.sawyer_observation_space, env.action_space, config.id).spec
+    env.close()
+    return spec

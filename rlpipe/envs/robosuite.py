@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry
+from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.mujoco.scene import HIDDEN_GROUPS, MuJoCoGeometry
@@ -192,10 +192,11 @@ class Robosuite(OneByOne):
         ]
 
     @classmethod
-    def check(cls, config: RobosuiteConfig, key: str) -> None:
+    def describe(cls, config: RobosuiteConfig, key: str) -> TaskFacts:
         known = known_tasks(f"{key}.name=robosuite")
         if config.id not in known:
             raise ConfigError(f"{key}.id is {config.id!r}, but robosuite does not know it{nearest(config.id, known)}")
+        return super().describe(config, key)
 
 
 def known_tasks(key: str) -> list[str]:

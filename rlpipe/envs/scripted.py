@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlpipe import files
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 
@@ -146,8 +146,9 @@ class Scripted(OneByOne):
         return simulator
 
     @classmethod
-    def check(cls, config: ScriptedConfig, key: str) -> None:
+    def describe(cls, config: ScriptedConfig, key: str) -> TaskFacts:
         _script(config, key)
+        return super().describe(config, key)
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         if self._step_seconds:

@@ -21,6 +21,7 @@ from rlpipe.config.selection import (
     declared_metrics,
     simulator_class,
     success_key,
+    task_facts,
 )
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
@@ -41,7 +42,7 @@ from rlpipe.plugins import nearest, resolve
 from rlpipe.run.backend_processes import BackendProcesses
 from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
 from rlpipe.run.replays import FOLDER as REPLAYS
-from rlpipe.run.replays import ReplayFolder, task_name
+from rlpipe.run.replays import ReplayFolder
 from rlpipe.run.retention import Retention
 from rlpipe.run.videos import VideoMaker
 from rlpipe.secrets import redacted
@@ -232,7 +233,7 @@ class MetricLogger:
         if not window.eval_replays:
             return []
         try:
-            task = task_name(self._config.env.eval)
+            task = self._config.env.eval.task_name
             chosen = worth_keeping(window.eval_replays, self._config.evaluation.replays)
             best = self._retention.best_iteration
             kept = self._videos.needs | ({best} if best is not None else set())
@@ -448,7 +449,7 @@ def run_info(
             for plugin in (algorithm_class(config), curriculum_class(config), simulator)
             for metric in plugin.console_metrics
         ),
-        time_limit=simulator.time_limit(config.env.train),
+        time_limit=task_facts(config.env.train, "env.train").time_limit,
     )
 
 

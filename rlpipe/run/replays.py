@@ -58,11 +58,6 @@ def iteration_of(file: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def task_name(config: Any) -> str:
-    """Returns the id of a simulator's task, or its name; of several tasks, the simulator's."""
-    return str(getattr(config, "id", "") or config.name)
-
-
 class ReplayFolder:
     """Folder of the replays of a run, or of floors."""
 

@@ -6,7 +6,7 @@ import torch
 
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
-from rlpipe.config.selection import asking_simulator, simulator_class
+from rlpipe.config.selection import asking_simulator, task_facts
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
 from rlpipe.plugins import resolve
@@ -36,8 +36,9 @@ def check_machine(config: Config) -> None:
         ConfigError: it has not.
     """
     for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
+        facts = task_facts(section, key)
         with asking_simulator(section, key):
-            simulator_class(section, key).check_machine(section, key)
+            facts.check_machine()
     if config.evaluation.videos:
         check_drawing(f"evaluation.videos={config.evaluation.videos}")
 
@@ -52,8 +53,9 @@ def check_spaces(config: Config) -> None:
     train, evaluated = config.env.train, config.env.eval
     some_tasks = len(evaluated.tasks) < len(train.tasks)  # of which the policy tells apart as many as env.train has
     for key, section in (("env.train", train), *(() if some_tasks else (("env.eval", evaluated),))):
+        facts = task_facts(section, key)
         with asking_simulator(section, key):
-            spec = simulator_class(section, key).check_spaces(section)
+            spec = facts.find_spaces()
         if spec is not None:
             config.algorithm.check_spaces(spec)
             if key == "env.train":

@@ -82,10 +82,10 @@ def test_cameras_are_not_batched():
 
 def test_a_machine_without_vulkan_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(maniskill, "can_render", lambda: False)
-    ManiSkill.check_machine(config(), "env.train")
-    ManiSkill.check(config(obs_mode="rgbd"), "env.eval")
+    ManiSkill.describe(config(), "env.train").check_machine()
+    ManiSkill.describe(config(obs_mode="rgbd"), "env.eval")
     with pytest.raises(ConfigError, match=r"env\.eval\.obs_mode is rgbd, but this machine has no Vulkan.*lavapipe"):
-        ManiSkill.check_machine(config(obs_mode="rgbd"), "env.eval")
+        ManiSkill.describe(config(obs_mode="rgbd"), "env.eval").check_machine()
 
 
 @pytest.mark.soak
@@ -128,8 +128,8 @@ def test_a_stage_cannot_change_what_is_observed():
 
 
 def test_the_registered_time_limit_is_known_without_starting_anything():
-    assert ManiSkill.time_limit(config(max_episode_steps=None)) == 50
-    assert ManiSkill.time_limit(config(max_episode_steps=7)) == 7
+    assert ManiSkill.describe(config(max_episode_steps=None), "env.train").time_limit == 50
+    assert ManiSkill.describe(config(max_episode_steps=7), "env.train").time_limit == 7
     with pytest.raises(
         ConfigError, match=r"policy.chunk_size is 51, but an episode ends after 50 steps, the time limit"
     ):

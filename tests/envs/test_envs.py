@@ -359,9 +359,10 @@ def test_a_natively_vectorised_environment_runs_whole_episodes():
 
 def test_a_natively_vectorised_environment_trains_but_does_not_evaluate():
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", vectorized=True)
-    Gymnasium.check(config, "env.train")
-    with pytest.raises(ConfigError, match=r"draws its own seeds .*: set env\.eval\.vectorized=false"):
-        Gymnasium.check_evaluation(config, "env.eval")
+    facts = Gymnasium.describe(config, "env.eval")
+    assert not facts.seeds
+    assert "draws its own seeds" in facts.remedy("seeds")
+    assert facts.remedy("seeds").endswith(": set env.eval.vectorized=false.")
 
 
 @pytest.mark.parametrize("steps", [0, -1])
@@ -373,7 +374,7 @@ def test_a_time_limit_below_one_is_refused(steps):
 
 def test_a_time_limit_among_the_keyword_arguments_is_known():
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", kwargs={"max_episode_steps": 7})
-    assert Gymnasium.time_limit(config) == 7
+    assert Gymnasium.describe(config, "env.train").time_limit == 7
 
 
 def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
@@ -383,7 +384,7 @@ def test_an_id_may_name_the_module_that_registers_it(monkeypatch, tmp_path):
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = GymnasiumConfig("gymnasium", id="my_tasks:Mine-v0")
-    Gymnasium.check(config, "env.train")
+    Gymnasium.describe(config, "env.train")
     assert Gymnasium.make(config, 1, seeds).spec.num_actions == 2
 
 
@@ -412,7 +413,7 @@ def test_an_id_that_is_not_registered_is_told_with_what_its_module_registers(mon
         gymnasium.registry.pop(name, None)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=told):
-        Gymnasium.check(GymnasiumConfig("gymnasium", id=env_id), "env.train")
+        Gymnasium.describe(GymnasiumConfig("gymnasium", id=env_id), "env.train")
 
 
 def test_an_environment_without_success_says_nothing_about_it():
@@ -425,12 +426,12 @@ def test_an_environment_without_success_says_nothing_about_it():
 def test_a_misspelt_success_key_is_an_error_with_the_right_one(key):
     misspelt = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key=key)
     with pytest.raises(ConfigError, match=rf"is '{key}', .* did you mean 'is_success'\? There are is_success\."):
-        Gymnasium.check_spaces(misspelt)
+        Gymnasium.find_spaces(misspelt)
 
 
 def test_success_may_be_told_only_where_there_is_one():
     unlike_any = GymnasiumConfig("gymnasium", id="tests.helpers.gym_trees:Sides-v0", success_key="solved")
-    assert Gymnasium.check_spaces(unlike_any) is not None
+    assert Gymnasium.find_spaces(unlike_any) is not None
 
 
 def test_a_discrete_action_reaches_gymnasium_as_an_integer():
@@ -442,7 +443,7 @@ def test_a_discrete_action_reaches_gymnasium_as_an_integer():
 
 def test_an_unknown_gymnasium_id_names_the_nearest():
     with pytest.raises(ConfigError, match="CartPole-v1"):
-        Gymnasium.check(GymnasiumConfig("gymnasium", id="CartPol-v1"), "env.train")
+        Gymnasium.describe(GymnasiumConfig("gymnasium", id="CartPol-v1"), "env.train")
 
 
 @pytest.mark.maniskill

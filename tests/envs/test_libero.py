@@ -50,8 +50,8 @@ def test_without_libero_the_error_says_how_to_give_it_a_python_of_its_own():
     [("libero_spatial/0", 220), ("libero_goal_swap/1", 300), ("libero_10/x", 520), ("libero_study_table/0", 600)],
 )
 def test_each_suite_has_a_time_limit_of_its_own(wanted, limit):
-    assert Libero.time_limit(LiberoConfig("libero", id=wanted)) == limit
-    assert Libero.time_limit(LiberoConfig("libero", id=wanted, max_episode_steps=7)) == 7
+    assert Libero.describe(LiberoConfig("libero", id=wanted), "env.train").time_limit == limit
+    assert Libero.describe(LiberoConfig("libero", id=wanted, max_episode_steps=7), "env.train").time_limit == 7
 
 
 @real
@@ -77,7 +77,7 @@ def test_suites_and_tasks_are_listed_and_a_wrong_one_is_an_error_with_the_neares
         assert sum(task.startswith(f"libero_{suite}/") for task in found) == count
     for wanted, words in (("libero_gaol/0", "did you mean 'libero_goal'"), ("libero_goal/10", "Its tasks are 0 to 9")):
         with pytest.raises(ConfigError, match=words):
-            simulator_class(config(), "env.train").check(config(id=wanted), "env.train")
+            simulator_class(config(), "env.train").describe(config(id=wanted), "env.train")
 
 
 @real

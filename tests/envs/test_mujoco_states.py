@@ -40,7 +40,7 @@ def made(env_id, next_start=None, **options):
     if env_id.startswith("gymnasium_robotics"):
         pytest.importorskip("gymnasium_robotics", reason="needs rlpipe[robotics]: it is not installed")
     config = GymnasiumConfig("gymnasium", id=env_id, **options)
-    assert Gymnasium.can_set_state(config)
+    assert Gymnasium.describe(config, "env.train").states
     simulator = Gymnasium.make(config, 1, lambda _: SEED)
     simulator.next_start = next_start
     return simulator

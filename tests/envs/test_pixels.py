@@ -66,7 +66,7 @@ def test_the_picture_is_the_observation():
     spec, seen = played()
     assert {name: leaf.shape for name, leaf in spec.leaves.items()} == {"observation": (20, 20, 3)}
     assert [one["observation"][0, 19, 19, 0] for one in seen] == [0, 10, 20, 30]
-    assert Gymnasium.check_spaces(config()).leaves == spec.leaves
+    assert Gymnasium.find_spaces(config()).leaves == spec.leaves
 
 
 def test_the_state_can_stay_beside_it():
@@ -84,12 +84,12 @@ def test_a_dictionary_keeps_its_leaves_beside_the_picture():
     }  # fmt: skip
     assert [one["pixels"][0, 0, 0, 0] for one in seen] == [0, 10, 20, 30]
     assert {one["desired_goal"].item() for one in seen} == {seen[0]["desired_goal"].item()}
-    assert Gymnasium.check_spaces(config(**task)).leaves == spec.leaves
+    assert Gymnasium.find_spaces(config(**task)).leaves == spec.leaves
 
 
 def test_a_leaf_that_is_called_like_the_picture_is_refused():
     with pytest.raises(ConfigError, match=r"pixels_with_state is true, but Named-v0 itself observes .* called pixels"):
-        Gymnasium.check_spaces(config(id="Named-v0", pixels_with_state=True))
+        Gymnasium.find_spaces(config(id="Named-v0", pixels_with_state=True))
 
 
 def test_a_keyword_that_the_environment_does_not_know_is_not_blamed_on_rendering():
@@ -121,7 +121,7 @@ def test_a_smaller_picture_has_the_mean_of_the_pixels_that_each_of_its_own_cover
 
 def test_an_environment_that_cannot_draw_here_is_refused_before_the_start():
     with pytest.raises(ConfigError, match=r"pixels is 20, but Drawn-v0 cannot be made to render.*no OpenGL.*MUJOCO_GL"):
-        Gymnasium.check_spaces(config(kwargs={"opengl": False}))
+        Gymnasium.find_spaces(config(kwargs={"opengl": False}))
 
 
 @pytest.mark.parametrize(

@@ -411,11 +411,9 @@ def test_a_python_without_what_the_simulator_imports_is_an_error_that_says_what_
 def test_what_a_simulator_says_before_it_is_made_is_asked_of_its_own_python():
     config = GymnasiumConfig("gymnasium", id="CartPole-v1", max_episode_steps=30, python=HERE)
     plugin = simulator_class(config, "env.train")
-    plugin.check(config, "env.train")
-    assert plugin.time_limit(config) == 30
-    assert plugin.can_wait_with(config)
-    assert not plugin.can_set_state(config)
-    assert plugin.check_spaces(config).observation_dim == 4
+    facts = plugin.describe(config, "env.train")
+    assert (facts.time_limit, facts.waits, facts.states) == (30, True, False)
+    assert facts.find_spaces().observation_dim == 4
 
 
 def test_a_mistake_that_only_the_other_python_can_find_names_the_key_and_the_python():

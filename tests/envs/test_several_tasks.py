@@ -15,7 +15,7 @@ from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.selection import task_facts
 from rlpipe.config.stages import stages
 from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
@@ -395,7 +395,7 @@ def test_an_option_of_several_tasks_is_refused_without_any(tmp_path, option):
 def test_the_time_limit_of_all_is_the_shortest_one():
     tasks = [pole | {"max_episode_steps": limit} for pole, limit in zip(POLES, (100, 10), strict=True)]
     config = GymnasiumConfig("gymnasium", tasks=tasks)
-    assert simulator_class(config, "env.train").time_limit(config) == 10
+    assert task_facts(config, "env.train").time_limit == 10
 
 
 def test_neither_shares_nor_the_python_of_a_task_make_another_protocol():

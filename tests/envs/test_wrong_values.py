@@ -417,12 +417,12 @@ def registered(kind, **options) -> GymnasiumConfig:
 @pytest.mark.parametrize("kind", FORMS)
 def test_the_form_of_the_old_gym_is_refused_before_the_start(kind):
     with pytest.raises(ConfigError, match=FORMS[kind]):
-        Gymnasium.check_spaces(registered(kind))
+        Gymnasium.find_spaces(registered(kind))
 
 
 @pytest.mark.parametrize("kind", [Mended, OddEnv])
 def test_what_the_error_advises_is_accepted(kind):
-    spec = Gymnasium.check_spaces(registered(kind))
+    spec = Gymnasium.find_spaces(registered(kind))
     assert spec is not None
     assert spec.observation_dim == 2
 
@@ -430,7 +430,7 @@ def test_what_the_error_advises_is_accepted(kind):
 def test_an_old_environment_that_a_registered_wrapper_adapts_is_accepted():
     wrapper = gymnasium.envs.registration.WrapperSpec("Adapted", f"{__name__}:Adapted", {})
     config = registered(Old, additional_wrappers=(wrapper,), max_episode_steps=None, disable_env_checker=True)
-    assert Gymnasium.check_spaces(config) is not None
+    assert Gymnasium.find_spaces(config) is not None
 
 
 @pytest.mark.parametrize("place", ["reward", "success", "observation", "terminated"])
@@ -442,7 +442,7 @@ def test_what_comes_in_the_first_episode_is_refused_before_the_start(place):
         kwargs={"odd": {place: "no"}, "since": 3},
     )
     with pytest.raises(ConfigError, match=r"OddEnv-v0: .*'no'"):
-        Gymnasium.check_spaces(config)
+        Gymnasium.find_spaces(config)
 
 
 def vector(**odd) -> OddVector:

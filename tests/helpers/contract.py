@@ -19,7 +19,7 @@ def made(tree: dict[str, Any], seeds, num_envs: int = 1) -> Any:
     """Makes a simulator of some options, whose slots ask for these seeds in turn; it has none afterwards."""
     plugin, left = resolve("envs", tree["name"], "env.train.name"), iter(seeds)
     config = typed(plugin.Config, tree, "env.train")
-    plugin.check(config, "env.train")
+    plugin.describe(config, "env.train")
     return make_simulator(config, num_envs, lambda _: next(left, None))
 
 

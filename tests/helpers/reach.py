@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step
+from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
 from rlpipe.trajectory import Float32, SpaceSpec, State
 
 
@@ -62,12 +62,8 @@ class Reach(OneByOne):
     Config = ReachConfig
 
     @classmethod
-    def can_set_state(cls, config: ReachConfig) -> bool:
-        return True
-
-    @classmethod
-    def can_blend(cls, config: ReachConfig) -> bool:
-        return True
+    def describe(cls, config: ReachConfig, key: str) -> TaskFacts:
+        return replace(super().describe(config, key), states=True, blends=True)
 
     @classmethod
     def make(cls, config: ReachConfig, num_envs: int, next_seed: NextSeed) -> Reach:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rlpipe.envs.base import (
@@ -17,6 +18,7 @@ from rlpipe.envs.base import (
     OneByOne,
     Simulator,
     TaskEntry,
+    TaskFacts,
     check_ends,
 )
 from rlpipe.envs.gymnasium.making import config_errors, make_env, make_kwargs, make_vector_env
@@ -32,6 +34,16 @@ from rlpipe.envs.shared.mujoco.state import why_without_states
 from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
 from rlpipe.plugins import WHERE_MODULES_ARE
 from rlpipe.trajectory import SpaceSpec
+
+
+def time_limit(config: GymnasiumConfig) -> int | None:
+    """Returns the environment steps after which every episode ends; None for no limit."""
+    import gymnasium
+
+    registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
+    given: int | None = make_kwargs(config).get("max_episode_steps")
+    limit = registered if given is None else given
+    return None if limit == -1 else limit  # as in gymnasium.make
 
 
 class Gymnasium(OneByOne):
@@ -51,7 +63,7 @@ class Gymnasium(OneByOne):
             own = [GymnasiumEnv(env, config.success_key, config.ignore_observations) for env in made]
             envs = stacked(own, config.frame_stack)
             simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
-        if cls.time_limit(config) is None:
+        if time_limit(config) is None:
             simulator.notes = (
                 f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
                 "max_episode_steps sets a limit.",
@@ -84,36 +96,7 @@ class Gymnasium(OneByOne):
             return task_of_goal_env(env, config.id, ignore_terminations=config.ignore_terminations)
 
     @classmethod
-    def can_wait_with(cls, config: GymnasiumConfig) -> bool:
-        return not config.vectorized
-
-    @classmethod
-    def can_choose_starts(cls, config: GymnasiumConfig) -> bool:
-        return not config.vectorized
-
-    @classmethod
-    def can_set_state(cls, config: GymnasiumConfig) -> bool:
-        return not config.vectorized and why_without_states(config.id) is None
-
-    @classmethod
-    def can_blend(cls, config: GymnasiumConfig) -> bool:
-        return cls.can_set_state(config)
-
-    @classmethod
-    def why_without_states(cls, config: GymnasiumConfig) -> str:
-        return why_without_states(config.id) or NO_STATES
-
-    @classmethod
-    def time_limit(cls, config: GymnasiumConfig) -> int | None:
-        import gymnasium
-
-        registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
-        given: int | None = make_kwargs(config).get("max_episode_steps")
-        limit = registered if given is None else given
-        return None if limit == -1 else limit  # as in gymnasium.make
-
-    @classmethod
-    def check(cls, config: GymnasiumConfig, key: str) -> None:
+    def describe(cls, config: GymnasiumConfig, key: str) -> TaskFacts:
         import gymnasium
 
         module, _, name = config.id.rpartition(":")
@@ -134,24 +117,33 @@ class Gymnasium(OneByOne):
             raise ConfigError(f"{key}.id is {config.id!r}, but {remedy}") from error
         if config.vectorized and registered.vector_entry_point is None:
             raise ConfigError(f"{key}.vectorized is true, but {config.id} has no vectorisation of its own.")
-        check_ends(config, key, cls.time_limit(config))
+        limit = time_limit(config)
+        check_ends(config, key, limit)
+        one_by_one, obstacle = not config.vectorized, why_without_states(config.id)
+        return replace(
+            super().describe(config, key),
+            time_limit=limit,
+            waits=one_by_one,
+            seeds=one_by_one,
+            success=config.success_key is not None,
+            starts=one_by_one,
+            states=one_by_one and obstacle is None,
+            blends=one_by_one and obstacle is None,
+            stops_after_success=one_by_one,
+            why_not={
+                "waits": f"{key}.vectorized=false",
+                "starts": f"{key}.vectorized=false",
+                "seeds": f"{key}.vectorized is true, but a vectorised simulator draws its own seeds after the first "
+                f"episode of each slot, while an evaluation needs held-out seeds: set {key}.vectorized=false.",
+                "success": "name the entry of info that does in success_key, such as is_success",
+                "states": obstacle or NO_STATES,  # where it is vectorised
+            },
+            find_spaces=lambda: cls.find_spaces(config),
+        )
 
     @classmethod
-    def check_evaluation(cls, config: GymnasiumConfig, key: str) -> None:
-        if config.vectorized:
-            raise ConfigError(
-                f"{key}.vectorized is true, but a vectorised simulator draws its own seeds after the first episode of "
-                f"each slot, while an evaluation needs held-out seeds: set {key}.vectorized=false."
-            )
-
-    @classmethod
-    def why_without_success(cls, config: GymnasiumConfig) -> str | None:
-        if config.success_key is not None:
-            return None
-        return "name the entry of info that does in success_key, such as is_success"
-
-    @classmethod
-    def check_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
+    def find_spaces(cls, config: GymnasiumConfig) -> SpaceSpec | None:
+        """As of ``TaskFacts``, after a trial of the environment."""
         with warnings.catch_warnings(action="ignore"):  # the workers repeat them
             try:
                 env = make_vector_env(config, TRIAL_ENVS) if config.vectorized else make_env(config)

@@ -7,6 +7,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+from rlpipe.envs.maniskill.loading import load_maniskill
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest
+
 
 @functools.cache
 def known_tasks() -> dict[str, int | None]:
@@ -38,3 +42,27 @@ def missing_assets(task: str) -> list[str]:
         )
         missing += [source for source in sources if not assets.is_data_source_downloaded(source)]
     return missing
+
+
+def registered_limit(task: str, key: str) -> int | None:
+    """Returns the time limit of a registered task, in steps; None where it has none.
+
+    Args:
+        task: its id.
+        key: key of the section that names it, for the error.
+    Raises:
+        ConfigError: ManiSkill has no such task.
+    """
+    if task in (known := known_tasks()):
+        return known[task]
+    load_maniskill()  # slow, so only if the user's own module may have registered the id
+    import gymnasium
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    if task not in REGISTERED_ENVS:
+        raise ConfigError(
+            f"{key}.id is {task!r}, but ManiSkill has no such task{nearest(task, REGISTERED_ENVS)} "
+            f"It knows {len(REGISTERED_ENVS)} tasks."
+        )
+    limit: int | None = gymnasium.spec(task).max_episode_steps
+    return limit

@@ -5,6 +5,7 @@ Importing this file imports no simulator.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,18 +17,19 @@ from rlpipe.envs.base import (
     Simulator,
     Step,
     TaskEntry,
+    TaskFacts,
     check_ends,
 )
 from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses, quicken_quaternions, quicken_seeding
 from rlpipe.envs.maniskill.options import ManiSkillConfig
-from rlpipe.envs.maniskill.registry import known_tasks, missing_assets
+from rlpipe.envs.maniskill.registry import known_tasks, missing_assets, registered_limit
 from rlpipe.envs.maniskill.scene import note_visuals
 from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.shared.rendering import INSTALL_VULKAN, can_render
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest, require
+from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Observations
 
 
@@ -121,43 +123,22 @@ class ManiSkill(OneByOne):
         return [TaskEntry(name, limit) for name, limit in sorted(known_tasks().items())]
 
     @classmethod
-    def can_set_state(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
-        return True
-
-    @classmethod
-    def can_blend(cls, config: ManiSkillConfig) -> bool:  # noqa: ARG003 - whatever the options
-        return True
-
-    @classmethod
-    def time_limit(cls, config: ManiSkillConfig) -> int | None:
-        if config.max_episode_steps is not None:
-            return config.max_episode_steps
-        if config.id in (known := known_tasks()):
-            return known[config.id]
-        import gymnasium
-
-        registered: int | None = gymnasium.spec(config.id).max_episode_steps  # by the user's own module
-        return registered
-
-    @classmethod
-    def check_machine(cls, config: ManiSkillConfig, key: str) -> None:
-        if config.needs_vulkan and not can_render():
-            raise ConfigError(no_vulkan(f"{key}.obs_mode", config.obs_mode))
-
-    @classmethod
-    def check(cls, config: ManiSkillConfig, key: str) -> None:
+    def describe(cls, config: ManiSkillConfig, key: str) -> TaskFacts:
         require("mani_skill", "maniskill", key)
         if config.has_cameras and config.mesh_triangles is not None:
             require("fast_simplification", "maniskill", f"{key}.mesh_triangles={config.mesh_triangles}")
-        if config.id in known_tasks():
-            check_ends(config, key, cls.time_limit(config))
-            return
-        load_maniskill()  # slow, so only if the user's own module may have registered the id
-        from mani_skill.utils.registration import REGISTERED_ENVS
+        registered = registered_limit(config.id, key)
+        limit = registered if config.max_episode_steps is None else config.max_episode_steps
+        check_ends(config, key, limit)
+        return replace(
+            super().describe(config, key),
+            time_limit=limit,
+            states=True,
+            blends=True,
+            check_machine=lambda: _check_machine(config, key),
+        )
 
-        if config.id not in REGISTERED_ENVS:
-            raise ConfigError(
-                f"{key}.id is {config.id!r}, but ManiSkill has no such task{nearest(config.id, REGISTERED_ENVS)} "
-                f"It knows {len(REGISTERED_ENVS)} tasks."
-            )
-        check_ends(config, key, cls.time_limit(config))
+
+def _check_machine(config: ManiSkillConfig, key: str) -> None:
+    if config.needs_vulkan and not can_render():
+        raise ConfigError(no_vulkan(f"{key}.obs_mode", config.obs_mode))

@@ -24,6 +24,10 @@ class SuccessConfig(SimulatorConfig):
         if self.end_on_success and self.ignore_terminations:
             raise ConfigError("end_on_success and ignore_terminations are both true: set one of them to false.")
 
+    @property
+    def goes_on_with(self) -> str | None:
+        return "end_on_success=false" if self.end_on_success else None
+
     def largest_return(self, discount: float) -> float | None:
         """As of ``SimulatorConfig``: 1 where the only success ends the episode."""
         return 1.0 if self.reward_mode == "sparse" and self.end_on_success else super().largest_return(discount)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs.base import KEY, Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step
+from rlpipe.envs.base import KEY, Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step, TaskFacts
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError
@@ -152,21 +152,21 @@ class SeveralTasks(Simulator):
     console_metrics = (m.ENV_TASKS_SUCCESS_ONCE_MEAN, m.ENV_TASKS_SUCCESS_ONCE_WORST)
 
     @classmethod
-    def check(cls, config: SimulatorConfig, key: str) -> None:
-        tasks = tasks_of(config, key)
+    def describe(cls, config: SimulatorConfig, key: str) -> TaskFacts:
+        """As of ``Simulator``; the time limit is the shortest one, so that what suits it suits every task."""
+        tasks, known = tasks_of(config, key), []
         for index, task in enumerate(tasks):
-            _plugin(task.config).check(task.config, f"{key}.tasks[{index}]")
+            known.append(_plugin(task.config).describe(task.config, f"{key}.tasks[{index}]"))
             _check_same(key, tasks[0], task)
-
-    @classmethod
-    def check_evaluation(cls, config: SimulatorConfig, key: str) -> None:
-        for index, task in enumerate(tasks_of(config, key)):
-            _plugin(task.config).check_evaluation(task.config, f"{key}.tasks[{index}]")
-
-    @classmethod
-    def why_without_success(cls, config: SimulatorConfig) -> str | None:
-        reasons = (_plugin(task.config).why_without_success(task.config) for task in tasks_of(config, "env.train"))
-        return next(filter(None, reasons), None)
+        return TaskFacts(
+            time_limit=min((facts.time_limit for facts in known if facts.time_limit is not None), default=None),
+            waits=all(facts.waits for facts in known),
+            seeds=all(facts.seeds for facts in known),
+            success=all(facts.success for facts in known),
+            why_not={name: why for facts in reversed(known) for name, why in _obstacles(facts).items()},
+            find_spaces=lambda: _find_spaces(config, tasks, known),
+            check_machine=lambda: _check_machine(known),
+        )
 
     @classmethod
     def labels(cls, config: SimulatorConfig, key: str) -> list[str]:
@@ -193,33 +193,11 @@ class SeveralTasks(Simulator):
             )
 
     @classmethod
-    def check_machine(cls, config: SimulatorConfig, key: str) -> None:
-        for index, task in enumerate(tasks_of(config, key)):
-            _plugin(task.config).check_machine(task.config, f"{key}.tasks[{index}]")
-
-    @classmethod
-    def check_spaces(cls, config: SimulatorConfig) -> SpaceSpec | None:
-        tasks = tasks_of(config, "env.train")
-        specs = [_plugin(task.config).check_spaces(task.config) for task in tasks]
-        known = [(task.label, spec) for task, spec in zip(tasks, specs, strict=True) if spec is not None]
-        return _Spaces.of(config, known, [task.label for task in tasks]).spec if known else None
-
-    @classmethod
     def goal_task(cls, config: SimulatorConfig) -> GoalTask | None:
         raise ConfigError(
             f"env.train.tasks names {len(config.tasks)} tasks, but hindsight judges the goals of one: set "
             "algorithm.hindsight=0, or name one task with env.train.id."
         )
-
-    @classmethod
-    def can_wait_with(cls, config: SimulatorConfig) -> bool:
-        return all(_plugin(task.config).can_wait_with(task.config) for task in tasks_of(config, "env.train"))
-
-    @classmethod
-    def time_limit(cls, config: SimulatorConfig) -> int | None:
-        """As of ``Simulator``; the shortest one, so that what suits it suits every task."""
-        limits = [_plugin(task.config).time_limit(task.config) for task in tasks_of(config, "env.train")]
-        return min((limit for limit in limits if limit is not None), default=None)
 
     @classmethod
     def make(
@@ -300,6 +278,24 @@ class SeveralTasks(Simulator):
     def close(self) -> None:
         for part in self._parts:
             part.simulator.close()
+
+
+def _find_spaces(config: SimulatorConfig, tasks: Sequence[Task], facts: Sequence[TaskFacts]) -> SpaceSpec | None:
+    """Finds the spaces that the tasks share, as far as any of them is quick to make."""
+    specs = [one.find_spaces() for one in facts]
+    known = [(task.label, spec) for task, spec in zip(tasks, specs, strict=True) if spec is not None]
+    return _Spaces.of(config, known, [task.label for task in tasks]).spec if known else None
+
+
+def _check_machine(facts: Sequence[TaskFacts]) -> None:
+    """Checks that this machine has what any of the tasks needs."""
+    for one in facts:
+        one.check_machine()
+
+
+def _obstacles(facts: TaskFacts) -> dict[str, str]:
+    """Returns what to do about the facts that do not hold."""
+    return {name: why for name, why in facts.why_not.items() if not getattr(facts, name)}
 
 
 def _plugin(config: SimulatorConfig) -> type[Simulator]:

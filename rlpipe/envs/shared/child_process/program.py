@@ -14,25 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rlpipe.envs.base import KEY, Simulator, Step
+from rlpipe.envs.base import KEY, Simulator, Step, TaskFacts, no_spaces, nothing_needed
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.foreign import keep_sockets_short
 from rlpipe.plugins import resolve
-
-QUESTIONS = (
-    "check_evaluation",
-    "check_machine",
-    "check_spaces",
-    "can_wait_with",
-    "can_choose_starts",
-    "can_set_state",
-    "can_blend",
-    "why_without_states",
-    "why_without_success",
-    "time_limit",
-)
-"""Class methods of a simulator that take its configuration, and are answered in its own process."""
 
 
 def serve(connection: int, read: int, written: int) -> None:
@@ -98,15 +84,13 @@ class _Server:
         """Answers all questions on a configuration at once: ("answer", value), or what a failure is."""
         found: dict[str, Any] = {}
         try:
-            simulator = resolve("envs", config.name, f"{KEY}.name")
-            simulator.check(config, KEY)
-            found["check"] = ("answer", None)
+            facts: TaskFacts = resolve("envs", config.name, f"{KEY}.name").describe(config, KEY)
         except BaseException as error:
-            return {"check": _failure(error)}
-        for name in QUESTIONS:
+            return {"facts": _failure(error)}
+        found["facts"] = ("answer", replace(facts, find_spaces=no_spaces, check_machine=nothing_needed))
+        for name, question in (("spaces", facts.find_spaces), ("machine", facts.check_machine)):
             try:
-                arguments = (config, KEY) if name.startswith("check_") and name != "check_spaces" else (config,)
-                found[name] = ("answer", getattr(simulator, name)(*arguments))
+                found[name] = ("answer", question())
             except BaseException as error:
                 found[name] = _failure(error)
         return found

@@ -24,14 +24,14 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry
+from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry, TaskFacts
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError, shared_file
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import own_folders, resolve
-from rlpipe.trajectory import Bool, Observations, SpaceSpec, State
+from rlpipe.trajectory import Bool, Observations, State
 
 PACKAGE = Path(__file__).parents[3]
 LAST_LINES = 12
@@ -369,38 +369,27 @@ class ProcessSimulator(Simulator):
         self._process.close()
 
     @classmethod
-    def _answer(cls, config: Any, question: str, key: str = "env.train") -> Any:
+    def _answer(cls, config: Any, question: str, key: str) -> Any:
         try:
             answers = _answers(_Hashed(config))
         except ConfigError as error:
             raise ConfigError(str(error).replace(KEY, key)) from error
-        kind, *values = answers.get(question, answers["check"])
+        kind, *values = answers.get(question, answers["facts"])
         if kind == "answer":
             return values[0]
         message = str(failure(kind, values)).replace(KEY, key)
         raise ConfigError(f"{message} (in {config.python}, {key}.python)")
 
     @classmethod
-    def check(cls, config: Any, key: str) -> None:
-        cls._answer(config, "check", key)
-
-    @classmethod
-    def check_evaluation(cls, config: Any, key: str) -> None:
-        cls._answer(config, "check_evaluation", key)
-
-    @classmethod
-    def why_without_success(cls, config: Any) -> str | None:
-        remedy: str | None = cls._answer(config, "why_without_success")
-        return remedy
-
-    @classmethod
-    def check_machine(cls, config: Any, key: str) -> None:
-        cls._answer(config, "check_machine", key)
-
-    @classmethod
-    def check_spaces(cls, config: Any) -> SpaceSpec | None:
-        spec: SpaceSpec | None = cls._answer(config, "check_spaces")
-        return spec
+    def describe(cls, config: Any, key: str) -> TaskFacts:
+        facts: TaskFacts = cls._answer(config, "facts", key)
+        return replace(
+            facts,
+            stops_after_success=False,
+            why_not={name: why.replace(KEY, key) for name, why in facts.why_not.items()},
+            find_spaces=lambda: cls._answer(config, "spaces", key),
+            check_machine=lambda: cls._answer(config, "machine", key),
+        )
 
     @classmethod
     def goal_task(cls, config: Any) -> GoalTask | None:
@@ -408,28 +397,3 @@ class ProcessSimulator(Simulator):
             f"goals are judged in the learner's process, but env.train.python is {config.python!r}, so that the "
             "simulator is in another one: leave env.train.python out, or set algorithm.hindsight=0."
         )
-
-    @classmethod
-    def can_wait_with(cls, config: Any) -> bool:
-        return bool(cls._answer(config, "can_wait_with"))
-
-    @classmethod
-    def can_choose_starts(cls, config: Any) -> bool:
-        return bool(cls._answer(config, "can_choose_starts"))
-
-    @classmethod
-    def can_set_state(cls, config: Any) -> bool:
-        return bool(cls._answer(config, "can_set_state"))
-
-    @classmethod
-    def can_blend(cls, config: Any) -> bool:
-        return bool(cls._answer(config, "can_blend"))
-
-    @classmethod
-    def why_without_states(cls, config: Any) -> str:
-        return str(cls._answer(config, "why_without_states"))
-
-    @classmethod
-    def time_limit(cls, config: Any) -> int | None:
-        limit: int | None = cls._answer(config, "time_limit")
-        return limit

@@ -34,7 +34,7 @@ def why_without_states(env_id: str) -> str | None:
     Args:
         env_id: registered id; the module before it, if there is one, has been imported.
     Returns:
-        As of ``Simulator.why_without_states``.
+        As of ``TaskFacts.why_not``.
     """
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
