@@ -15,8 +15,7 @@ import os
 import pkgutil
 import re
 import sys
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,23 +147,6 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
     module = importlib.import_module(modules[name])
     (class_name,) = module.__all__
     return getattr(module, class_name)  # type: ignore[no-any-return]
-
-
-def accept_old_names(plugin: type[Any], renamed: Mapping[str, str]) -> None:
-    """Renames attributes that a plug-in still defines under an old name, and warns.
-
-    Args:
-        plugin: class outside or inside this package.
-        renamed: present name by old name.
-    """
-    for before, now in renamed.items():
-        if before in vars(plugin) and now not in vars(plugin):
-            warnings.warn(
-                f"{plugin.__module__}.{plugin.__qualname__} defines {before}, which is now called {now}: rename it.",
-                FutureWarning,
-                stacklevel=3,
-            )
-            setattr(plugin, now, vars(plugin)[before])
 
 
 def require(package: str, extra: str, key: str) -> None:

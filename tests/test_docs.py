@@ -202,7 +202,6 @@ def my_lab(tmp_path, monkeypatch):
 
 
 @pytest.mark.extras
-@pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
 def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
     config = rlpipe.load_config(
         {
@@ -225,7 +224,6 @@ def test_the_plug_ins_of_the_guide_train(my_lab, tmp_path):
 
 
 @pytest.mark.extras
-@pytest.mark.filterwarnings("error::FutureWarning")  # of an old name
 def test_the_first_example_of_the_guide_trains(my_lab, tmp_path):
     result = rlpipe.train(scripted(tmp_path, algorithm={"name": "my_lab.sign_ppo:SignPPO"}), local=True)
     assert result.metrics["train/actor/advantages_norm_max"] == 1.0

@@ -19,7 +19,6 @@ from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
-from rlpipe.plugins import accept_old_names
 from rlpipe.policies.base import Policy, evaluation_arguments
 from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import Observations, SpaceSpec, Tree
@@ -77,6 +76,16 @@ class AlgorithmConfig:
     @property
     def reward_level(self) -> str:
         """Unit that has a reward and a value: a decision (``chunk``), or each of its actions (``action``)."""
+        return "chunk"
+
+    @property
+    def logprob_level(self) -> str:
+        """Unit that has a probability ratio of its own."""
+        return "chunk"
+
+    @property
+    def entropy_level(self) -> str:
+        """Unit of the entropy."""
         return "chunk"
 
     @property
@@ -438,13 +447,6 @@ class Algorithm(ABC):
     """Metrics that the algorithm itself declares."""
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the terminal shows."""
-
-    def __init_subclass__(cls) -> None:
-        """Accepts the old names of hooks."""
-        super().__init_subclass__()
-        accept_old_names(cls, {"observe": "measure", "shown": "console_metrics", "ahead": "pipeline"})
-        if isinstance(cls.pipeline, bool):  # the meaning of ``ahead``
-            cls.pipeline = PipelineKind.AHEAD if cls.pipeline else PipelineKind.SYNC
 
 
 class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):

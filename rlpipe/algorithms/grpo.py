@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
-from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
+from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
@@ -109,7 +110,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             num_steps=None if t.num_steps is None else t.num_steps[learnt],
             old_units=None if units is None else units[learnt[valid]],
         )  # fmt: skip
-        observed |= self._describe_batch(t, present, ref_log_probs)
+        observed |= describe_batch(config, t, present, ref_log_probs)
         observed |= {
             m.ADVANTAGES: advantages[valid],
             m.ADVANTAGES_NORM: samples.advantages,
@@ -151,7 +152,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
         found = self._policy_terms(policy, samples)
-        loss = self._weighted(found.loss, samples.staleness) - config.entropy_coef * found.entropy
+        loss = weighted(found.loss, samples.staleness) - config.entropy_coef * found.entropy
         if samples.ref_log_probs is not None:
             loss = loss + config.kl_beta * found.distance_from(samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
@@ -161,4 +162,4 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
         staleness, weights = samples.staleness, samples.weights  # the loss is weighted, as it is minimised
-        return self._describe_update(samples, samples.ref_log_probs, staleness, taken, terms, weights)
+        return describe_update(self.config, samples, samples.ref_log_probs, staleness, taken, terms, weights)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
-from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
+from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update, describe_values
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
@@ -127,7 +128,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         ref_log_probs, ref_units = self._evaluate_reference(t)
         present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
-        observed |= self._describe_batch(t, present, ref_log_probs)
+        observed |= describe_batch(config, t, present, ref_log_probs)
         penalties = None if ref_log_probs is None else self._penalties(t, ref_log_probs, observed)
         raw, values, taken = self._advantages(t, policy, penalties)
         returns = raw + values
@@ -232,30 +233,12 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         value_loss = value.loss
         if samples.num_steps is not None and values.dim() > 1:
             value_loss = Units(value_loss, taken_actions(samples.num_steps, values.shape[1])).mean()
-        policy_loss = self._weighted(found.loss, samples.staleness)
+        policy_loss = weighted(found.loss, samples.staleness)
         loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * found.entropy
         terms = {"loss": loss, "entropy": found.entropy, "values": values, **found.terms}
         terms |= self._stale_terms(found.log_probs, samples.staleness)
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
     def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
-        config, values = self.config, terms["values"]
-        returns = samples.returns[taken]
-        value = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=config.value_clip)
-        residuals = returns - values
-        of_values = {
-            m.VALUE_LOSS: value.loss,
-            m.VALUE_ERROR: residuals.square(),
-            m.VALUE_PRED: values,
-            m.RETURNS_TRAINED: returns,
-            m.VALUE_RESIDUALS_TRAINED: residuals,
-        }
-        if config.value_clip is not None:
-            of_values[m.VALUE_CLIP_RATIO] = value.clipped
-            of_values[m.VALUE_CLIP_ACTIVE_FRACTION] = value.clip_active
-        observed = self._describe_update(samples, samples.ref_log_probs, samples.staleness, taken, terms)
-        if samples.num_steps is None or values.dim() == 1:
-            return observed | of_values
-        counts = samples.num_steps[taken]
-        kept = taken_actions(counts, values.shape[1])
-        return observed | {metric: OfUnits(each[kept], counts) for metric, each in of_values.items()}
+        observed = describe_update(self.config, samples, samples.ref_log_probs, samples.staleness, taken, terms)
+        return observed | describe_values(self.config.value_clip, samples, taken, terms["values"])

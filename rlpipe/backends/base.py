@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from rlpipe.config.tree import from_yaml
 from rlpipe.metrics.row import Event, Row, Status
-from rlpipe.plugins import accept_old_names
 
 _KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
 
@@ -168,11 +167,6 @@ class Backend(ABC):
     It reports in ``reached`` what it holds already."""
     names: NameRules = NameRules()
     """Names that the backend's store accepts, for ``fitted``."""
-
-    def __init_subclass__(cls) -> None:
-        """Accepts the old name of a hook."""
-        super().__init_subclass__()
-        accept_old_names(cls, {"how_to_look": "view_command"})
 
     @classmethod
     def check(cls) -> None:

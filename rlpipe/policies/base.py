@@ -6,7 +6,6 @@ actions, whichever process it runs in.
 
 from __future__ import annotations
 
-import inspect
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from rlpipe.config.fields import check_path, option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
-from rlpipe.plugins import accept_old_names, resolve
+from rlpipe.plugins import resolve
 from rlpipe.policies.shared.features import Features
 from rlpipe.trajectory import Float32, SpaceSpec, Starts, Tree
 
@@ -155,15 +154,12 @@ class Policy(ABC, nn.Module):
     """True if sampled actions stay within the simulator's bounds and carry gradients."""
     in_tokens: ClassVar[bool] = False
     """True if each number of an action is a token, drawn from a categorical distribution."""
+    takes_chunks: ClassVar[bool] = False
+    """True if ``evaluate_actions`` takes ``num_steps``, as decisions of several actions need."""
     from_files: ClassVar[bool] = False
     """True if the first weights come from files, so the seed alone does not tell that two processes have the same."""
     files_digest: bytes = b""
     """SHA-256 of these files; it travels with the weights, which a policy made from other files refuses."""
-
-    def __init_subclass__(cls) -> None:
-        """Accepts the old name of a hook."""
-        super().__init_subclass__()
-        accept_old_names(cls, {"observe": "update_normalizer"})
 
     def __init__(self) -> None:
         """Starts without normalising observations; a subclass may set ``normalizer``."""
@@ -180,13 +176,13 @@ class Policy(ABC, nn.Module):
             ConfigError: it has not.
         """
         size = config.policy.chunk_size
-        if size > 1 and "num_steps" not in inspect.signature(cls.evaluate_actions).parameters:
+        if size > 1 and not cls.takes_chunks:
             raise ConfigError(
-                f"policy.chunk_size is {size}, but evaluate_actions of policy.name={config.policy.name} takes no "
-                "num_steps, so the policy knows no chunks: set policy.chunk_size=1."
+                f"policy.chunk_size is {size}, but policy.name={config.policy.name} does not say with takes_chunks "
+                "that its evaluate_actions takes num_steps: set policy.chunk_size=1."
             )
-        for key in ("logprob_level", "entropy_level"):
-            level = getattr(config.algorithm, key, "chunk")
+        algorithm = config.algorithm
+        for key, level in (("logprob_level", algorithm.logprob_level), ("entropy_level", algorithm.entropy_level)):
             if level != "chunk" and cls.evaluate_parts is Policy.evaluate_parts:
                 raise ConfigError(
                     f"algorithm.{key} is {level}, but policy.name={config.policy.name} has no evaluate_parts "

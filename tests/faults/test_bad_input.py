@@ -326,7 +326,7 @@ TYPED = [
     (f"{ON_TREE} {PPO} algorithm.logprob_level=word", ["algorithm.logprob_level is 'word'", "token"]),
     (f"{ON_TREE} {PLAIN} algorithm.logprob_level=token", ["algorithm.logprob_level is token", "evaluate_parts"]),
     (f"{ON_TREE} {PLAIN} algorithm.entropy_level=action", ["algorithm.entropy_level is action", "evaluate_parts"]),
-    (f"{ON_TREE} {PLAIN} policy.chunk_size=2", ["policy.chunk_size is 2", "num_steps"]),
+    (f"{ON_TREE} {PLAIN} policy.chunk_size=2", ["policy.chunk_size is 2", "takes_chunks"]),
     (f"{TRAIN} runner.auto_resume=true", [NOBODY, "HOST:PORT"]),
     (f"train --resume run runner.total_timesteps=128 --ray-address {NOBODY}", [NOBODY, "HOST:PORT"]),
     # files and commands

@@ -1,8 +1,7 @@
-"""Base of PPO and GRPO: the clipped surrogate with its diagnostics, and the distance from a reference policy."""
+"""Base of PPO and GRPO: the clipped surrogate, and the distance from a reference policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,15 +12,13 @@ from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, 
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
-from rlpipe.functional.aggregation import trajectory_sums
-from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
+from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1
 from rlpipe.functional.levels import LEVELS, Units, at_level, by_unit
 from rlpipe.functional.losses import PolicyLoss, behaviour_weights, ppo_policy_loss
-from rlpipe.functional.reference import reference_kl, reference_kl_k1
+from rlpipe.functional.reference import reference_kl
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
 
 
@@ -115,6 +112,23 @@ class PolicyTerms(NamedTuple):
         return self.units.of(reference_kl(self.units.values, ref_log_probs))
 
 
+def surrogate_of(config: ClippedConfig, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
+    """Returns ``ppo_policy_loss`` with the configured clipping."""
+    return ppo_policy_loss(
+        log_probs,
+        old_log_probs,
+        advantages,
+        clip_ratio_low=config.clip_ratio_low,
+        clip_ratio_high=config.clip_ratio_high,
+        dual_clip=config.dual_clip,
+    )
+
+
+def weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
+    """[B] losses of the surrogate as they are minimised."""
+    return losses if staleness is None else staleness.weights * losses
+
+
 class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
     """An algorithm that minimises ``ppo_policy_loss``."""
 
@@ -130,17 +144,6 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         moved = moved[terms["taken"]] if moved.dim() > 1 else moved
         return approx_kl(moved, torch.zeros_like(moved))
 
-    def _surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> PolicyLoss:
-        config = self.config
-        return ppo_policy_loss(
-            log_probs,
-            old_log_probs,
-            advantages,
-            clip_ratio_low=config.clip_ratio_low,
-            clip_ratio_high=config.clip_ratio_high,
-            dual_clip=config.dual_clip,
-        )
-
     def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
         """Computes the surrogate and the entropy of a minibatch, at their levels."""
         config, terms = self.config, {}
@@ -152,19 +155,14 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             entropy = at_level(entropies, samples.num_steps, config.entropy_level).mean()
             terms["entropies"] = entropies
         if samples.old_units is None:
-            surrogate = self._surrogate(log_probs, samples.old_log_probs, samples.advantages)
+            surrogate = surrogate_of(config, log_probs, samples.old_log_probs, samples.advantages)
             terms["log_ratio"] = surrogate.log_ratio
             return PolicyTerms(log_probs, None, entropy, surrogate.loss, terms)
         units = at_level(parts, samples.num_steps, config.logprob_level)
         advantages = by_unit(samples.advantages, units.values.shape[1])
-        surrogate = self._surrogate(units.values, samples.old_units, advantages)
+        surrogate = surrogate_of(config, units.values, samples.old_units, advantages)
         terms |= {"log_ratio": surrogate.log_ratio, "taken": units.taken}
         return PolicyTerms(log_probs, units, entropy, units.of(surrogate.loss), terms)
-
-    @staticmethod
-    def _weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
-        """[B] losses of the surrogate as they are minimised."""
-        return losses if staleness is None else staleness.weights * losses
 
     @staticmethod
     def _stale_terms(log_probs: Tensor, staleness: Staleness | None) -> dict[str, Tensor]:
@@ -213,127 +211,3 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             m.BEHAV_APPROX_KL: approx_kl_k1(present, acted)[corrected & (found.kept > 0)],
         }
         return torch.where(corrected, present, acted), staleness, observed
-
-    def _describe_batch(
-        self, trajectories: Trajectories, present: Tensor, ref_log_probs: Tensor | None
-    ) -> dict[Metric, Tensor | float]:
-        """Measures the collected decisions, each once.
-
-        Args:
-            trajectories: as in ``prepare``.
-            present: [B] from ``_evaluate``, of the policy before the update.
-            ref_log_probs: [B] of the valid decisions under the reference; None without one.
-        """
-        t, config = trajectories, self.config
-        valid = t.valid
-        log_probs = t.log_probs[valid]
-        log_ratio = present - log_probs
-        fresh = (t.lags == 0).expand(valid.shape)[valid]  # only there do both sides have the same weights
-        observed: dict[Metric, Tensor | float] = {
-            m.REWARDS: t.rewards[valid],
-            m.LOG_PROBS: log_probs,
-            m.ROLLOUT_TRAIN_KL: approx_kl(present, log_probs)[fresh],
-            m.LOGP_DIFF: log_ratio.abs()[fresh],
-            m.IS_RATIO: log_ratio.exp(),
-            m.CLIP_RANGE_LOW: config.clip_ratio_low,
-            m.CLIP_RANGE_HIGH: config.clip_ratio_high,
-            m.ENTROPY_COEF: config.entropy_coef,
-        }
-        if config.clip_ratio_low == config.clip_ratio_high:
-            observed[m.CLIP_RANGE] = config.clip_ratio_low
-        if ref_log_probs is not None:
-            observed[m.REF_LOG_PROBS] = ref_log_probs
-            observed[m.KL_REF_EPISODE] = trajectory_sums(reference_kl_k1(log_probs, ref_log_probs), t.numbers()[valid])
-        return observed
-
-    def _describe_update(
-        self,
-        samples: SamplesT,
-        ref_log_probs: Tensor | None,
-        staleness: Staleness | None,
-        taken: Tensor,
-        terms: Mapping[str, Tensor],
-        weights: Tensor | None = None,
-    ) -> dict[Metric, Tensor | OfUnits]:
-        """Measures how the update changed the policy on the decisions that were learnt from.
-
-        Args:
-            samples: as in ``measure``.
-            ref_log_probs: of the samples under the reference, [B] or [B, G] of their units; None without one.
-            staleness: of the samples; None if the learner's weights took all.
-            taken: as in ``measure``.
-            terms: as in ``measure``.
-            weights: [B] weights of the samples in the loss; None for 1.
-        """
-        log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
-        if log_ratio.dim() > 1:
-            kept = terms["taken"]  # of the units
-            counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
-            log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
-        unchanged = torch.zeros_like(log_ratio)
-        surrogate = self._surrogate(log_ratio, unchanged, advantages)
-        staleness = None if staleness is None else staleness[rows]
-        policy_loss = self._weighted(surrogate.loss, staleness)
-        policy_loss = policy_loss if weights is None else policy_loss * weights[rows]
-        of_units = {
-            m.APPROX_KL: approx_kl(log_ratio, unchanged),
-            m.APPROX_KL_K1: approx_kl_k1(log_ratio, unchanged),
-            m.APPROX_KL_K2: approx_kl_k2(log_ratio, unchanged),
-            m.RATIO: surrogate.ratio,
-            m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
-            m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
-            m.CLIPPED_RATIO: surrogate.clipped_ratio,
-            m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
-            m.CLIP_FRACTION_LOW: surrogate.clipped_low,
-            m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
-            m.POLICY_LOSS: policy_loss,
-            m.POLICY_LOSS_ABS: policy_loss.abs(),
-        }
-        if self.config.dual_clip is not None:
-            of_units[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
-            of_units[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
-        if ref_log_probs is not None:
-            start = samples.old_log_probs if samples.old_units is None else samples.old_units
-            divergence = reference_kl(start[taken] + terms["log_ratio"], ref_log_probs[taken])
-            of_units[m.KL_REF] = divergence if counts is None else divergence[kept]
-        observed: dict[Metric, Tensor | OfUnits] = {m.LOSS: terms["loss"], m.ENTROPY: terms["entropy"]}
-        observed |= {
-            metric: values if counts is None else OfUnits(values, counts) for metric, values in of_units.items()
-        }
-        if (entropies := terms.get("entropies")) is not None:
-            steps = None if samples.num_steps is None else samples.num_steps[taken]
-            observed |= self._describe_entropies(entropies, steps)
-        if staleness is not None:
-            observed |= self._describe_correction(surrogate, staleness)
-        return observed
-
-    def _describe_entropies(self, entropies: Tensor, num_steps: Tensor | None) -> dict[Metric, OfUnits]:
-        """Measures the entropy of each unit and, if tokens are units, of each dimension of the actions.
-
-        Args:
-            entropies: [S, k, A] of the parts of the actions of each decision.
-            num_steps: [S] number of actions that were taken; None for all.
-        """
-        units = at_level(entropies, num_steps, self.config.entropy_level)
-        found = {m.ENTROPY: OfUnits(units.values[units.taken], units.taken.sum(1))}
-        if "token" in (self.config.logprob_level, self.config.entropy_level):
-            actions = at_level(entropies, num_steps, "action").taken
-            kept, counts = entropies[actions], actions.sum(1)
-            dimensions = range(entropies.shape[-1])
-            found |= {m.ENTROPY_DIMENSION.member(f"dim_{i}"): OfUnits(kept[:, i], counts) for i in dimensions}
-        return found
-
-    @staticmethod
-    def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:
-        """Measures the decisions whose ratio refers to the policy before the update.
-
-        Args:
-            surrogate: terms of all decisions that were learnt from.
-            staleness: of the same decisions.
-        """
-        corrected, unchanged = staleness.corrected, torch.zeros_like(surrogate.log_ratio)
-        return {
-            m.PROXIMAL_RATIO: surrogate.ratio[corrected],
-            m.CLIPPED_PROXIMAL_RATIO: surrogate.clipped_ratio[corrected],
-            m.PROXIMAL_APPROX_KL: approx_kl_k1(surrogate.log_ratio, unchanged)[corrected],
-        }

@@ -18,6 +18,7 @@ class PartsPolicy(Policy):
         chunk_size: k, actions of a decision.
     """
 
+    takes_chunks = True
     chunk_size: int
 
     def by_action(self, entries: Tensor) -> Tensor:

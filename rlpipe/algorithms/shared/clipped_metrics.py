@@ -1,0 +1,182 @@
+"""Metrics of PPO and GRPO. Nothing here changes what is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rlpipe.algorithms.base import (
+    Samples,
+    Trajectories,
+    ValueSamples,
+)
+from rlpipe.algorithms.shared.clipped import ClippedConfig, Staleness, surrogate_of, weighted
+from rlpipe.functional.aggregation import trajectory_sums
+from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
+from rlpipe.functional.levels import at_level, by_unit, taken_actions
+from rlpipe.functional.losses import PolicyLoss, clipped_value_loss
+from rlpipe.functional.reference import reference_kl, reference_kl_k1
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import OfUnits
+
+
+def describe_batch(
+    config: ClippedConfig, trajectories: Trajectories, present: Tensor, ref_log_probs: Tensor | None
+) -> dict[Metric, Tensor | float]:
+    """Measures the collected decisions, each once.
+
+    Args:
+        config: options of the algorithm.
+        trajectories: as in ``prepare``.
+        present: [B] from ``_evaluate``, of the policy before the update.
+        ref_log_probs: [B] of the valid decisions under the reference; None without one.
+    """
+    t = trajectories
+    valid = t.valid
+    log_probs = t.log_probs[valid]
+    log_ratio = present - log_probs
+    fresh = (t.lags == 0).expand(valid.shape)[valid]  # only there do both sides have the same weights
+    observed: dict[Metric, Tensor | float] = {
+        m.REWARDS: t.rewards[valid],
+        m.LOG_PROBS: log_probs,
+        m.ROLLOUT_TRAIN_KL: approx_kl(present, log_probs)[fresh],
+        m.LOGP_DIFF: log_ratio.abs()[fresh],
+        m.IS_RATIO: log_ratio.exp(),
+        m.CLIP_RANGE_LOW: config.clip_ratio_low,
+        m.CLIP_RANGE_HIGH: config.clip_ratio_high,
+        m.ENTROPY_COEF: config.entropy_coef,
+    }
+    if config.clip_ratio_low == config.clip_ratio_high:
+        observed[m.CLIP_RANGE] = config.clip_ratio_low
+    if ref_log_probs is not None:
+        observed[m.REF_LOG_PROBS] = ref_log_probs
+        observed[m.KL_REF_EPISODE] = trajectory_sums(reference_kl_k1(log_probs, ref_log_probs), t.numbers()[valid])
+    return observed
+
+
+def describe_update(
+    config: ClippedConfig,
+    samples: Samples,
+    ref_log_probs: Tensor | None,
+    staleness: Staleness | None,
+    taken: Tensor,
+    terms: Mapping[str, Tensor],
+    weights: Tensor | None = None,
+) -> dict[Metric, Tensor | OfUnits]:
+    """Measures how the update changed the policy on the decisions that were learnt from.
+
+    Args:
+        config: options of the algorithm.
+        samples: as in ``measure``.
+        ref_log_probs: of the samples under the reference, [B] or [B, G] of their units; None without one.
+        staleness: of the samples; None if the learner's weights took all.
+        taken: as in ``measure``.
+        terms: as in ``measure``.
+        weights: [B] weights of the samples in the loss; None for 1.
+    """
+    log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
+    if log_ratio.dim() > 1:
+        kept = terms["taken"]  # of the units
+        counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
+        log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
+    unchanged = torch.zeros_like(log_ratio)
+    surrogate = surrogate_of(config, log_ratio, unchanged, advantages)
+    staleness = None if staleness is None else staleness[rows]
+    policy_loss = weighted(surrogate.loss, staleness)
+    policy_loss = policy_loss if weights is None else policy_loss * weights[rows]
+    of_units = {
+        m.APPROX_KL: approx_kl(log_ratio, unchanged),
+        m.APPROX_KL_K1: approx_kl_k1(log_ratio, unchanged),
+        m.APPROX_KL_K2: approx_kl_k2(log_ratio, unchanged),
+        m.RATIO: surrogate.ratio,
+        m.RATIO_ABS_DEV: (surrogate.ratio - 1.0).abs(),
+        m.RATIO_OUTSIDE_FRACTION: surrogate.ratio_outside,
+        m.CLIPPED_RATIO: surrogate.clipped_ratio,
+        m.CLIP_FRACTION: clip_fraction(surrogate.clipped_low, surrogate.clipped_high),
+        m.CLIP_FRACTION_LOW: surrogate.clipped_low,
+        m.CLIP_FRACTION_HIGH: surrogate.clipped_high,
+        m.POLICY_LOSS: policy_loss,
+        m.POLICY_LOSS_ABS: policy_loss.abs(),
+    }
+    if config.dual_clip is not None:
+        of_units[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
+        of_units[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
+    if ref_log_probs is not None:
+        start = samples.old_log_probs if samples.old_units is None else samples.old_units
+        divergence = reference_kl(start[taken] + terms["log_ratio"], ref_log_probs[taken])
+        of_units[m.KL_REF] = divergence if counts is None else divergence[kept]
+    observed: dict[Metric, Tensor | OfUnits] = {m.LOSS: terms["loss"], m.ENTROPY: terms["entropy"]}
+    observed |= {metric: values if counts is None else OfUnits(values, counts) for metric, values in of_units.items()}
+    if (entropies := terms.get("entropies")) is not None:
+        steps = None if samples.num_steps is None else samples.num_steps[taken]
+        observed |= _describe_entropies(config, entropies, steps)
+    if staleness is not None:
+        observed |= _describe_correction(surrogate, staleness)
+    return observed
+
+
+def _describe_entropies(config: ClippedConfig, entropies: Tensor, num_steps: Tensor | None) -> dict[Metric, OfUnits]:
+    """Measures the entropy of each unit and, if tokens are units, of each dimension of the actions.
+
+    Args:
+        config: options of the algorithm.
+        entropies: [S, k, A] of the parts of the actions of each decision.
+        num_steps: [S] number of actions that were taken; None for all.
+    """
+    units = at_level(entropies, num_steps, config.entropy_level)
+    found = {m.ENTROPY: OfUnits(units.values[units.taken], units.taken.sum(1))}
+    if "token" in (config.logprob_level, config.entropy_level):
+        actions = at_level(entropies, num_steps, "action").taken
+        kept, counts = entropies[actions], actions.sum(1)
+        dimensions = range(entropies.shape[-1])
+        found |= {m.ENTROPY_DIMENSION.member(f"dim_{i}"): OfUnits(kept[:, i], counts) for i in dimensions}
+    return found
+
+
+def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:
+    """Measures the decisions whose ratio refers to the policy before the update.
+
+    Args:
+        surrogate: terms of all decisions that were learnt from.
+        staleness: of the same decisions.
+    """
+    corrected, unchanged = staleness.corrected, torch.zeros_like(surrogate.log_ratio)
+    return {
+        m.PROXIMAL_RATIO: surrogate.ratio[corrected],
+        m.CLIPPED_PROXIMAL_RATIO: surrogate.clipped_ratio[corrected],
+        m.PROXIMAL_APPROX_KL: approx_kl_k1(surrogate.log_ratio, unchanged)[corrected],
+    }
+
+
+def describe_values(
+    value_clip: float | None, samples: ValueSamples, taken: Tensor, values: Tensor
+) -> dict[Metric, Tensor | OfUnits]:
+    """Measures how well the values fit their targets, at the time of each minibatch.
+
+    Args:
+        value_clip: ``algorithm.value_clip``.
+        samples: as in ``measure``.
+        taken: as in ``measure``.
+        values: [S] of the same decisions, or [S, k] of each action of a chunk.
+    """
+    returns = samples.returns[taken]
+    loss = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=value_clip)
+    residuals = returns - values
+    observed: dict[Metric, Tensor] = {
+        m.VALUE_LOSS: loss.loss,
+        m.VALUE_ERROR: residuals.square(),
+        m.VALUE_PRED: values,
+        m.RETURNS_TRAINED: returns,
+        m.VALUE_RESIDUALS_TRAINED: residuals,
+    }
+    if value_clip is not None:
+        observed[m.VALUE_CLIP_RATIO] = loss.clipped
+        observed[m.VALUE_CLIP_ACTIVE_FRACTION] = loss.clip_active
+    if samples.num_steps is None or values.dim() == 1:
+        return {**observed}
+    counts = samples.num_steps[taken]
+    kept = taken_actions(counts, values.shape[1])
+    return {metric: OfUnits(each[kept], counts) for metric, each in observed.items()}
