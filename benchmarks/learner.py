@@ -64,7 +64,7 @@ from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.on_device import DeviceObservations
-from rlpipe.trajectory import TrajectoryBatch
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 UPDATES, GRADIENT_STEPS = 6, 128
 QUICKSTART = perceptron(256, 256, 256)

@@ -16,7 +16,8 @@ from rlpipe.config.stages import stages
 from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.on_policy import Learner, join
 from rlpipe.policies.base import Policy, build_policy
-from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import LeafSpec, SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import Tree, tensors
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8

@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from rlpipe.config.fields import option
@@ -19,10 +17,10 @@ from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
-from rlpipe.policies.base import Policy, evaluation_arguments
-from rlpipe.policies.shared.sequences import Sequences
+from rlpipe.policies.base import Policy
 from rlpipe.trajectory import Observations, SpaceSpec, Tree
-from rlpipe.trajectory.tree import joined
+from rlpipe.trajectory.batch import TrajectoryBatch, evaluation_arguments
+from rlpipe.trajectory.sequences import Sequences
 
 
 def check_random_shift(pixels: int, spec: SpaceSpec) -> None:
@@ -236,117 +234,6 @@ Observed = Mapping[Metric, Tensor | float]
 
 
 @dataclass(frozen=True)
-class Trajectories:
-    """Fragments joined along N, on the learner's device.
-
-    The fields without description are those of ``rlpipe.trajectory.TrajectoryBatch``.
-
-    Attributes:
-        first: number of the first environment among those of all learners.
-        environments: number of environments of all learners.
-        lags: [N] int64, number of updates between the weights that acted in each environment and the learner's.
-    """
-
-    observations: Tensor | Tree
-    actions: Tensor
-    log_probs: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-    final_observations: Tensor | Tree
-    final_index: Tensor
-    first: int
-    environments: int
-    lags: Tensor
-    num_steps: Tensor | None = None
-    step_rewards: Tensor | None = None
-    memories: Tensor | None = None
-
-    def positions(self) -> Tensor:
-        """[T, N] int64 position of each decision among those of all learners, time first."""
-        steps, envs = self.valid.shape
-        rows = torch.arange(steps, device=self.valid.device).unsqueeze(1) * self.environments
-        return rows + torch.arange(self.first, self.first + envs, device=self.valid.device)
-
-    @property
-    def valid_steps(self) -> Tensor | None:
-        """[B] number of environment steps of each valid decision; None where each is one."""
-        return None if self.num_steps is None else self.num_steps[self.valid]
-
-    @cached_property
-    def decided(self) -> Observations:
-        """[B, ...] observations of the valid decisions; in ``Sequences`` for a policy with a memory."""
-        observations = self.observations[:-1][self.valid]
-        if self.memories is None:
-            return observations
-        return self._in_sequences(observations, self.numbers()[self.valid], self._steps()[:-1][self.valid])
-
-    @property
-    def seen(self) -> Observations:
-        """[(T + 1) N + K, ...] all observations, time first, then the final ones; in ``Sequences`` for a memory.
-
-        A final observation is the last one of the trajectory that it ended.
-        """
-        observations = joined([self.observations.flatten(0, 1), self.final_observations])
-        if self.memories is None:
-            return observations
-        numbers, steps = self._numbers(), self._steps()
-        apart = -1 - torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
-        counted = torch.cat([self.valid, torch.ones_like(self.valid[:1])])
-        numbers, steps = torch.where(counted, numbers, apart).flatten(), torch.where(counted, steps, 0).flatten()
-        return self._in_sequences(
-            observations,
-            torch.cat([numbers, numbers[self.final_index]]),
-            torch.cat([steps, steps[self.final_index] + 1]),
-        )
-
-    @property
-    def decisions(self) -> tuple[Any, ...]:
-        """Arguments of ``Policy.evaluate_actions`` for the valid decisions."""
-        return evaluation_arguments(self.decided, self.actions[self.valid], self.valid_steps)
-
-    def numbers(self) -> Tensor:
-        """[T, N] int64 number of each decision's trajectory among those of all learners.
-
-        Every environment begins one, and every end another.
-        """
-        return self._numbers()[:-1]
-
-    def _ends(self) -> Tensor:
-        """[T + 1, N] bool, True where the step before ended an episode."""
-        ended = self.terminated | self.truncated
-        return torch.cat([torch.zeros_like(ended[:1]), ended])
-
-    def _numbers(self) -> Tensor:
-        """[T + 1, N] int64 as ``numbers``, and those of the last observations."""
-        steps, envs = self.valid.shape
-        columns = torch.arange(self.first, self.first + envs, device=self.valid.device)
-        return self._ends().cumsum(0) + columns * (steps + 1)
-
-    def _steps(self) -> Tensor:
-        """[T + 1, N] int64, valid decisions of the same trajectory before each observation."""
-        before = torch.cat([torch.zeros_like(self.valid[:1]), self.valid]).cumsum(0)
-        return before - torch.where(self._ends(), before, 0).cummax(0).values
-
-    def _in_sequences(self, observations: Tensor | Tree, numbers: Tensor, steps: Tensor) -> Sequences:
-        """Puts observations into sequences, each with its memory: the collected one where an episode continues.
-
-        Args:
-            observations: [B, ...].
-            numbers: [B] from ``_numbers``; any negative number stands for a sequence of its own.
-            steps: [B] from ``_steps``.
-        """
-        assert self.memories is not None
-        length = len(self.valid) + 1
-        found, sequence = torch.unique(numbers, return_inverse=True)
-        continued = (found >= 0) & (found % length == 0)  # the first trajectory of its environment
-        memories = self.memories.new_zeros(len(found), self.memories.shape[1])
-        memories[continued] = self.memories[found[continued] // length - self.first]
-        return Sequences(observations, sequence, steps, memories)
-
-
-@dataclass(frozen=True)
 class Samples:
     """Valid decisions to learn from, flattened. Subclasses add what their algorithm needs.
 
@@ -356,7 +243,7 @@ class Samples:
         old_log_probs: [B] at collection, in nats.
         advantages: [B], or [B, k] of each action of a chunk.
         trajectory: [B] int64, number of the decision's trajectory; an episode that spans iterations is one in each.
-        position: [B] int64, ascending, from ``Trajectories.positions``.
+        position: [B] int64, ascending, from ``TrajectoryBatch.positions``.
         num_steps: [B] number of environment steps of each decision; None where each is one.
         old_units: [B, G] log-probabilities of the units of each decision before the update, in nats; None where the
             ratio is that of a whole decision.
@@ -487,8 +374,8 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Restores what ``state`` returned."""
 
     @abstractmethod
-    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[SamplesT, Observed]:
-        """Turns trajectories into samples and metrics. Runs without gradients."""
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[SamplesT, Observed]:
+        """Turns trajectories, on the learner's device, into samples and metrics. Runs without gradients."""
 
     @abstractmethod
     def loss(self, policy: Policy, samples: SamplesT) -> Loss:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import Loss, Observed, Samples, Terms, Trajectories
+from rlpipe.algorithms.base import Loss, Observed, Samples, Terms
 from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update
 from rlpipe.config.fields import option
@@ -22,6 +22,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import leaves_of
 
 __all__ = ["GRPO"]
@@ -87,7 +88,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     def keeps_reference(self) -> bool:
         return self.config.kl_beta > 0.0
 
-    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[GRPOSamples, Observed]:
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[GRPOSamples, Observed]:
         t, config = trajectories, self.config
         self._check(t)
         valid = t.valid
@@ -123,7 +124,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             observed[m.KL_COEF] = config.kl_beta
         return samples, observed
 
-    def _check(self, trajectories: Trajectories) -> None:
+    def _check(self, trajectories: TrajectoryBatch) -> None:
         """Checks the assumptions of the formulas: whole episodes, and groups that begin in one state.
 
         Raises:

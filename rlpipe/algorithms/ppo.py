@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import Loss, Observed, Terms, Trajectories, ValueSamples
+from rlpipe.algorithms.base import Loss, Observed, Terms, ValueSamples
 from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update, describe_values
 from rlpipe.config.fields import option
@@ -24,6 +24,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 __all__ = ["PPO"]
 
@@ -122,7 +123,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         if self.config.kl_control == "adaptive":
             self._kl_coef = state.get("kl_coef", self._kl_coef)
 
-    def prepare(self, trajectories: Trajectories, policy: Policy) -> tuple[PPOSamples, Observed]:
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[PPOSamples, Observed]:
         t, config = trajectories, self.config
         valid = t.valid
         ref_log_probs, ref_units = self._evaluate_reference(t)
@@ -150,7 +151,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         return samples, observed
 
     def _advantages(
-        self, trajectories: Trajectories, policy: Policy, penalties: Tensor | None
+        self, trajectories: TrajectoryBatch, policy: Policy, penalties: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Estimates the advantage of each decision, or of each action with ``reward_level=action``.
 
@@ -191,7 +192,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         return raw, values, taken
 
     def _penalties(
-        self, trajectories: Trajectories, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
+        self, trajectories: TrajectoryBatch, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
     ) -> Tensor:
         """[T, N] rewards for leaving the reference, negative where the policy prefers the action more than it does.
 

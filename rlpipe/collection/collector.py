@@ -18,7 +18,8 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Acting
-from rlpipe.trajectory import Bool, Episode, Float32, Observations, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import Bool, Episode, Float32, Observations, SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import joined, named_leaves, tensors
 
 

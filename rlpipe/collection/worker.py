@@ -30,7 +30,8 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Policy, Snapshot, build_policy
 from rlpipe.secrets import redacted
-from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts, TrajectoryBatch
+from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 def _needs_success(config: Config) -> str | None:

@@ -120,8 +120,8 @@ def _check_chunks(size: int, facts: Any, section: Any, key: str) -> None:
         )
     if facts.time_limit is not None and size > facts.time_limit:
         raise ConfigError(
-            f"policy.chunk_size is {size}, but an episode ends after {facts.time_limit} steps, the time limit of {key}: "
-            "its last actions would never be taken. Lower the chunk size."
+            f"policy.chunk_size is {size}, but an episode ends after {facts.time_limit} steps, the time limit of "
+            f"{key}: its last actions would never be taken. Lower the chunk size."
         )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rlpipe.functional.augmentation import draw_shifts, shifted
-from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.sequences import Sequences
 
 
 class RandomShift:

@@ -27,7 +27,8 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Snapshot, Weights, build_policy
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 Arrays = dict[str, NDArray[Any]]
 

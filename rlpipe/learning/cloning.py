@@ -26,7 +26,8 @@ from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import tensors
 
 

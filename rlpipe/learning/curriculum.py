@@ -11,7 +11,8 @@ from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.demonstrations.recording import MATCHED
 from rlpipe.demonstrations.replay import states_of
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Episode, TrajectoryBatch
+from rlpipe.trajectory import Episode
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Curriculum:

@@ -12,9 +12,10 @@ from torch import Tensor
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
-from rlpipe.policies.base import Policy, evaluation_arguments
-from rlpipe.policies.shared.sequences import Sequences
+from rlpipe.policies.base import Policy
 from rlpipe.trajectory import Observations, Tree
+from rlpipe.trajectory.batch import evaluation_arguments
+from rlpipe.trajectory.sequences import Sequences
 from rlpipe.trajectory.tree import tensors
 
 

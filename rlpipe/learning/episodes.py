@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.functional.hindsight import future_steps
-from rlpipe.trajectory import TrajectoryBatch
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 Numbers = NDArray[np.int64]
 

@@ -18,7 +18,8 @@ from rlpipe.functional.hindsight import first_true, terminated_under_goal
 from rlpipe.learning.episodes import Episodes, Later
 from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, Rows
 from rlpipe.metrics import catalogue as m
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 class HindsightBuffer(ReplayBuffer):

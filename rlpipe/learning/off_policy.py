@@ -27,7 +27,8 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot, Weights
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import tensors
 
 LEAST_STEPS = 1

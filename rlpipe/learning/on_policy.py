@@ -23,7 +23,6 @@ from rlpipe.algorithms.base import (
     OnPolicyAlgorithm,
     Samples,
     Terms,
-    Trajectories,
 )
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
@@ -43,15 +42,13 @@ from rlpipe.metrics.on_device import DeviceObservations, MinibatchSizes
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import NoWeights, Policy, Snapshot, Weights
 from rlpipe.run.checkpoint import subtree
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
-from rlpipe.trajectory.tree import joined, tensors
-
-_BY_ENVIRONMENT = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "valid")
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 def join(
     batches: Sequence[TrajectoryBatch], device: torch.device, version: int, own: Share | None = None
-) -> Trajectories:
+) -> TrajectoryBatch:
     """Joins the fragments of several workers along N, and copies them to the device.
 
     Args:
@@ -60,43 +57,9 @@ def join(
         version: version of the learner's weights
         own: share of the environments to take; None for all
     """
-    envs = [batch.rewards.shape[1] for batch in batches]
-    total, offset = sum(envs), 0
-    own = own or Share(range(len(envs)), range(total), 0, total)
-    first, last = own.columns.start, own.columns.stop
-    finals, final_index = [], []
-    for batch, count in zip(batches, envs, strict=True):
-        steps, slots = np.divmod(batch.final_index, count)
-        slots += offset
-        taken = (slots >= first) & (slots < last)
-        finals.append(batch.final_observations[taken])
-        final_index.append((steps * (last - first) + slots - first)[taken])
-        offset += count
-
-    def taken_of(name: str) -> Any:
-        whole = joined([getattr(batch, name) for batch in batches], axis=1)
-        return tensors(whole[:, first:last]).to(device)
-
-    chunked, by_step = batches[0].num_steps is not None, batches[0].step_rewards is not None
-    return Trajectories(
-        **{name: taken_of(name) for name in _BY_ENVIRONMENT},
-        final_observations=tensors(joined(finals)).to(device),
-        final_index=torch.from_numpy(np.concatenate(final_index)).to(device),
-        first=own.first,
-        environments=own.environments,
-        lags=torch.tensor(
-            np.repeat([version - batch.policy_version for batch in batches], envs)[first:last], device=device
-        ),
-        num_steps=taken_of("num_steps") if chunked else None,
-        step_rewards=taken_of("step_rewards") if by_step else None,
-        memories=None if (own_memories := _memories(batches)) is None else own_memories[first:last].to(device),
-    )
-
-
-def _memories(batches: Sequence[TrajectoryBatch]) -> Tensor | None:
-    """Returns the memories of all environments before the first step; None for a policy without a memory."""
-    found = [batch.memories for batch in batches if batch.memories is not None]
-    return torch.from_numpy(np.concatenate(found)) if found else None
+    total = sum(batch.rewards.shape[1] for batch in batches)
+    own = own or Share(range(len(batches)), range(total), 0, total)
+    return TrajectoryBatch.joined(batches, version, own.columns, own.first, own.environments).to(device)
 
 
 class Learner(LearnerBase):

@@ -16,7 +16,8 @@ from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.n_step import NStep, n_step
 from rlpipe.learning.frames import Frames
 from rlpipe.metrics.declaration import Metric
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import joined, mapped, tensors
 
 REWARD, TERMINATED = -5, -3

@@ -393,13 +393,6 @@ def to_tensor(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
     return found.view(torch.bfloat16) if found.dtype == torch.uint16 and dtype.is_floating_point else found
 
 
-def evaluation_arguments(
-    observations: Tensor | Tree, actions: Tensor, num_steps: Tensor | None
-) -> tuple[Tensor | Tree, Tensor] | tuple[Tensor | Tree, Tensor, Tensor]:
-    """Arguments of ``Policy.evaluate_actions``, which is asked with ``num_steps`` only where decisions are chunks."""
-    return (observations, actions) if num_steps is None else (observations, actions, num_steps)
-
-
 GIVE_BOUNDS = (
     "where the task is made, give it those between which its actions make sense, such as gymnasium.wrappers."
     "TransformAction(env, lambda action: action, gymnasium.spaces.Box(-1, 1, env.action_space.shape))"

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from rlpipe.config.fields import option
 from rlpipe.policies.base import Decisions, Weights
 from rlpipe.policies.shared.features import Features
-from rlpipe.policies.shared.sequences import Sequences, replay
 from rlpipe.policies.shared.unbounded import UnboundedConfig, UnboundedPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.sequences import Sequences
 
 __all__ = ["GRUPolicy"]
 
@@ -112,3 +113,31 @@ def _recurrent_layer(features: int, size: int) -> nn.GRU:
         else:
             nn.init.zeros_(parameter)
     return layer
+
+
+def replay(gru: nn.GRU, features: Tensor, sequences: Sequences, memories: Tensor) -> Tensor:
+    """Runs a recurrent layer over sequences, with gradients through time; in float32, as errors add up along the way.
+
+    Args:
+        gru: layer from W features to M numbers of memory.
+        features: [B, W] of the observations, in their order.
+        sequences: the observations, at least one.
+        memories: [J, M] memory of this layer before each sequence.
+    Returns:
+        [B, M] memory after each observation, which is also the layer's output.
+    """
+    present, sequence = torch.unique(sequences.sequence, return_inverse=True)
+    longest = torch.bincount(sequence).argsort(descending=True, stable=True)
+    order = (sequences.step * len(present) + _inverse(longest)[sequence]).argsort()
+    running = torch.bincount(sequences.step).cpu()  # sequences that have a first step, a second one, ...
+    with torch.autocast(features.device.type, enabled=False):
+        packed = PackedSequence(features[order].float(), running)
+        after: Tensor = gru(packed, memories[present[longest]].unsqueeze(0))[0].data
+    return after[_inverse(order)]
+
+
+def _inverse(permutation: Tensor) -> Tensor:
+    """Returns the place of each number in a permutation."""
+    places = torch.empty_like(permutation)
+    places[permutation] = torch.arange(len(permutation), device=permutation.device)
+    return places

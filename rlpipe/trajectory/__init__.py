@@ -1,6 +1,5 @@
 """Data that travel between actors: spaces, observation trees, starts, fragments, episodes and their replays."""
 
-from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.episode import Episode
 from rlpipe.trajectory.replay import Replay
 from rlpipe.trajectory.scene import Body, Scene, Shape
@@ -10,5 +9,5 @@ from rlpipe.trajectory.tree import Tree
 
 __all__ = [
     "Body", "Bool", "ChosenStart", "Episode", "Float32", "LeafSpec", "Observations", "Replay", "Scene", "Shape",
-    "SpaceSpec", "Starts", "State", "TrajectoryBatch", "Tree",
+    "SpaceSpec", "Starts", "State", "Tree",
 ]  # fmt: skip

@@ -36,7 +36,8 @@ from rlpipe.policies.base import Policy, finite_bounds
 from rlpipe.policies.shared.features import Features
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
 from rlpipe.run.directory import read_jsonl
-from rlpipe.trajectory import SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 from tests.helpers.demonstrations import demonstrator
 from tests.helpers.runs import sac, scripted
 

@@ -16,7 +16,8 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.dialects import Dialect, uses
 from rlpipe.metrics.window import merged
 from rlpipe.run.directory import read_jsonl
-from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import Episode, SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 STEPS, EPOCHS, MINIBATCHES = 512, 3, 4
 CONFIG = {

@@ -10,8 +10,8 @@ from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.replay import ReplayBuffer, Rows
-from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.sequences import Sequences
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rlpipe.errors import ConfigError
 from rlpipe.learning.replay import ReplayBuffer
-from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 SPEC = SpaceSpec.of_tree({"image": LeafSpec((1, 1, 1), "uint8")}, 1)
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.learning.hindsight import HindsightBuffer
 from rlpipe.metrics import catalogue as m
-from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 GOAL = LeafSpec((1,))
 SPEC = SpaceSpec.of_tree({"observation": LeafSpec((1,)), "achieved_goal": GOAL, "desired_goal": GOAL}, 1)

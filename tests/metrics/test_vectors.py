@@ -42,7 +42,8 @@ from rlpipe.metrics.on_device import DeviceObservations, MinibatchSizes
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Policy
 from rlpipe.policies.mlp import MLPPolicy
-from rlpipe.trajectory import Episode, SpaceSpec, TrajectoryBatch
+from rlpipe.trajectory import Episode, SpaceSpec
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())
 ALL = list(CATALOGUE.values())

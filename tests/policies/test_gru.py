@@ -18,8 +18,8 @@ from rlpipe.envs.scripted import Scripted, ScriptedConfig
 from rlpipe.learning.on_policy import join
 from rlpipe.learning.shares import Share
 from rlpipe.policies.gru import GRUConfig, GRUPolicy
-from rlpipe.policies.shared.sequences import Sequences
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory.sequences import Sequences
 
 CPU = torch.device("cpu")
 SHORT, LONG = {"length": 3}, {"length": 7, "end": "terminated"}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlpipe.trajectory import LeafSpec, SpaceSpec, TrajectoryBatch, Tree
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import arrays, joined, leaves_of, mapped, tensors
 
 SPEC = SpaceSpec.of_tree({"image": LeafSpec((2, 2, 3), "uint8"), "state": LeafSpec((4,))}, 1)

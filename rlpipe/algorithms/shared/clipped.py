@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms, Trajectories
+from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
@@ -20,6 +20,7 @@ from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Policy
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         """Terms of a minibatch that tell how far the update has moved the policy, where the ratio does not."""
         return {} if staleness is None else {"moved": log_probs - staleness.start_log_probs}
 
-    def _evaluate(self, trajectories: Trajectories, policy: Policy) -> tuple[Tensor, Tensor | None]:
+    def _evaluate(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[Tensor, Tensor | None]:
         """Evaluates the valid decisions.
 
         Returns:
@@ -182,12 +183,12 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         whole = at_level(parts, t.valid_steps, "chunk").values.squeeze(-1)
         return whole, at_level(parts, t.valid_steps, level).values
 
-    def _evaluate_reference(self, trajectories: Trajectories) -> tuple[Tensor | None, Tensor | None]:
+    def _evaluate_reference(self, trajectories: TrajectoryBatch) -> tuple[Tensor | None, Tensor | None]:
         """Evaluates the valid decisions under the reference, as ``_evaluate``; None without one."""
         return (None, None) if self._reference is None else self._evaluate(trajectories, self._reference)
 
     def _correct_staleness(
-        self, trajectories: Trajectories, present: Tensor
+        self, trajectories: TrajectoryBatch, present: Tensor
     ) -> tuple[Tensor, Staleness | None, dict[Metric, Tensor | float]]:
         """Chooses the policy that the ratio of each valid decision refers to.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlpipe.algorithms.base import (
     Samples,
-    Trajectories,
+    TrajectoryBatch,
     ValueSamples,
 )
 from rlpipe.algorithms.shared.clipped import ClippedConfig, Staleness, surrogate_of, weighted
@@ -24,7 +24,7 @@ from rlpipe.metrics.on_device import OfUnits
 
 
 def describe_batch(
-    config: ClippedConfig, trajectories: Trajectories, present: Tensor, ref_log_probs: Tensor | None
+    config: ClippedConfig, trajectories: TrajectoryBatch, present: Tensor, ref_log_probs: Tensor | None
 ) -> dict[Metric, Tensor | float]:
     """Measures the collected decisions, each once.
 
