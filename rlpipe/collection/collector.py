@@ -43,18 +43,17 @@ class _Fragment:
 
     def add(self, t: int, outcome: Outcome, log_probs: Float32) -> NDArray[np.int64]:
         """Stores the outcome of step t; returns the environments whose episode it ended."""
-        step = outcome.step
         self._log_probs[t] = log_probs
         if self._num_steps is not None and outcome.num_steps is not None:
             self._num_steps[t] = outcome.num_steps
         if self._step_rewards is not None and outcome.step_rewards is not None:
             self._step_rewards[t] = outcome.step_rewards
-        self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
-        self._valid[t] = step.valid
-        ended = np.flatnonzero(step.terminated | step.truncated)
+        self._rewards[t], self._valid[t] = outcome.rewards, outcome.valid
+        self._terminated[t], self._truncated[t] = outcome.terminated, outcome.truncated
+        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
         if ended.size:
-            self._finals.append(step.successors[ended])
-            self._final_index.append(t * len(step.terminated) + ended)
+            self._finals.append(outcome.successors[ended])
+            self._final_index.append(t * len(outcome.terminated) + ended)
         return ended
 
     def batch(
@@ -191,10 +190,10 @@ class Collector:
             acted = time.perf_counter()
             outcome, log_probs = self._take(t, chunks, actions, log_probs, policy_version)
             ended = fragment.add(t, outcome, log_probs)
-            self._memories.begin_episodes(outcome.step)
+            self._memories.begin_episodes(outcome)
             env_seconds += time.perf_counter() - acted
             acting_seconds += acted - began
-            self._observations = outcome.step.observations
+            self._observations = outcome.observations
             running[ended] = False
             if self._whole_episodes and not running.any():
                 break
@@ -213,19 +212,19 @@ class Collector:
         self, t: int, chunks: Chunks, actions: NDArray[Any], log_probs: Float32, policy_version: int
     ) -> tuple[Outcome, Float32]:
         """Takes the actions of decision t; returns its outcome and the [N] log-probabilities of what was taken."""
-        by_action = log_probs.ndim == 2
-
-        def follow(step: Step, number: int) -> None:
+        by_action, before = log_probs.ndim == 2, self._tracker.steps
+        steps: list[Step] = []
+        for step in take(self._simulator, actions, chunks, f"taking step {t + 1} of {self._horizon}"):
+            number = len(steps)
             own = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
             self._ended += self._tracker.step(step, policy_version, own)
             for metric, values in step.observed.items():
                 applies = step.valid & ~np.isnan(values)
                 if not isinstance(metric, str) and applies.any():  # what has only a name belongs to the episode
                     self._observed.append((metric, values[applies]))
-
-        steps = self._tracker.steps
-        outcome = take(self._simulator, actions, chunks, follow, f"taking step {t + 1} of {self._horizon}")
-        self._tracker.steps = steps + chunks.execute  # as in workers whose episodes go on
+            steps.append(step)
+        outcome = Outcome.of(steps, chunks)
+        self._tracker.steps = before + chunks.execute  # as in workers whose episodes go on
         if by_action and outcome.num_steps is not None:
             taken = np.arange(chunks.size) < outcome.num_steps[:, None]
             log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,15 +66,52 @@ class Outcome(NamedTuple):
     """Outcome of N decisions.
 
     Attributes:
-        step: from the observations before the decisions to those after them; rewards are summed with the discount. Of a
-            chunk it holds no success, failure or terms of rewards: ``each`` has seen those of every environment step.
+        observations: [N, ...] to decide on next.
+        successors: [N, ...] where the last environment step of each decision led, before any reset.
+        rewards: [N] float64, summed over the environment steps with the discount.
+        terminated: [N] bool.
+        truncated: [N] bool.
+        valid: [N] bool; False where no step was taken.
         num_steps: [N] int64, environment steps of each decision; None where each is one.
         step_rewards: [N, k] float32, reward of each of these steps, 0 after the last one; None unless they are kept.
     """
 
-    step: Step
-    num_steps: NDArray[np.int64] | None
+    observations: Observations
+    successors: Observations
+    rewards: NDArray[np.float64]
+    terminated: Bool
+    truncated: Bool
+    valid: Bool
+    num_steps: NDArray[np.int64] | None = None
     step_rewards: Float32 | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], chunks: Chunks) -> Outcome:
+        """Returns the outcome of decisions.
+
+        Args:
+            steps: all that ``take`` has yielded.
+            chunks: how decisions became steps.
+        """
+        step = steps[0]
+        if chunks.size == 1:
+            return cls(step.observations, step.successors, step.rewards, step.terminated, step.truncated, step.valid)
+        observations, successors = step.observations.copy(), step.successors.copy()
+        rewards, terminated, truncated = step.rewards.copy(), step.terminated.copy(), step.truncated.copy()
+        num_steps = step.valid.astype(np.int64)
+        step_rewards = np.zeros((len(rewards), chunks.size), dtype=np.float32) if chunks.keep_rewards else None
+        if step_rewards is not None:
+            step_rewards[:, 0] = rewards
+        for number, step in enumerate(steps[1:], 1):
+            valid = step.valid
+            observations[valid], successors[valid] = step.observations[valid], step.successors[valid]
+            rewards += np.where(valid, chunks.discount**number * step.rewards, 0.0)
+            if step_rewards is not None:
+                step_rewards[valid, number] = step.rewards[valid]
+            terminated |= step.terminated
+            truncated |= step.truncated
+            num_steps += valid
+        return cls(observations, successors, rewards, terminated, truncated, num_steps > 0, num_steps, step_rewards)
 
 
 def reset(simulator: Simulator, seed: Sequence[int]) -> tuple[Observations, dict[int, Beginning]]:
@@ -99,20 +136,15 @@ def reset(simulator: Simulator, seed: Sequence[int]) -> tuple[Observations, dict
     return answer
 
 
-def take(
-    simulator: Simulator,
-    actions: NDArray[Any],
-    chunks: Chunks,
-    each: Callable[[Step, int], None],
-    doing: str = "taking a step",
-) -> Outcome:
-    """Takes the actions of N decisions.
+def take(simulator: Simulator, actions: NDArray[Any], chunks: Chunks, doing: str = "taking a step") -> Iterator[Step]:
+    """Takes the actions of N decisions, and yields each environment step once it was taken.
+
+    An environment whose episode has ended waits for the next decision.
 
     Args:
-        simulator: that ``can_wait``, if there are chunks.
+        simulator: one that ``can_wait``, if there are chunks.
         actions: [N, k * A], or [N, k] for a single discrete action.
         chunks: how many actions there are, and how many are taken.
-        each: called after each environment step with it and its number in the chunk, from 0.
         doing: for the error, if the simulator raises.
     Raises:
         SimulatorError: the simulator raised.
@@ -120,9 +152,14 @@ def take(
     """
     spec, count = simulator.spec, len(actions)
     single = actions.reshape(count, chunks.size, *spec.action_shape)
-
-    def stepped(number: int, *waiting: Bool) -> Step:
-        action = single[:, number]
+    step: Step | None = None
+    for number in range(chunks.execute):
+        action, waiting = single[:, number], tuple[Bool, ...]()
+        if step is not None:
+            active = step.valid & ~(step.terminated | step.truncated)
+            if not active.any():
+                return
+            waiting = (active,)
         try:
             step = simulator.step(action if spec.num_actions else spec.clip(action), *waiting)
         except ContractError:
@@ -132,30 +169,4 @@ def take(
             raise SimulatorError.of(error, doing + within) from error
         if not simulator.is_checked:
             check_step(step, spec, count, has_success=simulator.has_success)
-        each(step, number)
-        return step
-
-    step = stepped(0)
-    if chunks.size == 1:
-        return Outcome(step, None)
-    observations, successors = step.observations.copy(), step.successors.copy()
-    rewards, terminated, truncated = step.rewards.copy(), step.terminated.copy(), step.truncated.copy()
-    num_steps = step.valid.astype(np.int64)
-    step_rewards = np.zeros((count, chunks.size), dtype=np.float32) if chunks.keep_rewards else None
-    if step_rewards is not None:
-        step_rewards[:, 0] = rewards
-    for number in range(1, chunks.execute):
-        active = step.valid & ~(step.terminated | step.truncated)
-        if not active.any():
-            break
-        step = stepped(number, active)
-        valid = step.valid
-        observations[valid], successors[valid] = step.observations[valid], step.successors[valid]
-        rewards += np.where(valid, chunks.discount**number * step.rewards, 0.0)
-        if step_rewards is not None:
-            step_rewards[valid, number] = step.rewards[valid]
-        terminated |= step.terminated
-        truncated |= step.truncated
-        num_steps += valid
-    whole = Step(observations, successors, rewards, terminated, truncated, None, num_steps > 0, {})
-    return Outcome(whole, num_steps, step_rewards)
+        yield step

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks, in_float32, reset, take
+from rlpipe.collection.decisions import Chunks, Outcome, in_float32, reset, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.floors import Floor
 from rlpipe.collection.memories import Memories
@@ -37,10 +37,6 @@ from rlpipe.trajectory.tree import tensors
 
 Watch: TypeAlias = Callable[[int], bool]
 """Is called after each step with the number of episodes that have ended; True ends the evaluation."""
-
-
-class _CutShortError(Exception):
-    """The evaluation ends before its episodes do. The message says why."""
 
 
 def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
@@ -187,23 +183,22 @@ class Evaluator:
             recorder.begin(beginnings, observations)
             self._recorder = recorder
 
-            def follow(step: Step, number: int) -> None:
-                ended = tracker.step(step, policy_version)
-                window.eval_episodes += ended
-                recorder.step(step, actions, number, self._chunks, {one.slot - self._first_slot: one for one in ended})
-                if watch is not None and watch(len(window.eval_episodes)):
-                    raise _CutShortError("it was interrupted")
-                if time.monotonic() > deadline:
-                    raise _CutShortError(self._why_late(window, episodes, tracker))
-
             try:
                 while len(window.eval_episodes) < episodes:
-                    actions = self._actions(policy, observations)
-                    step = take(simulator, actions, self._chunks, follow).step
-                    self._memories.begin_episodes(step)
-                    observations = step.observations
-            except _CutShortError as cut:
-                return MetricWindow(cut_short=str(cut))
+                    actions, steps = self._actions(policy, observations), list[Step]()
+                    for step in take(simulator, actions, self._chunks):
+                        ended = tracker.step(step, policy_version)
+                        window.eval_episodes += ended
+                        of_slots = {one.slot - self._first_slot: one for one in ended}
+                        recorder.step(step, actions, len(steps), self._chunks, of_slots)
+                        steps.append(step)
+                        if watch is not None and watch(len(window.eval_episodes)):
+                            return MetricWindow(cut_short="it was interrupted")
+                        if time.monotonic() > deadline:
+                            return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
+                    outcome = Outcome.of(steps, self._chunks)
+                    self._memories.begin_episodes(outcome)
+                    observations = outcome.observations
             finally:
                 self._recorder = None
             window.notes, window.tells_success = tracker.notes, tracker.tells_success

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.envs.base import Step
+from rlpipe.collection.decisions import Outcome
 from rlpipe.trajectory import Float32
 
 
@@ -43,8 +41,8 @@ class Memories:
             kept[slots] = memories
             self._all = kept
 
-    def begin_episodes(self, step: Step) -> None:
+    def begin_episodes(self, outcome: Outcome) -> None:
         """Empties the slots whose next decision is the first of an episode: those that ended one, or only reset."""
         if self._all is not None:
-            begins: NDArray[np.bool_] = step.terminated | step.truncated | ~step.valid
+            begins = outcome.terminated | outcome.truncated | ~outcome.valid
             self._all = self._all.masked_fill(torch.from_numpy(begins).unsqueeze(1), 0.0)

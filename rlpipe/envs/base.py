@@ -19,14 +19,12 @@ from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.envs.shared.checks import first_of, flag, number, number_or_none, place, shown, without_names
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.seeding import Seeding
+from rlpipe.envs.shared.slots import NextSeed, NextStart, Slots
 from rlpipe.errors import ConfigError, ContractError
 from rlpipe.trajectory import Bool, ChosenStart, Float32, Observations, Scene, SpaceSpec, State
 
 if TYPE_CHECKING:  # a simulator in a Python of its own does without
     from rlpipe.metrics.declaration import Metric
-
-NextSeed = Callable[[int], int | None]
-"""Returns the seed of a slot's next episode; None when the slot has run all its episodes and must stay idle."""
 
 KEY = "\x1fkey\x1f"
 """Stands for the key of a section in errors of what is made without knowing it; ``make_simulator`` writes it there."""
@@ -180,10 +178,6 @@ class TaskFacts:
     def remedy(self, fact: str) -> str:
         """Returns what to do about a fact that does not hold, as in ``why_not``; empty if nothing is known."""
         return self.why_not.get(fact, NO_STATES if fact == "states" else "")
-
-
-NextStart = Callable[[int], ChosenStart | None]
-"""Returns the chosen start of a slot's next episode; None where the task draws it. Asked once its seed is known."""
 
 
 @dataclass(frozen=True)
@@ -529,15 +523,13 @@ class OneByOne(Simulator):
             ConfigError: the environments differ in their specs.
         """
         self._envs = envs
-        self._next_seed = next_seed
         self._ignore_terminations = ignore_terminations
         self.spec = envs[0].spec
         self.num_envs = len(envs)
         self.has_success = all(env.has_success for env in envs)
-        self._idle = np.zeros(self.num_envs, dtype=bool)
-        self._left: dict[int, int] = {}  # steps that episodes have left, with a limit of their own or after a success
         self.reset_seconds: float = 0.0
         # Two underscores: a subclass outside this package may have attributes of these names.
+        self.__slots = Slots(self.num_envs, next_seed)
         self.__shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
         self.__seeding = Seeding(tries=self.tries_seeds)
         self.__notes = Notes()
@@ -554,20 +546,14 @@ class OneByOne(Simulator):
         return observations, beginnings
 
     def _begin(self, n: int, observations: Observations, beginnings: dict[int, Beginning]) -> None:
-        seed = self._next_seed(n)
-        self._idle[n] = seed is None
-        self._left.pop(n, None)
-        if seed is not None:
+        episode = self.__slots.begin(n, self.next_start)
+        if episode is not None:
             began = time.perf_counter()
-            chosen = None if self.next_start is None else self.next_start(n)
-            own = seed if chosen is None or chosen.seed is None else chosen.seed
-            observation, beginning = self.__seeding.begin(lambda: began_in(self._envs[n], seed, chosen), own)
+            observation, beginning = self.__seeding.begin(lambda: began_in(self._envs[n], *episode), episode.own_seed)
             place(observations, n, observation, self.spec)
             beginnings[n] = beginning if self.__seeding.repeats else replace(beginning, seed=None)
             if not self.__seeding.repeats:
                 self.__notes.add(self.__seeding.note)
-            if chosen is not None and chosen.limit is not None:
-                self._left[n] = chosen.limit
             self.reset_seconds += time.perf_counter() - began
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
@@ -576,7 +562,7 @@ class OneByOne(Simulator):
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
         tells_success = False
-        valid = ~self._idle if active is None else ~self._idle & active
+        valid = self.__slots.stepping(active)
         for n, env in enumerate(self._envs):
             if not valid[n]:
                 continue
@@ -594,13 +580,13 @@ class OneByOne(Simulator):
             terminated[n] = ends and not self._ignore_terminations
             if succeeded is not None:
                 tells_success, success[n] = True, flag(succeeded, env.success_name)
-            cut = cut is True or (cut is not False and flag(cut, "truncated"))
-            truncated[n] = self._is_cut_off(n, success=success[n]) or cut
+            truncated[n] = cut is True or (cut is not False and flag(cut, "truncated"))
             if failed is not None or terms is not None or observed is not None:
                 self.__add_extras(n, answer, extras)
             if env.unusual:
                 for sentence in env.unusual:
                     self.__notes.add(sentence)
+        truncated |= self.__slots.cut_off(valid, success, self.steps_after_success)
         observations, beginnings = self.__begin_again(np.flatnonzero(terminated | truncated).tolist(), successors)
         return Step(
             observations, successors, rewards, terminated, truncated, success if self.has_success else None, valid,
@@ -641,16 +627,6 @@ class OneByOne(Simulator):
                 name = getattr(key, "name", key)
                 sentence = f"The {kind} {name!r} is {shown(value)}, no number: it is left out."
                 self.__notes.add(sentence, f"{kind} {name}")
-
-    def _is_cut_off(self, n: int, *, success: bool) -> bool:
-        """Counts a step of an episode with a time limit of its own, or a success; True if it was the last one."""
-        if success and self.steps_after_success is not None:
-            after = self.steps_after_success + 1  # with this one
-            self._left[n] = min(self._left.get(n, after), after)
-        if n not in self._left:
-            return False
-        self._left[n] -= 1
-        return self._left[n] <= 0
 
     def state(self, n: int) -> State:
         return self._envs[n].state()

@@ -15,18 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import (
-    Beginning,
-    NextSeed,
-    OneByOne,
-    Simulator,
-    SingleEnv,
-    SingleStep,
-    Step,
-    TaskEntry,
-    TaskFacts,
-)
+from rlpipe.envs.base import Beginning, OneByOne, Simulator, SingleEnv, SingleStep, Step, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import shown
+from rlpipe.envs.shared.slots import NextSeed, Slots
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError, ContractError
@@ -252,9 +243,8 @@ class EnvPoolVector(Simulator):
 
     def __init__(self, config: EnvPoolConfig, task: Task, num_envs: int, next_seed: NextSeed) -> None:
         """Makes no environment before the first reset, which has the seeds."""
-        self._config, self._task, self._next_seed = config, task, next_seed
+        self._config, self._task, self._slots = config, task, Slots(num_envs, next_seed)
         self._pool: Pool | None = None
-        self._idle = np.zeros(num_envs, dtype=bool)
         self.num_envs = num_envs
         self.spec = task.spaces.spec
         self.has_success = task.success_key is not None
@@ -266,8 +256,8 @@ class EnvPoolVector(Simulator):
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         began = time.perf_counter()
-        seeds = [self._next_seed(n) for n in range(self.num_envs)]
-        self._idle = np.array([seed is None for seed in seeds])
+        episodes = [self._slots.begin(n) for n in range(self.num_envs)]
+        seeds = [None if episode is None else episode.seed for episode in episodes]
         first = self._pool is None
         self._pool = self._pool or Pool(self._config, self._task, [seed or 0 for seed in seeds])
         observations, success = self._pool.reset()
@@ -281,7 +271,7 @@ class EnvPoolVector(Simulator):
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         assert self._pool is not None
         count = self.num_envs
-        valid = ~self._idle if active is None else ~self._idle & active
+        valid = self._slots.stepping(active)
         whole = bool(valid.all())
         numbers = np.flatnonzero(valid).astype(np.int32)
         rows = self._pool.step(actions if whole else actions[numbers], None if whole else numbers)
@@ -316,12 +306,12 @@ class EnvPoolVector(Simulator):
         assert self._pool is not None
         began = time.perf_counter()
         for n in map(int, np.flatnonzero(ended)):
-            self._idle[n] = self._next_seed(n) is None
+            self._slots.begin(n)
         observations, beginnings = successors.copy(), {}
         first, success = self._pool.reset(ended)
         observations[ended] = first
         for place, n in enumerate(map(int, np.flatnonzero(ended))):
-            if not self._idle[n]:
+            if not self._slots.idle[n]:
                 beginnings[n] = Beginning(None, None if success is None else bool(success[place]))
         self.reset_seconds += time.perf_counter() - began
         return observations, beginnings

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry, TaskFacts
+from rlpipe.envs.base import OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.seeding import global_generators
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
+from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError

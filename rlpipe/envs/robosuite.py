@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
+from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.mujoco.scene import HIDDEN_GROUPS, MuJoCoGeometry
 from rlpipe.envs.shared.seeding import global_generators
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.envs.shared.success import SuccessConfig
 from rlpipe.errors import ConfigError

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from rlpipe import files
 from rlpipe.config.fields import option
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
+from rlpipe.envs.base import OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Bool, Float32, SpaceSpec
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
 from rlpipe.distributed.ray_answers import RayAnswers
-from rlpipe.envs.base import NextSeed, Step
+from rlpipe.envs.base import Step
 from rlpipe.envs.scripted import Scripted, ScriptedConfig
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run.directory import read_jsonl

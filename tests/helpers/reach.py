@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlpipe.envs.base import NextSeed, OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
+from rlpipe.envs.base import OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.trajectory import Float32, SpaceSpec, State
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rlpipe.envs.base import NextSeed, SingleEnv
+from rlpipe.envs.base import SingleEnv
 from rlpipe.envs.gymnasium import Gymnasium
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
+from rlpipe.envs.shared.slots import NextSeed
 
 
 class Unnumbered(Scripted):

@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from rlpipe.envs.base import (
-    NO_STATES,
-    NextSeed,
-    OneByOne,
-    Simulator,
-    TaskEntry,
-    TaskFacts,
-    check_ends,
-)
+from rlpipe.envs.base import NO_STATES, OneByOne, Simulator, TaskEntry, TaskFacts, check_ends
 from rlpipe.envs.gymnasium.making import config_errors, make_env, make_kwargs, make_vector_env
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.gymnasium.registry import ATTENDED, DRAWING, entry_of, register_tasks, unknown, unregistered
@@ -31,6 +23,7 @@ from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.goals import GoalTask, task_of_goal_env
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.envs.shared.mujoco.state import why_without_states
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
 from rlpipe.plugins import WHERE_MODULES_ARE
 from rlpipe.trajectory import SpaceSpec

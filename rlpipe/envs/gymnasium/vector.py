@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import (
-    Beginning,
-    NextSeed,
-    Notes,
-    Simulator,
-    Step,
-)
+from rlpipe.envs.base import Beginning, Notes, Simulator, Step
 from rlpipe.envs.gymnasium.info import success_notes
 from rlpipe.envs.gymnasium.making import config_errors, make_kwargs, make_vector_env
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
@@ -32,6 +26,7 @@ from rlpipe.envs.shared.checks import (
     without_names,
 )
 from rlpipe.envs.shared.seeding import Seeding
+from rlpipe.envs.shared.slots import NextSeed, Slots
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.errors import ConfigError, ContractError
 from rlpipe.trajectory import Bool, Observations
@@ -46,7 +41,7 @@ DRAWS_TOGETHER = (
 )
 
 
-class VectorSlots:
+class VectorSlots(Slots):
     """N slots of a vectorised environment: their seeds and what the infos say about them.
 
     Attributes:
@@ -55,28 +50,25 @@ class VectorSlots:
         spaces: of a single environment.
         seed_each: True if a reset takes a seed for each environment; otherwise one generator serves all.
         lists_seeds: True if the seeds decide what happens, so that the ledger lists them.
-        idle: [N] bool, slots that have run all their episodes.
     """
 
     def __init__(self, env: Any, next_seed: NextSeed, success_key: str | None, ignored: Collection[str]) -> None:
         """Takes over the environment; no slot is idle yet."""
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+        super().__init__(env.num_envs, next_seed)
         self.env = env
         self.num_envs: int = env.num_envs
         self.spaces = Spaces(env.single_observation_space, env.single_action_space, name_of(env), ignored)
         # Vectors made of single environments take a seed for each; others have one generator for all.
         self.seed_each = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self.lists_seeds = self.seed_each
-        self.idle = np.zeros(self.num_envs, dtype=bool)
-        self._next_seed = next_seed
         self._success_key = success_key
 
     def next_seed(self, n: int) -> int | None:
         """Asks for the seed of a slot's next episode. Without one the slot is idle from now on."""
-        seed = self._next_seed(n)
-        self.idle[n] = seed is None
-        return seed
+        episode = self.begin(n)
+        return None if episode is None else episode.seed
 
     def converted(self, observations: Any) -> Observations:
         """[N, ...] copy of the environments' observations."""

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import Beginning, NextSeed, Simulator, Step, began_in
+from rlpipe.envs.base import Beginning, Simulator, Step, began_in
 from rlpipe.envs.maniskill.group import ScenePhysics, make_template
 from rlpipe.envs.maniskill.rows import Rows, adopt, find_rows, hand_back, widen
 from rlpipe.envs.shared.checks import flags
 from rlpipe.envs.shared.garbage import collect_exempted
+from rlpipe.envs.shared.slots import NextSeed, Slots
 from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, SpaceSpec, State
 
 CHECK_STEPS = 20
@@ -151,15 +152,11 @@ class BatchedManiSkill(Simulator):
         """
         self._envs = envs
         self._group = SceneGroup(envs, rows)
-        self._next_seed = next_seed
         self._ignore_terminations = ignore_terminations
         self.spec = envs[0].spec
         self.num_envs = len(envs)
         self.has_success = envs[0].has_success
-        self._limit = envs[0].limit
-        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
-        self._limits = np.full(self.num_envs, self._limit)
-        self._idle = np.ones(self.num_envs, dtype=bool)
+        self._slots = Slots(self.num_envs, next_seed, envs[0].limit)
         self.reset_seconds: float = 0.0
 
     @classmethod
@@ -175,26 +172,20 @@ class BatchedManiSkill(Simulator):
         """Begins an episode in each scene that has one left; writes the first observations."""
         beginnings = {}
         for scene in scenes:
-            seed = self._next_seed(scene)
-            self._idle[scene] = seed is None
-            if seed is None:
+            episode = self._slots.begin(scene, self.next_start)
+            if episode is None:
                 self._group.hand_back(scene)
             else:
                 began = time.perf_counter()
-                chosen = None if self.next_start is None else self.next_start(scene)
-                observations[scene], beginnings[scene] = self._group.reset(scene, seed, chosen)
+                observations[scene], beginnings[scene] = self._group.reset(scene, *episode)
                 self.reset_seconds += time.perf_counter() - began
-                self._lengths[scene] = 0
-                own = None if chosen is None else chosen.limit
-                self._limits[scene] = self._limit if own is None else min(own, self._limit)
         return beginnings
 
     @torch.inference_mode()
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
-        valid = ~self._idle if active is None else ~self._idle & active
+        valid = self._slots.stepping(active)
         if not valid.any():
             return self._idle_step()
-        self._lengths += valid
         answer = self._group.step(np.where(valid[:, None], actions, np.float32(0)), np.flatnonzero(valid).tolist())
         successors = np.where(valid[:, None], answer.observations.numpy(), np.float32(0))
         rewards = np.where(valid, numbers(answer.rewards, self.num_envs), 0.0)
@@ -205,10 +196,7 @@ class BatchedManiSkill(Simulator):
             else np.zeros(self.num_envs, dtype=bool)
         )
         terminated = valid & flags(answer.terminated, "terminated", self.num_envs) & (not self._ignore_terminations)
-        if self.steps_after_success is not None:
-            after = np.where(success, self._lengths + self.steps_after_success, self._limit)
-            self._limits = np.minimum(self._limits, after)
-        truncated = valid & (self._lengths >= self._limits)
+        truncated = self._slots.cut_off(valid, success, self.steps_after_success)
         observations, beginnings = successors, {}
         ended = np.flatnonzero(terminated | truncated).tolist()
         if ended:

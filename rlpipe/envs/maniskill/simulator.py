@@ -10,16 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import (
-    Beginning,
-    NextSeed,
-    OneByOne,
-    Simulator,
-    Step,
-    TaskEntry,
-    TaskFacts,
-    check_ends,
-)
+from rlpipe.envs.base import Beginning, OneByOne, Simulator, Step, TaskEntry, TaskFacts, check_ends
 from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses, quicken_quaternions, quicken_seeding
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.envs.maniskill.registry import known_tasks, missing_assets, registered_limit
@@ -28,6 +19,7 @@ from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.shared.rendering import INSTALL_VULKAN, can_render
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Observations

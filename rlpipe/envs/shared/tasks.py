@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
 from rlpipe.config.selection import simulator_class
-from rlpipe.envs.base import KEY, Allotment, Beginning, NextSeed, Simulator, SimulatorConfig, Step, TaskFacts
+from rlpipe.envs.base import KEY, Allotment, Beginning, Simulator, SimulatorConfig, Step, TaskFacts
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.make import make_simulator
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Bool, Float32, LeafSpec, Observations, Scene, SpaceSpec, Tree

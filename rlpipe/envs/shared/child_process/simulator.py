@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import KEY, Beginning, NextSeed, Simulator, Step, TaskEntry, TaskFacts
+from rlpipe.envs.base import KEY, Beginning, Simulator, Step, TaskEntry, TaskFacts
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError, shared_file
 from rlpipe.envs.shared.goals import GoalTask
+from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
