@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import torch
 import trimesh
 
 import rlpipe
-from rlpipe.envs import maniskill
 from rlpipe.envs.base import SingleEnv, SingleStep
-from rlpipe.envs.maniskill import ManiSkill
+from rlpipe.envs.maniskill import ManiSkill, simulator
 from rlpipe.envs.maniskill.cameras import camera_tree, tree_spec
+from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared import meshes
 from rlpipe.envs.shared.frames import StackedFrames
 from rlpipe.envs.shared.meshes import simplified
@@ -27,7 +29,7 @@ from tests.helpers.cameras import vulkan
 
 __all__ = ["vulkan"]
 
-PANDA = Path(maniskill.importlib.util.find_spec("mani_skill").origin).parent / "assets/robots/panda"
+PANDA = Path(importlib.util.find_spec("mani_skill").origin).parent / "assets/robots/panda"
 LINK = PANDA / "franka_description/meshes/visual/link6.glb"
 
 
@@ -81,7 +83,7 @@ def test_cameras_are_not_batched():
 
 
 def test_a_machine_without_vulkan_is_refused_before_anything_starts(monkeypatch):
-    monkeypatch.setattr(maniskill, "can_render", lambda: False)
+    monkeypatch.setattr(simulator, "can_render", lambda: False)
     ManiSkill.describe(config(), "env.train").check_machine()
     ManiSkill.describe(config(obs_mode="rgbd"), "env.eval")
     with pytest.raises(ConfigError, match=r"env\.eval\.obs_mode is rgbd, but this machine has no Vulkan.*lavapipe"):
@@ -104,14 +106,14 @@ def test_a_run_with_a_camera_ends_with_code_2_where_there_is_no_vulkan(tmp_path,
 
 @pytest.mark.maniskill
 def test_a_task_that_looks_at_its_own_pictures_says_that_it_needs_them():
-    maniskill.load_maniskill()
+    load_maniskill()
     with pytest.raises(ConfigError, match="PushT-v1 looks at its own pictures while it is built, so it needs"):
-        maniskill.ManiSkillEnv(ManiSkillConfig("maniskill", id="PushT-v1"))
+        ManiSkillEnv(ManiSkillConfig("maniskill", id="PushT-v1"))
 
 
 def test_a_run_that_joins_a_cluster_leaves_vulkan_to_its_nodes(monkeypatch):
     asked = []
-    monkeypatch.setattr(maniskill, "can_render", lambda: asked.append("here") or False)
+    monkeypatch.setattr(simulator, "can_render", lambda: asked.append("here") or False)
     camera = rlpipe.load_config("ppo_push_cube", ["env.train.obs_mode=rgb"])
     rlpipe._check_machine(camera, local=False, ray_address="head:6379")
     assert not asked

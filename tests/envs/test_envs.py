@@ -453,7 +453,7 @@ class TestManiSkill:
         from rlpipe.envs.maniskill.options import ManiSkillConfig
 
         with pytest.raises(ConfigError, match="PushCube-v1"):
-            ManiSkill.check(ManiSkillConfig("maniskill", id="PushCub-v1"), "env.train")
+            ManiSkill.describe(ManiSkillConfig("maniskill", id="PushCub-v1"), "env.train")
 
     def test_an_unknown_control_mode_is_an_error_of_the_configuration(self):
         from rlpipe.envs.maniskill import ManiSkill

@@ -27,7 +27,8 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import Demonstrated
 from rlpipe.learning.on_policy import Learner
 from rlpipe.policies.base import build_policy
-from rlpipe.policies.vla import VLAConfig, VLAPolicy, find_camera
+from rlpipe.policies.vla import VLAPolicy
+from rlpipe.policies.vla.policy import VLAConfig, find_camera
 from rlpipe.run import checkpoint
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.runs import lines, scripted, without_timings
