@@ -86,7 +86,7 @@ def make_demonstrations(
         raise ConfigError(f"{file} exists. Name another folder with --out, or remove it.")
     found = describe(python)
     check_planner(python, task, found)
-    ManiSkill.check(config, "task")
+    ManiSkill.describe(config, "task")
     simulator = ManiSkill.make(config, 1, lambda _: None)  # refuses a control mode that the task does not know
     spec = simulator.spec
     simulator.close()

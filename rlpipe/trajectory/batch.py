@@ -84,7 +84,7 @@ class TrajectoryBatch:
     first_slot: int = 0
     steps_before: Array | None = field(default=None, metadata=_ENVIRONMENTS_FIRST)
     environments: int = 0
-    lags: Array | None = None
+    lags: Array = None
 
     @classmethod
     def joined(
@@ -205,7 +205,8 @@ class TrajectoryBatch:
         """[T + 1, N] int64 as ``numbers``, and those of the last observations."""
         steps, envs = self.valid.shape
         columns = torch.arange(self.first_slot, self.first_slot + envs, device=self.valid.device)
-        return self._ends().cumsum(0) + columns * (steps + 1)
+        numbers: Tensor = self._ends().cumsum(0) + columns * (steps + 1)
+        return numbers
 
     def _steps(self) -> Tensor:
         """[T + 1, N] int64, valid decisions of the same trajectory before each observation."""

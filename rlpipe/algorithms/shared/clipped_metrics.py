@@ -7,11 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import (
-    Samples,
-    TrajectoryBatch,
-    ValueSamples,
-)
+from rlpipe.algorithms.base import Samples, ValueSamples
 from rlpipe.algorithms.shared.clipped import ClippedConfig, Staleness, surrogate_of, weighted
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
@@ -21,6 +17,7 @@ from rlpipe.functional.reference import reference_kl, reference_kl_k1
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import OfUnits
+from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 def describe_batch(
