@@ -1,8 +1,8 @@
 """Writes the page of tasks that the shipped configurations train: ``python docs/generate_gallery.py``.
 
-Results come from benchmarks/results/sparse and, where nothing is stored there, from the table of README.md. Episodes
-come from docs/replays, where docs/make_gallery.py puts them; the site links each picture to a page that plays them in
-3D.
+Results come from benchmarks/results/sparse and, where nothing is stored there, from the last table of
+docs/benchmarks.md. Episodes come from docs/replays, where docs/make_gallery.py puts them; the site links each picture
+to a page that plays them in 3D.
 """
 
 from __future__ import annotations
@@ -65,12 +65,6 @@ PICTURES = {
     "several": ("tasks.png", "Success of each of the ten tasks"),
     "CartPole-v1": ("cartpole.png", "`cartpole_study`, and what breaks it"),
 }
-ELSEWHERE = {
-    "ppo_metaworld_mt10": "[by task](tasks.md#ten-tasks-of-meta-world)",
-    "ppo_cartpole": "return 500 of 500",
-    "cartpole_study": "[return 500 of 500](cartpole.md)",
-}
-"""Results that are no success of one task."""
 
 
 def page() -> str:
@@ -120,18 +114,14 @@ def filmed(name: str) -> list[str]:
 
 def result(name: str) -> str:
     """Success of a configuration, as measured."""
-    return ELSEWHERE.get(name) or next(filter(None, found(name)), "")
+    return next(filter(None, found(name)), "")
 
 
 def found(name: str) -> Iterator[str]:
     """Success of a configuration in each place that may have it."""
     yield pooled(name)
-    yield from re.findall(rf"\| `configs/{name}\.yaml` \|.*?\| success_once (.*?) over", readme())
-
-
-def readme() -> str:
-    """Text of the README."""
-    return (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8").partition("## Other shipped configurations")[2]
+    yield from re.findall(rf"^\| `{name}` \| (?:success )?(.*?) \|", text, flags=re.MULTILINE)
 
 
 def pooled(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Makes docs/images/run.webp, the moving picture at the top of the README, from a run of the quickstart with replays.
+"""Makes docs/images/run.webp, the moving picture of docs/index.md, from a run of the quickstart with replays.
 
     make quickstart
     rlpipe evaluate RUN --replays 4

@@ -59,7 +59,7 @@ def test_what_a_metric_says_of_itself_is_a_sentence(metric):
         assert "  " not in text
 
 
-PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "tutorials").glob("*.md"))]
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("*/*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -67,11 +67,10 @@ def test_an_empty_line_ends_each_table(page):  # Markdown would make a row of wh
     assert re.findall(r"^\|.*\n(?!\||\n|> ).+", page.read_text(encoding="utf-8"), flags=re.MULTILINE) == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
-def test_a_misspelt_key_is_answered_as_the_pages_say(page):
+def test_a_misspelt_key_is_answered_as_the_page_says():
     with pytest.raises(ConfigError) as caught:
         rlpipe.load_config(DOCS.parent / "configs/ppo_cartpole.yaml", ["runner.totl_timesteps=5"])
-    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     assert str(caught.value) in " ".join(text.split())
 
 
@@ -178,6 +177,43 @@ def test_every_configuration_key_is_documented_with_its_default(section, key, va
 def test_no_configuration_key_is_documented_that_does_not_exist():
     written = {(section, key) for section, rows in tables().items() for key in rows}
     assert written == {(section, key) for section, key, _ in DOCUMENTED}
+
+
+# --- algorithms/: options with their defaults, formulas, metrics and files
+
+
+def algorithm_page(name: str) -> str:
+    return (DOCS / "algorithms" / f"{PAGE_OF.get(name, name)}.md").read_text(encoding="utf-8")
+
+
+PAGE_OF = {"behaviour_cloning": "cloning"}
+"""Pages that are not named as their algorithm is."""
+
+
+@pytest.mark.parametrize("name", available("algorithms"))
+def test_the_page_of_an_algorithm_has_options_with_their_defaults(name):
+    options = algorithm_page(name).split("\n## Options\n")[1].split("\n## ")[0]
+    prefix = "algorithm." if "| `algorithm.` | default |" in options else ""
+    config = dict(keys(resolve("algorithms", name, "name").Config, "algorithm."))
+    config |= {**dict(keys(PolicyConfig, "policy.")), "demos": None, "num_demos": None}
+    rows = re.findall(r"^\| (`\w.*?`) \| (.*?) \|", options.partition("--- |\n")[2], flags=re.MULTILINE)
+    assert len(rows) > 5
+    for names, defaults in rows:
+        values = OmegaConf.create(f"[{defaults.replace('`', '')}]")
+        assert [config[prefix + key] for key in re.findall(r"`([\w.]+)`", names)] == list(values)
+
+
+@pytest.mark.parametrize("name", available("algorithms"))
+def test_the_page_of_an_algorithm_names_formulas_metrics_and_files_that_exist(name):
+    page = algorithm_page(name)
+    formulas = page.split("\n## Formulas\n")[1].split("\n## ")[0]
+    functions = re.findall(r"\| `(?:rlpipe\.functional\.)?(\w+\.\w+)` \|$", formulas, flags=re.MULTILINE)
+    assert functions
+    assert all(callable(pkgutil.resolve_name(f"rlpipe.functional.{function}")) for function in functions)
+    metrics = re.findall(r"`((?:train|rollout|env|eval)/[\w/]+)`", page)
+    assert len(metrics) > 2
+    assert set(metrics) <= CATALOGUE.keys()
+    assert all((DOCS.parent / file).is_file() for file in re.findall(r"`(rlpipe/[\w/]+\.py)`", page))
 
 
 # --- extending.md and run_directory.md: what they show, works
