@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation in docs/images, most of them from real runs.
 
-python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg, explain.svg
+python docs/make_pictures.py readme RUN [RUN ...]         curve.png, console.svg
 python docs/make_pictures.py cartpole RUN [RUN ...]       cartpole.png: variations of configs/cartpole_study.yaml
 python docs/make_pictures.py failures RUN RUN RUN RUN     failures.png: docs/sparse.md, a panel for each
 python docs/make_pictures.py tasks RUN [RUN ...]          tasks.png: docs/tasks.md, a panel for each task
@@ -27,13 +27,11 @@ from matplotlib.figure import Figure
 from rich.console import Console as Terminal
 
 from rlpipe.backends.console import Console
-from rlpipe.cli.metrics import explanation
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml
 from rlpipe.envs.shared.tasks import SeveralTasks
-from rlpipe.metrics.dialects import find
 from rlpipe.metrics.row import Row
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.metric_logger import run_info
@@ -272,14 +270,6 @@ def draw_console(run: Run) -> None:
     console.terminal.save_svg(str(IMAGES / "console.svg"), title="make quickstart")
 
 
-def draw_explanation(name: str) -> None:
-    """Draws the output of ``rlpipe metrics explain``."""
-    screen = terminal()
-    found = find(name)
-    screen.print(explanation(found[0].metric, [use.name for use in found[:1]], boxed=True))
-    screen.save_svg(str(IMAGES / "explain.svg"), title=f"rlpipe metrics explain {name}")
-
-
 def draw_cluster() -> Figure:
     """Draws which actor runs on which node of a cluster, and what they send each other."""
     figure, axes = plt.subplots(figsize=(10, 4.6), constrained_layout=True)
@@ -339,7 +329,6 @@ def main() -> None:
     if what == "readme":
         draw_readme(runs).savefig(IMAGES / "curve.png", dpi=150)
         draw_console(runs[0])
-        draw_explanation("ppo/policy/clipfrac")
     elif what == "cluster":
         draw_cluster().savefig(IMAGES / "cluster.png", dpi=130)
     else:
