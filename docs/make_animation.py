@@ -26,11 +26,11 @@ from playwright.sync_api import Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).parent))
 from make_pictures import IMAGES, Run, terminal
 
-from rlpipe.analysis.replays import section
-from rlpipe.analysis.web.page import page as html
 from rlpipe.backends.console import Console
 from rlpipe.config.stages import stages
 from rlpipe.metrics.row import Row
+from rlpipe.report.replays import section
+from rlpipe.report.web.page import page as html
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import run_info
 from rlpipe.trajectory import SpaceSpec

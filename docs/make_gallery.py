@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from rlpipe.analysis.replays.video import make_video, side_by_side
 from rlpipe.backends.shared.video import PER_SECOND, some_pictures
 from rlpipe.config.tree import read_tree
+from rlpipe.report.replays.video import make_video, side_by_side
 from rlpipe.run.replays import FOLDER, ReplayFolder
 
 DOCS = Path(__file__).parent

@@ -59,6 +59,7 @@ def train(
     """
     from rlpipe.demonstrations.checks import check_demonstrations
     from rlpipe.foreign import begin_notes
+    from rlpipe.report.pages import write
     from rlpipe.run.directory import RunDirectory, find_run
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
@@ -73,7 +74,8 @@ def train(
     with locked_run(config, None if resume is None else find_run(Path(resume))) as run:
         if run is not None:
             RunDirectory.existing(run).check()
-        return recovery.train(config, _engine(config, local, ray_address), resume=run, interruption=interruption)
+        engine, write_report = _engine(config, local, ray_address), write if config.runner.report else None
+        return recovery.train(config, engine, interruption=interruption, resume=run, write_report=write_report)
 
 
 def evaluate(

@@ -18,7 +18,7 @@ LAYERS = (
     ("envs", "policies", "backends", "curricula"),
     ("collection", "run", "algorithms", "demonstrations"),
     ("learning", "analysis", "doctor"),
-    ("training", "distributed"),
+    ("training", "distributed", "report"),
     ("cli", "__init__"),
 )
 """Packages by layer, the lowest first. A file imports from lower layers and from its own package."""

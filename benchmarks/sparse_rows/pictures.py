@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.sparse_rows.page import current, interval
 from benchmarks.sparse_rows.results import Result, Results
 from benchmarks.sparse_rows.rows import Row, Table
-from rlpipe.analysis.pictures import spread
+from rlpipe.report.pictures import spread
 
 TASKS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#333333", "#b8860b", "#56b4e9")
 """Colours of the tasks: Okabe and Ito's, which those who cannot tell red from green can tell apart, some darker."""

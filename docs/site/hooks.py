@@ -19,8 +19,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from rlpipe.analysis.replays import section
-from rlpipe.analysis.web.page import page as html_page
+from rlpipe.report.replays import section
+from rlpipe.report.web.page import page as html_page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -1,1 +1,1 @@
-"""Judging finished runs: reports, comparison, diagnosis."""
+"""Judgement of runs: evaluation reports, comparison, diagnosis."""

@@ -13,7 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.curriculum import (
+from rlpipe.cli import arguments
+from rlpipe.cli.evaluate import interval
+from rlpipe.cli.streams import print_json
+from rlpipe.functional.curricula import REACH
+from rlpipe.report.curriculum import (
     LAST,
     LAST_LEFT,
     STUCK,
@@ -22,10 +26,6 @@ from rlpipe.analysis.curriculum import (
     SuccessRate,
     read_progress,
 )
-from rlpipe.cli import arguments
-from rlpipe.cli.evaluate import interval
-from rlpipe.cli.streams import print_json
-from rlpipe.functional.curricula import REACH
 
 MOST_SHOWN = 20
 """Demonstrations in the table."""
@@ -50,7 +50,7 @@ def curriculum(
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:
     """Show how far a curriculum has come: the start of each demonstration, and the success from there."""
-    from rlpipe.analysis.pictures import check_picture, draw_curriculum, save
+    from rlpipe.report.pictures import check_picture, draw_curriculum, save
     from rlpipe.run.directory import RunDirectory
 
     if out is not None:

@@ -53,11 +53,11 @@ def replay(
     from markupsafe import Markup
 
     from rlpipe import files
-    from rlpipe.analysis.replays import section
-    from rlpipe.analysis.replays.section import no_replays
-    from rlpipe.analysis.web.page import check_file, page, write_page
     from rlpipe.cli.evaluate import relative
     from rlpipe.errors import ConfigError
+    from rlpipe.report.replays import section
+    from rlpipe.report.replays.section import no_replays
+    from rlpipe.report.web.page import check_file, page, write_page
 
     if videos is not None:
         if episode is not None:
@@ -83,7 +83,7 @@ def _video(run: Path, pairs: int, name: str | None, out: Path | None) -> Path:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from rlpipe.analysis.replays.video import make_video
+    from rlpipe.report.replays.video import make_video
 
     console = Console(stderr=True)
     columns = TextColumn("drawing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

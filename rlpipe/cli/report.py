@@ -39,7 +39,7 @@ def report(
 
     Several runs are compared; those that differ only in their seed form a group.
     """
-    from rlpipe.analysis.report.pages import write
+    from rlpipe.report.pages import write
 
     file = write(arguments.all_runs(runs), out)
     Console(highlight=False, soft_wrap=True).print(f"[dim]report[/]  {escape(str(file))}")

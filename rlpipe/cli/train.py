@@ -206,9 +206,9 @@ def _listen() -> Interruption:
 
 
 def _summarize(result: TrainResult, config: Config) -> None:
-    from rlpipe.analysis.report.pages import REPORT
     from rlpipe.config.sections import options_of
     from rlpipe.plugins import resolve
+    from rlpipe.report.pages import REPORT
 
     console = Console(highlight=False, soft_wrap=True)
     run = relative(result.directory)

@@ -17,11 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.report.formats import digits
 from rlpipe.backends.console import MARKS, clock, seconds_left, sparkline, verdict
 from rlpipe.cli import arguments
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.panels import GROUPS, shown
+from rlpipe.report.formats import digits
 
 if TYPE_CHECKING:
     from rlpipe.analysis.watching import Watched

@@ -7,11 +7,11 @@ import os
 import platform
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlpipe.analysis.report.pages import write as write_report
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
@@ -66,6 +66,7 @@ def train(
     *,
     interruption: Interruption | None = None,
     resume: Path | None = None,
+    write_report: Callable[[Sequence[Path]], object] | None = None,
 ) -> TrainResult:
     """Trains until the steps of the configuration have been taken.
 
@@ -74,12 +75,13 @@ def train(
         engine: place where the actors live; closed before this function returns
         interruption: request to end, checked after every iteration
         resume: run directory to continue in
+        write_report: called with the run directory when the run has ended; None writes no report
     Raises:
         ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
         RunError: an actor was lost and cannot be replaced.
     """
     try:
-        return _Run(config, engine, interruption or Interruption(), resume).complete()
+        return _Run(config, engine, interruption or Interruption(), resume).complete(write_report)
     finally:
         engine.close()
 
@@ -104,8 +106,8 @@ class _Run:
         self._loop: TrainingLoop | None = None
         self._ends_at_once = False
 
-    def complete(self) -> TrainResult:
-        """Trains to the end.
+    def complete(self, write_report: Callable[[Sequence[Path]], object] | None) -> TrainResult:
+        """Trains to the end, and has the report written; a run never fails for it.
 
         Raises:
             ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
@@ -138,8 +140,12 @@ class _Run:
             raise RunError(cause, self._advice()) from error
         finally:
             backlog = self._close(status, cause)
-            if not self._ends_at_once:
-                self._report()
+            if write_report is not None and not self._ends_at_once:
+                try:
+                    write_report([directory.path])
+                except Exception as error:
+                    hint = f"Try: rlpipe report {directory.path}"
+                    log.warning("The report of the run could not be written: %s. %s", error, hint)
         if backlog.unwritten:
             raise LostRowsError(
                 f"The last {backlog.unwritten} iterations found no room in {directory.path} and are lost. Make room, "
@@ -299,18 +305,6 @@ class _Run:
         if any(contents.get(key) != value for key, value in final.items()):
             directory.write_json({**contents, **final})
         return backlog
-
-    def _report(self) -> None:
-        """Writes the report of the run; a run never fails for it."""
-        assert self._directory is not None
-        if not self._config.runner.report:
-            return
-        try:
-            write_report([self._directory.path])
-        except Exception as error:
-            log.warning(
-                "The report of the run could not be written: %s. Try: rlpipe report %s", error, self._directory.path
-            )
 
 
 def _terminal_backends(config: Config) -> list[type[Backend]]:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.curriculum import STUCK, Lengths, _lengths, read_progress
-from rlpipe.analysis.pictures import check_picture, draw_curriculum, spread
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
+from rlpipe.report.curriculum import STUCK, Lengths, _lengths, read_progress
+from rlpipe.report.pictures import check_picture, draw_curriculum, spread
 from rlpipe.run.directory import RunDirectory
 from rlpipe.trajectory import Episode
 from tests.helpers.curricula import reach

@@ -8,7 +8,7 @@ import re
 import pytest
 from markupsafe import Markup
 
-from rlpipe.analysis.web.page import Section, page, render
+from rlpipe.report.web.page import Section, page, render
 
 LEAD = Markup("<h1>A page</h1>")
 

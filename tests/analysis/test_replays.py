@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.replays import NoReplaysError, section
-from rlpipe.analysis.replays.packing import MOST_ERROR, packed_poses
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
+from rlpipe.report.replays import NoReplaysError, section
+from rlpipe.report.replays.packing import MOST_ERROR, packed_poses
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from rlpipe.trajectory import Body, Episode, Replay, Scene, Shape
 from tests.helpers.runs import scripted

@@ -17,14 +17,14 @@ import pytest
 import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluation_report import write_record
-from rlpipe.analysis.report.course import Course, Series
-from rlpipe.analysis.report.curves import Kept, axes_of, curves_data
-from rlpipe.analysis.report.formats import digits
-from rlpipe.analysis.report.ledger import Limits, pool_width
-from rlpipe.analysis.report.pages import report
-from rlpipe.analysis.report.run_content import collect
 from rlpipe.errors import RunError
 from rlpipe.metrics import catalogue as m
+from rlpipe.report.course import Course, Series
+from rlpipe.report.curves import Kept, axes_of, curves_data
+from rlpipe.report.formats import digits
+from rlpipe.report.ledger import Limits, pool_width
+from rlpipe.report.pages import report
+from rlpipe.report.run_content import collect
 from tests.helpers.commands import command
 from tests.helpers.faulty import faulty
 from tests.helpers.runs import from_ledger, lines, scripted
@@ -242,7 +242,7 @@ def test_a_report_that_cannot_be_written_costs_the_run_nothing(tmp_path, monkeyp
     def fail(_: Any) -> None:
         raise ValueError("no report today")
 
-    monkeypatch.setattr("rlpipe.training.recovery.write_report", fail)
+    monkeypatch.setattr("rlpipe.report.pages.write", fail)
     result = rlpipe.train(scripted(tmp_path, "runner.report=true"), local=True)
     assert result.status == "completed"
     assert f"could not be written: no report today. Try: rlpipe report {result.directory}" in caplog.text
@@ -510,7 +510,7 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_written(run, tmp_path
 
 def test_what_writes_reports_loads_neither_matplotlib_nor_torch_nor_templates_when_it_is_imported():
     heavy = ("matplotlib", "torch", "jinja2")
-    code = f"import sys, rlpipe.analysis.report.pages; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, rlpipe.report.pages; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 

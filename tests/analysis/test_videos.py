@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, camera_path
-from rlpipe.analysis.replays.section import NoReplaysError
-from rlpipe.analysis.replays.video import make_video as make_here
-from rlpipe.analysis.replays.video import side_by_side, steps_shown
 from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
+from rlpipe.report.replays.drawing import HEIGHT, WIDTH, camera_path
+from rlpipe.report.replays.section import NoReplaysError
+from rlpipe.report.replays.video import make_video as make_here
+from rlpipe.report.replays.video import side_by_side, steps_shown
 from rlpipe.run import opengl
 from rlpipe.training.checks import check_machine
 from tests.helpers.drawn import make_video, needs_drawing, pictures, slide, write_set

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markupsafe import Markup
 
-from rlpipe.analysis.web.page import Section, page
+from rlpipe.report.web.page import Section, page
 from tests.helpers.browser import PHONE, browser, opened  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.extras

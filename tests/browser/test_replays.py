@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from rlpipe.analysis.replays import section
-from rlpipe.analysis.web.page import page
+from rlpipe.report.replays import section
+from rlpipe.report.web.page import page
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from tests.helpers.browser import DESKTOP, PHONE, browser, opened  # noqa: F401 - a fixture
 from tests.helpers.replays import RandomActions, maniskill_episode, pushing

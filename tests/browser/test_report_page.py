@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rlpipe
-from rlpipe.analysis.report.pages import report, write
+from rlpipe.report.pages import report, write
 from tests.helpers.browser import PHONE, browser, opened  # noqa: F401 - a fixture
 from tests.helpers.runs import lines, scripted
 

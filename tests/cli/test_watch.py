@@ -10,11 +10,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.report.run_content import collect
 from rlpipe.analysis.watching import LEAST_SILENT, Watcher
 from rlpipe.backends.console import clock, seconds_left
 from rlpipe.cli import app
 from rlpipe.cli.watch import fitting, page
+from rlpipe.report.run_content import collect
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 

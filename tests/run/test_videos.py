@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlpipe.analysis.report.view_video import video_section
 from rlpipe.metrics.row import EventKind
+from rlpipe.report.view_video import video_section
 from rlpipe.run.replays import PARTIAL
 from rlpipe.run.videos import VideoMaker
 from tests.helpers.drawn import needs_drawing, slide, write_set

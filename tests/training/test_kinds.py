@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 import rlpipe
-from rlpipe.analysis.report.run_content import PHASES
 from rlpipe.config.loading import load_config
 from rlpipe.metrics import catalogue as m
+from rlpipe.report.run_content import PHASES
 from tests.helpers.kinds import KINDS
 from tests.helpers.runs import from_ledger, lines, without_timings
 

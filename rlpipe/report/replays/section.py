@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
-from rlpipe.analysis.replays.geometry import Geometry
-from rlpipe.analysis.replays.packing import packed, packed_poses
-from rlpipe.analysis.web.page import Section, asset, render
 from rlpipe.errors import ConfigError, command_line
+from rlpipe.report.replays.geometry import Geometry
+from rlpipe.report.replays.packing import packed, packed_poses
+from rlpipe.report.web.page import Section, asset, render
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from rlpipe.trajectory import Episode, Replay, Scene

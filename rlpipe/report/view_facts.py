@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.analysis.web.page import Section, render
 from rlpipe.config.tree import leaves
 from rlpipe.errors import command_line
+from rlpipe.report import formats
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.web.page import Section, render
 
 
 def distributions_section(content: RunContent) -> Section | None:

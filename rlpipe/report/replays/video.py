@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlpipe.analysis.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
-from rlpipe.analysis.replays.section import NoReplaysError, chosen_set, no_replays
+from rlpipe.report.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
+from rlpipe.report.replays.section import NoReplaysError, chosen_set, no_replays
 from rlpipe.run.opengl import check_drawing
 from rlpipe.run.replays import FOLDER, PARTIAL, VIDEOS, ReplayFolder
 from rlpipe.trajectory import Replay

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlpipe.analysis.report.formats import significant
-from rlpipe.analysis.report.ledger import EvaluationEpisodes, Ledger
-from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.analysis.report.view_curves import scripts, style
-from rlpipe.analysis.web.page import Section, render
+from rlpipe.report.formats import significant
+from rlpipe.report.ledger import EvaluationEpisodes, Ledger
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.view_curves import scripts, style
+from rlpipe.report.web.page import Section, render
 
 MOST_FAILED = 12
 """Seeds of failed starts that a line names."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlpipe.analysis.report.course import Course
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.reductions import Mean
+from rlpipe.report.course import Course
 from rlpipe.run.directory import read_jsonl
 
 BINS = 60

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from rlpipe.analysis.replays.section import section
-from rlpipe.analysis.report.curves import Kept
-from rlpipe.analysis.report.ledger import Limits
-from rlpipe.analysis.report.run_content import RunContent, collect
-from rlpipe.analysis.report.several import Together, together
-from rlpipe.analysis.report.view_curves import curves_section, success_section
-from rlpipe.analysis.report.view_episodes import episodes_section
-from rlpipe.analysis.report.view_episodes import left_out as episodes_left_out
-from rlpipe.analysis.report.view_facts import about_section, distributions_section, setup_section
-from rlpipe.analysis.report.view_health import health_section, next_section
-from rlpipe.analysis.report.view_lead import lead_of_run, lead_of_runs
-from rlpipe.analysis.report.view_runs import runs_section
-from rlpipe.analysis.report.view_time import time_section
-from rlpipe.analysis.report.view_video import video_section
-from rlpipe.analysis.web.page import Section, check_file, page, write_page
 from rlpipe.errors import ConfigError, command_line
+from rlpipe.report.curves import Kept
+from rlpipe.report.ledger import Limits
+from rlpipe.report.replays.section import section
+from rlpipe.report.run_content import RunContent, collect
+from rlpipe.report.several import Together, together
+from rlpipe.report.view_curves import curves_section, success_section
+from rlpipe.report.view_episodes import episodes_section
+from rlpipe.report.view_episodes import left_out as episodes_left_out
+from rlpipe.report.view_facts import about_section, distributions_section, setup_section
+from rlpipe.report.view_health import health_section, next_section
+from rlpipe.report.view_lead import lead_of_run, lead_of_runs
+from rlpipe.report.view_runs import runs_section
+from rlpipe.report.view_time import time_section
+from rlpipe.report.view_video import video_section
+from rlpipe.report.web.page import Section, check_file, page, write_page
 from rlpipe.run.replays import FOLDER
 
 REPORT = "report.html"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.course import Course
-from rlpipe.analysis.report.curves import (
+from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.row import EventKind
+from rlpipe.report import formats
+from rlpipe.report.course import Course
+from rlpipe.report.curves import (
     Kept,
     axes_of,
     curves_data,
@@ -15,11 +17,9 @@ from rlpipe.analysis.report.curves import (
     marked,
     small_multiples,
 )
-from rlpipe.analysis.report.ledger import Ledger
-from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.analysis.web.page import Section, asset, render
-from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.row import EventKind
+from rlpipe.report.ledger import Ledger
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.web.page import Section, asset, render
 
 AXIS_NAMES = {"steps": "environment steps", "seconds": "training time", "iteration": "iteration", "row": "report"}
 CHARTS = ("vendor/uplot/uPlot.iife.min.js", "scripts/charts.js", "scripts/curves.js")

@@ -9,16 +9,16 @@ from markupsafe import Markup
 
 from rlpipe.analysis.diagnosis import Diagnosis
 from rlpipe.analysis.floors import FloorResult
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.forest import Line, forest
-from rlpipe.analysis.report.run_content import Headline, RunContent
-from rlpipe.analysis.report.several import Together
-from rlpipe.analysis.web.page import render
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.reductions import Mean
 from rlpipe.metrics.row import Status
+from rlpipe.report import formats
+from rlpipe.report.forest import Line, forest
+from rlpipe.report.run_content import Headline, RunContent
+from rlpipe.report.several import Together
+from rlpipe.report.web.page import render
 
 STATUS_KINDS = {
     Status.COMPLETED: "good", Status.FAILED: "bad", Status.STOPPED: "bad", Status.INTERRUPTED: "warn",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlpipe.analysis.report.formats import bounds, result
+from rlpipe.report.formats import bounds, result
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.analysis.replays.packing import packed_mesh
 from rlpipe.envs.shared.meshes import few_triangles, parts_of
+from rlpipe.report.replays.packing import packed_mesh
 from rlpipe.trajectory import Body, Scene, Shape
 
 log = logging.getLogger("rlpipe")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlpipe.analysis.diagnosis import Diagnosis
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.analysis.web.page import Section, render
 from rlpipe.errors import command_line
 from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.row import Event
 from rlpipe.metrics.rules import LEVELS
+from rlpipe.report import formats
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.web.page import Section, render
 
 MOST_ALERTS = 300
 STYLES = {"critical": "bad", "warn": "warn", "info": "info"}

@@ -7,13 +7,13 @@ from typing import Any
 
 from rlpipe.analysis.comparison import Comparison
 from rlpipe.analysis.evaluated_run import ORIGINS
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.curves import short_label
-from rlpipe.analysis.report.forest import Line, forest
-from rlpipe.analysis.report.run_content import RunContent
-from rlpipe.analysis.report.several import Together
-from rlpipe.analysis.report.view_lead import STATUS_KINDS, VERDICTS, is_share
-from rlpipe.analysis.web.page import Section, render
+from rlpipe.report import formats
+from rlpipe.report.curves import short_label
+from rlpipe.report.forest import Line, forest
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.several import Together
+from rlpipe.report.view_lead import STATUS_KINDS, VERDICTS, is_share
+from rlpipe.report.web.page import Section, render
 
 
 def runs_section(contents: Sequence[RunContent], found: Together) -> Section:

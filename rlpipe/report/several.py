@@ -8,10 +8,10 @@ from typing import Any
 
 from rlpipe.analysis.comparison import Comparison, compare
 from rlpipe.analysis.evaluated_run import kind_of
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.formats import setting
-from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.errors import ConfigError
+from rlpipe.report import formats
+from rlpipe.report.formats import setting
+from rlpipe.report.run_content import RunContent
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from rlpipe.analysis.web.page import Section, render
+from rlpipe.report.web.page import Section, render
 from rlpipe.run.replays import FOLDER, VIDEOS, ReplayFolder, iteration_of
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.analysis.replays.geometry import drawn_shapes
+from rlpipe.report.replays.geometry import drawn_shapes
 from rlpipe.trajectory import Body, Scene, Shape
 
 if TYPE_CHECKING:

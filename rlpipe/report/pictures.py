@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpipe.analysis.curriculum import CurriculumProgress, SuccessRate
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
+from rlpipe.report.curriculum import CurriculumProgress, SuccessRate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

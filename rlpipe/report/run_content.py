@@ -14,9 +14,6 @@ from rlpipe.analysis.diagnosis import Diagnosis, diagnose_log
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, estimates, records_in
 from rlpipe.analysis.floors import FloorResult, floors_of
-from rlpipe.analysis.report.course import Course, course_of_log, read_course
-from rlpipe.analysis.report.ledger import EvaluationEpisodes, Ledger, Limits, read_evaluations, read_ledger
-from rlpipe.analysis.report.settings import Settings, read_settings
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
 from rlpipe.analysis.watching import latest
@@ -26,6 +23,9 @@ from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.report.course import Course, course_of_log, read_course
+from rlpipe.report.ledger import EvaluationEpisodes, Ledger, Limits, read_evaluations, read_ledger
+from rlpipe.report.settings import Settings, read_settings
 from rlpipe.run import shapes
 from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlpipe.analysis.report.course import Course, Series
-from rlpipe.analysis.report.formats import significant
-from rlpipe.analysis.report.ledger import Pool
-from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.panels import GROUPS, shown
 from rlpipe.metrics.row import EventKind
+from rlpipe.report.course import Course, Series
+from rlpipe.report.formats import significant
+from rlpipe.report.ledger import Pool
+from rlpipe.report.run_content import RunContent
 
 OWN_CHART = (m.ENV_SUCCESS_ONCE.name, m.EVAL_SUCCESS_ONCE.name)
 """Metrics that need no small chart, because success has one of its own."""

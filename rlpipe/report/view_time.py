@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rlpipe.analysis.report import formats
-from rlpipe.analysis.report.run_content import RunContent
 from rlpipe.analysis.timeline import Timeline
-from rlpipe.analysis.web.page import Section, render
 from rlpipe.metrics.spans import ITERATION
+from rlpipe.report import formats
+from rlpipe.report.run_content import RunContent
+from rlpipe.report.web.page import Section, render
 
 MOST_ACTORS = 16
 MOST_BARS = 400
