@@ -5,13 +5,12 @@ Knows nothing of Ray or torch. One instance writes the run directory for the who
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlpipe.backends.base import Backend, Place, RunInfo
+from rlpipe.backends.base import Place, RunInfo
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.sections import options_of
 from rlpipe.config.selection import (
@@ -25,29 +24,23 @@ from rlpipe.config.selection import (
 )
 from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
-from rlpipe.curricula.base import ChoosingConfig
-from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.dialects import Dialect
 from rlpipe.metrics.episode_metrics import forget_success, never_told
-from rlpipe.metrics.health import Alert, Monitor
 from rlpipe.metrics.reductions import from_json, to_json
 from rlpipe.metrics.row import Event, EventKind, HistogramView, Row, Status
 from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
 from rlpipe.plugins import nearest, resolve
+from rlpipe.run.backend_group import BackendGroup
 from rlpipe.run.backend_processes import BackendProcesses
 from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
-from rlpipe.run.replays import FOLDER as REPLAYS
-from rlpipe.run.replays import ReplayFolder
+from rlpipe.run.health import RunHealth
+from rlpipe.run.replay_keeper import ReplayKeeper
 from rlpipe.run.retention import Retention
-from rlpipe.run.videos import VideoMaker
-from rlpipe.secrets import redacted
 from rlpipe.trajectory import SpaceSpec
-from rlpipe.trajectory.replay import worth_keeping
 
 _PATIENCE = 1000
 """Steps of each environment without the end of an episode, after which that is worth a note."""
@@ -69,7 +62,10 @@ class Backlog:
 
 
 class MetricLogger:
-    """Single writer of a run directory."""
+    """Single writer of a run directory.
+
+    It owns rows and events. Checkpoints, replays, alerts and backends are kept by objects of their own.
+    """
 
     def __init__(self, directory: RunDirectory, info: RunInfo, config: Config, kept: Mapping[str, Any]) -> None:
         """Opens the backends, and judges the earlier rows of a resumed run again.
@@ -96,38 +92,35 @@ class MetricLogger:
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
         self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
         self._plan = stages(config)
-        self._facts = [(run_variables(stage.config, info), run_tags(stage.config, info)) for stage in self._plan]
-        self._monitor = Monitor(self._declared, *self._facts[0])
-        health = [{"variables": variables, "tags": sorted(tags)} for variables, tags in self._facts]
-        # for a later diagnosis, and for backends
+        self._health = RunHealth(self._declared, self._plan, info)
         contents = directory.read_json()
-        directory.write_json({**contents, "health": health, "view": info.as_json()})
+        # for a later diagnosis, and for backends
+        directory.write_json({**contents, "health": self._health.facts_as_json(), "view": info.as_json()})
         self._clocks = {name: part["clock"] for name, part in contents["cluster"].get("parts", {}).items()}
         self._spans: list[Span] = []  # of the logger itself, since the last row
-        self._retention = Retention(directory.path, config.runner.keep_checkpoints, best_metrics(config))
-        for row in read_jsonl(directory.path / "metrics.jsonl") if info.first_iteration > 1 else ():
-            self._retention.recall(row["iteration"], row["metrics"])
-            percentiles = {name: found["percentiles"] for name, found in row.get("histograms", {}).items()}
-            self._judge(row["iteration"], row["metrics"], percentiles, row.get("nonfinite", {}))
-        self._replays = ReplayFolder(directory.path / REPLAYS)
-        self._videos = VideoMaker(directory.path, config.evaluation.videos, info.first_iteration)
+        self._checkpoints = Retention(directory.path, config.runner.keep_checkpoints, best_metrics(config))
+        self._replays = ReplayKeeper(directory.path, config, info.first_iteration)
         if info.first_iteration > 1:
-            self._retention.restore_best()
-            self._replays.forget_from(info.first_iteration)
-        self._alerts_before_resume = self._monitor.standing
-        self._told = ToldAlerts()
-        events = directory.path / EVENTS
-        for line in read_jsonl(events) if info.first_iteration > 1 and events.is_file() else ():
-            self._told.add(Event(**line))
-        self._told.take_back(info.first_iteration - 1)
+            self._recall()
         classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
-        self._backends: list[Backend] = [
+        self._backends = BackendGroup(
             cls(replace(info, options=options_of(name, cls.Config, logger.options.get(name, {}))))
             for name, cls in classes.items()
             if cls.place in (Place.LOGGER, Place.RAY)
-        ]
+        )
         separate = [name for name, cls in classes.items() if cls.place is Place.APART]
         self._backend_processes = BackendProcesses(directory, separate, deadline=logger.deadline)
+
+    def _recall(self) -> None:
+        """Ranks and judges the earlier rows of a resumed run again."""
+        folder = self._directory.path
+        for line in read_jsonl(folder / "metrics.jsonl"):
+            row = Row.from_json(line)
+            self._checkpoints.recall(row.iteration, row.metrics)
+            self._health.judge(row)
+        self._checkpoints.restore_best()
+        events = read_jsonl(folder / EVENTS) if (folder / EVENTS).is_file() else ()
+        self._health.resume((Event(**line) for line in events), self._info.first_iteration - 1)
 
     def prepare(self, *windows: MetricWindow) -> None:
         """Counts windows of the next iteration whose last ones are still to come, so that it can be saved before.
@@ -181,21 +174,19 @@ class MetricLogger:
         by_worker = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
         row = Row(iteration, total, time.time(), metrics, nonfinite, histograms, dialects, by_worker)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
-        self._retention.rank(iteration, metrics)
-        failed = [self._failure(backend, iteration, backend.write, row) for backend in list(self._backends)]
-        percentiles = {name: found.percentiles for name, found in histograms.items()}
-        alerts = self._judge(iteration, metrics, percentiles, nonfinite)
+        self._checkpoints.rank(iteration, metrics)
+        failures = self._backends.show(lambda backend: backend.write(row), iteration)
+        alerts = self._health.judge(row)
         events = [
-            *filter(None, failed),
+            *failures,
             *self._disk_events(iteration),
             *self._backend_processes.tick(iteration, time.time()),
-            *self._still_active(iteration),
+            *self._health.still_active(iteration),
             *self._incidents(row, windows),
             *self._endless(iteration, window),
             *(Event(EventKind.NOTE, note, iteration, time.time()) for note in self._new(notes)),
-            *self._write_replays(iteration, window),
-            *self._videos.poll(),
-            *(Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in alerts),
+            *self._replays.write(iteration, window, self._checkpoints.best_iteration),
+            *alerts,
         ]
         for event in events:
             self.event(event)
@@ -225,25 +216,6 @@ class MetricLogger:
         self._noted.update(found)
         return found
 
-    def _write_replays(self, iteration: int, window: MetricWindow) -> list[Event]:
-        """Writes the replays of an evaluation; whatever goes wrong with them is an event, because a run can do without.
-
-        Those of earlier evaluations are removed, but for the best one's and those of which a video is being made.
-        """
-        if not window.eval_replays:
-            return []
-        try:
-            task = self._config.env.eval.task_name
-            chosen = worth_keeping(window.eval_replays, self._config.evaluation.replays)
-            best = self._retention.best_iteration
-            kept = self._videos.needs | ({best} if best is not None else set())
-            self._replays.write_iteration(iteration, chosen, window.scenes, kept, task)
-            self._videos.ask(iteration)
-        except Exception as error:
-            message = f"The replays of iteration {iteration} could not be written: {type(error).__name__}: {error}."
-            return [Event(EventKind.NOTE, message, iteration, time.time(), {"level": "warn"})]
-        return []
-
     def _record_span(self, name: str, began: float) -> None:
         self._spans.append(span("metric-logger", name, began, time.perf_counter()))
 
@@ -253,17 +225,6 @@ class MetricLogger:
         return {
             str(rank): merged([window for window in windows if window.worker == rank]).read(declared) for rank in ranks
         }
-
-    def _failure(
-        self, backend: Backend, iteration: int, show: Callable[[Any], None], shown: Row | Event
-    ) -> Event | None:
-        """Shows a row or an event in a backend of this process; one that raises is dropped and the event returned."""
-        try:
-            show(shown)
-        except BaseException as error:
-            self._backends.remove(backend)
-            return backend_closed_event(backend, error, iteration)
-        return None
 
     def _disk_events(self, iteration: int) -> list[Event]:
         """Events for the disk filling up and recovering, one each."""
@@ -282,41 +243,13 @@ class MetricLogger:
 
     def _declaration(self, name: str) -> Metric:
         """Returns the metric of that name, or the family that it belongs to."""
-        metric = self._monitor.metric(name)
+        metric = self._health.monitor.metric(name)
         if metric is None:
             raise ValueError(
                 f"{name} was observed, but is not declared{nearest(name, self._declared)} A plug-in lists its own "
                 "metrics in its class attribute `metrics`."
             )
         return metric
-
-    def _judge(
-        self,
-        iteration: int,
-        metrics: Mapping[str, float],
-        percentiles: Mapping[str, Mapping[str, float]],
-        nonfinite: Mapping[str, int],
-    ) -> list[Alert]:
-        progress = iteration / self._info.total_iterations
-        if (stage := metrics.get(m.STAGE.name)) is not None:
-            self._monitor.variables, self._monitor.tags = self._facts[int(stage)]
-        return self._monitor.judge(iteration, metrics, percentiles=percentiles, nonfinite=nonfinite, progress=progress)
-
-    def _still_active(self, iteration: int) -> list[Event]:
-        """Events for the alerts that were active before a resume; only in the first iteration after it.
-
-        With another ``runner.total_timesteps``, the same rows may violate other rules: what the run has not reported
-        yet is raised now, and what it reported in vain is cleared.
-        """
-        told, self._told = self._told.standing, ToldAlerts()
-        standing = {(alert.metric, alert.rule): alert for alert in self._alerts_before_resume}
-        self._alerts_before_resume = []
-        changes = [alert for key, alert in standing.items() if key not in told]
-        changes += [Alert.from_json(data).cleared_at(iteration) for key, data in told.items() if key not in standing]
-        found = [Event(EventKind.ALERT, a.message, iteration, time.time(), a.as_json()) for a in changes]
-        if names := sorted({metric for metric, rule in standing if (metric, rule) in told}):
-            found.append(Event(EventKind.NOTE, f"Alerts still active on {', '.join(names)}.", iteration, time.time()))
-        return found
 
     def _endless(self, iteration: int, window: MetricWindow) -> list[Event]:
         """Event for episodes that may never end, repeated each time when twice as many steps were taken without an end.
@@ -362,9 +295,8 @@ class MetricLogger:
     def event(self, event: Event) -> None:
         """Writes an event."""
         self._directory.write_event(event)
-        for backend in list(self._backends):
-            if failure := self._failure(backend, event.iteration, backend.event, event):
-                self.event(failure)
+        for failure in self._backends.show(lambda backend: backend.event(event), event.iteration):
+            self.event(failure)
 
     def save(self, iteration: int, arrays: Mapping[str, Any], if_best: bool = False) -> str:
         """Writes a checkpoint of the learner's state and the states of the metrics.
@@ -379,7 +311,7 @@ class MetricLogger:
         Returns:
             Path of the checkpoint; empty if none was written.
         """
-        if self._directory.write_pending() or (if_best and not self._retention.is_best(iteration)):
+        if self._directory.write_pending() or (if_best and not self._checkpoints.is_best(iteration)):
             return ""
         began = time.perf_counter()
         meta = {
@@ -390,7 +322,7 @@ class MetricLogger:
             **({"row": False} if self._prepared else {}),
         }
         try:
-            path = self._retention.save(arrays, meta)
+            path = self._checkpoints.save(arrays, meta)
         except OSError as error:
             self._directory.write_error = error
             for event in self._disk_events(iteration):
@@ -406,22 +338,14 @@ class MetricLogger:
             status: completed, interrupted, stopped or failed
         """
         timeout = self._config.runner.logger.finish_timeout
-        for event in self._videos.finish(timeout):  # before the status, with which backends end
+        for event in self._replays.finish(timeout):  # before the status, with which backends end
             self.event(event)
         self._directory.write_json({**self._directory.read_json(), "status": status})
         unwritten = self._directory.write_pending(timeout)
-        for backend in self._backends:
-            backend.close(status)
+        self._backends.close(status)
         behind = self._backend_processes.finish(timeout)
         self._lock.release()
         return Backlog(tuple(behind), unwritten, tuple(self._backend_processes.new_remarks()))
-
-
-def backend_closed_event(backend: Backend, error: BaseException, iteration: int) -> Event:
-    """Event for a backend that raised and cannot be reopened, because it has no process of its own."""
-    name, why = type(backend).__name__, redacted(how_it_failed(error), os.environ)
-    message = f"The {name} backend {why}. It is skipped from now on."
-    return Event(EventKind.BACKEND, message, iteration, time.time(), {"backend": name, "level": "warn"})
 
 
 def run_info(
@@ -451,26 +375,3 @@ def run_info(
         ),
         time_limit=task_facts(config.env.train, "env.train").time_limit,
     )
-
-
-def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
-    """Returns the numbers of a run that health rules refer to; those without a meaning for it are left out."""
-    task, algorithm = config.env.train, config.algorithm
-    found = {
-        "target": config.runner.health.target,
-        **algorithm.health_variables(),
-        "largest_return": algorithm.largest_value(task),
-        "n_eval_episodes": config.evaluation.episodes,
-        "deterministic_evaluation": config.evaluation.deterministic,
-        "ignore_terminations": task.ignore_terminations,
-        "n_actions": info.num_actions,
-        "action_dims": info.action_dims,
-    }
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
-    """Returns the properties that health rules require: those that follow from the run, and those the user names."""
-    policy = "gaussian_policy" if info.num_actions is None else "discrete_policy"
-    chosen = ["chosen_starts"] if isinstance(config.curriculum, ChoosingConfig) else []
-    return frozenset(["no_clip_schedule", policy, *chosen, *config.algorithm.health_tags(), *config.runner.health.tags])

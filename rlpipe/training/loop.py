@@ -17,8 +17,8 @@ from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ActorLostError, Fault, RunError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind, Row, Status
+from rlpipe.run.backend_group import BackendGroup
 from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.metric_logger import backend_closed_event
 from rlpipe.run.rollback import Rollback
 from rlpipe.training.clock import PhaseClock
 from rlpipe.training.engine import Engine, Ref
@@ -60,7 +60,7 @@ class TrainingLoop:
         self._plan = plan
         self._engine = engine
         self._pipeline = make_pipeline(config, engine, plan)
-        self._terminal = list(terminal)
+        self._terminal = BackendGroup(terminal)
         self._interruption = interruption
         self._done = done
         self._total = plan[-1].until
@@ -325,12 +325,8 @@ class TrainingLoop:
 
     def _on_terminals(self, show: Callable[[Backend], None]) -> None:
         """Calls every backend on the terminal. A closed terminal must not stop the run."""
-        for backend in list(self._terminal):
-            try:
-                show(backend)
-            except BaseException as error:
-                self._terminal.remove(backend)
-                self._report(backend_closed_event(backend, error, self._done))
+        for failure in self._terminal.show(show, self._done):
+            self._report(failure)
 
     def _act_on_alerts(self, rows: Sequence[Row]) -> None:
         """Saves or stops on a critical alert, as ``runner.health.on_critical`` demands."""

@@ -19,7 +19,7 @@ from rlpipe.functional.reference import adaptive_kl_coef
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
 from rlpipe.run.checkpoint import load, newest, subtree
-from rlpipe.run.metric_logger import run_tags, run_variables
+from rlpipe.run.health import run_tags, run_variables
 from tests.helpers.demonstrations import steps, write
 from tests.helpers.runs import lines, scripted, to_mapping, without_timings
 

@@ -38,7 +38,7 @@ from rlpipe.metrics.rules import (
     Steady,
     Unchanged,
 )
-from rlpipe.run.metric_logger import run_variables
+from rlpipe.run.health import run_variables
 from tests.helpers.runs import scripted
 
 SAW = [10.0, 11.0, 9.0, 10.0, 11.0, 9.0]

@@ -30,6 +30,7 @@ from rlpipe.metrics.health import Alert
 from rlpipe.metrics.reductions import Sum
 from rlpipe.metrics.row import Event
 from rlpipe.run import checkpoint
+from rlpipe.run.backend_group import BackendGroup
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.metric_logger import MetricLogger, run_info
 from rlpipe.training.clock import PhaseClock
@@ -309,7 +310,7 @@ def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tm
     plan = stages(config)
     info = run_info(directory, config, plan, 1, RolloutWorker(plan, 0, 1).ready().spec)
     logger = MetricLogger(directory, info, config, {})
-    logger._backends = [Raises(info)]
+    logger._backends = BackendGroup([Raises(info)])
     window = MetricWindow()
     window.observe(m.TOTAL_TIMESTEPS, 64)
     for iteration in (1, 2):
