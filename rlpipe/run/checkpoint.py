@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
+from rlpipe.files import line, parsed
 from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
+from rlpipe.run.shapes import Iteration
 
 log = logging.getLogger("rlpipe")
 
@@ -332,6 +334,7 @@ def set_aside(run: Path, after: int) -> tuple[str, ...]:
     return tuple(file.name for file in damaged)
 
 
+@line
 @dataclass(frozen=True)
 class BestCheckpoint:
     """Contents of ``best.json``.
@@ -342,7 +345,7 @@ class BestCheckpoint:
         value: value of that metric in the evaluation after that iteration
     """
 
-    iteration: int
+    iteration: Iteration
     metric: str
     value: float
 
@@ -355,15 +358,12 @@ class BestCheckpoint:
         """
         file = folder / BEST
         try:
-            found = json.loads(file.read_bytes())
-            named = cls(**found)
+            return parsed(file.read_bytes(), cls, BEST)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{file} does not name the best checkpoint: {error}. Name a checkpoint file.") from error
-        if not (is_count(named.iteration) and _is_text(named.metric) and isinstance(named.value, int | float)):
-            raise ConfigError(f"{file} does not name the best checkpoint: it holds {found}. Name a checkpoint file.")
-        return named
+        except (OSError, ConfigError) as error:
+            reason = str(error).rstrip(".")
+            raise ConfigError(f"{file} does not name the best checkpoint: {reason}. Name a checkpoint file.") from error
 
 
 def fsync_folder(folder: Path) -> None:
