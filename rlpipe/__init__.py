@@ -90,16 +90,16 @@ def evaluate(
     ray_address: str | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> EvaluationReport:
-    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a floor, for comparison.
+    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a baseline, for comparison.
 
     Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else. The record
-    of a floor of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``. Replays go to ``replays/``
-    of the run or of ``floors``.
+    of a baseline of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``. Replays go to
+    ``replays/`` of the run or of ``floors``.
 
     Args:
         checkpoint: checkpoint file or run directory, of which a folder of runs means the newest; with ``policy``, run
             directory or configuration (YAML file, or name of a shipped one)
-        policy: floor to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
+        policy: baseline to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
         replays: keep replays of so many first episodes and failures, and of the best and the worst; None keeps none,
@@ -130,7 +130,7 @@ def evaluate(
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
     shown = progress or (lambda *_: None)
     if policy is not None:
-        return _evaluate_floor(path, policy, best, changes, local, ray_address, shown)
+        return _evaluate_baseline(path, policy, best, changes, local, ray_address, shown)
     if str(checkpoint) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
         raise ConfigError(
             f"{checkpoint} is a configuration, which has learnt nothing: name a run that was trained with it, or "
@@ -143,7 +143,7 @@ def evaluate(
     return report.recorded(folder_of(state.path))
 
 
-def _evaluate_floor(
+def _evaluate_baseline(
     source: Path,
     policy: str,
     best: bool,
@@ -152,9 +152,9 @@ def _evaluate_floor(
     ray_address: str | None,
     progress: Callable[[int, int, float], None],
 ) -> EvaluationReport:
-    """Evaluates a floor under the protocol of a run or a configuration, and writes its record."""
-    from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS
-    from rlpipe.collection.floors import check_kind
+    """Evaluates a baseline under the protocol of a run or a configuration, and writes its record."""
+    from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
+    from rlpipe.collection.baselines import check_name
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.config.selection import without_learner
@@ -163,7 +163,7 @@ def _evaluate_floor(
     from rlpipe.run.directory import RunDirectory
     from rlpipe.training import evaluation
 
-    check_kind(policy)
+    check_name(policy)
     if best:
         raise ConfigError(f"--best names a checkpoint, but --policy {policy} needs none: leave one of them out.")
     if source.suffix == ".npz":
@@ -173,10 +173,10 @@ def _evaluate_floor(
     if policy == "replay":
         check_replay(config)
     _check_machine(config, local, ray_address)
-    report = evaluation.evaluate_floor(
+    report = evaluation.evaluate_baseline(
         config, policy, lambda acting: _engine(without_learner(acting), local, ray_address), progress
     )
-    folder = Path(config.runner.logger.log_path, FLOORS) if run is None else run / EVALUATIONS
+    folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
     return report.recorded(folder.resolve())
 
 

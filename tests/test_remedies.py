@@ -13,11 +13,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from rlpipe.backends.base import Place
-from rlpipe.collection.floors import Random
+from rlpipe.collection.baselines import Random
 from rlpipe.config.loading import load_config
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import PolicyConfig, finite_bounds
+from rlpipe.policies.base import finite_bounds
 from rlpipe.training.checks import check_engine, check_spaces
 from rlpipe.trajectory import SpaceSpec
 
@@ -54,9 +54,7 @@ def refusal(call, *arguments) -> str:
     [Box(0, np.inf, (2,)), Box(-np.inf, np.inf, (2,)), Box(-LARGEST, LARGEST, (2,)),
      Box(-np.finfo(float).max, np.finfo(float).max, (2,), np.float64)],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "who", [lambda spec: finite_bounds(spec, "tokens"), lambda spec: Random(PolicyConfig(""), spec)]
-)
+@pytest.mark.parametrize("who", [lambda spec: finite_bounds(spec, "tokens"), lambda spec: Random(spec)])
 def test_actions_without_bounds_get_them_by_the_expression_in_the_message(actions, who):
     env = Task(actions, Box(-1, 1, (2,)))
     expression = re.search(r"gymnasium\.wrappers\..*?\)\)", refusal(who, spec(env)))[0]

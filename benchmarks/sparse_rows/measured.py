@@ -1,4 +1,4 @@
-"""Results of finished seeds and measured floors, read from the files of their runs."""
+"""Results of finished seeds and measured baselines, read from the files of their runs."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def is_evaluated(row: Row, path: Path) -> bool:
     return True
 
 
-def floor(row: Row, source: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the result of a floor.
+def baseline(row: Row, source: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the result of a baseline.
 
     Args:
         row: what was run

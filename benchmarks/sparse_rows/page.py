@@ -22,7 +22,7 @@ PICTURES = {
 }
 """Files in docs/images, with what they show."""
 _COLUMNS = (
-    "row", "task", "demonstrations", "algorithm", "success_once, 95 %", "each seed", "floors: random, zero, replay",
+    "row", "task", "demonstrations", "algorithm", "success_once, 95 %", "each seed", "baselines: random, zero, replay",
     "n", "environment steps", "gradient steps", "wall clock", "processor time", "cores",
 )  # fmt: skip
 _PUBLISHED_COLUMNS = (
@@ -71,13 +71,13 @@ def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
         pictures: names of the pictures that there are
     """
     found = {name: current(row, results) for name, row in table.rows.items()}
-    floors = [(row, found[row.name]) for row in table.floors]
+    baselines = [(row, found[row.name]) for row in table.baselines]
     blocks = []
     for group, title in table.groups.items():
         rows = [row for row in table.of_group(group) if found[row.name]]
         if not rows:
             continue
-        blocks.append(f"**{title}**\n\n{_table(rows[0])([(row, found[row.name]) for row in rows], floors)}")
+        blocks.append(f"**{title}**\n\n{_table(rows[0])([(row, found[row.name]) for row in rows], baselines)}")
     blocks += [f"![{title}](images/{name})" for name, title in PICTURES.items() if name in pictures]
     if ran := [row for row in table.rows.values() if found[row.name]]:
         blocks += [_commands(learnt)] if (learnt := [row for row in ran if not row.policies]) else []
@@ -129,11 +129,11 @@ Found = Sequence[tuple[Row, Mapping[str, Result]]]
 def _table(row: Row) -> Callable[[Found, Found], str]:
     """Returns what makes the table of a group, of which one row is given."""
     if row.policies:
-        return _floor_table
+        return _baseline_table
     return _choice_table if row.against else _published_table if row.published else _result_table
 
 
-def _result_table(rows: Found, floors: Found) -> str:
+def _result_table(rows: Found, baselines: Found) -> str:
     lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
     for row, found in rows:
         each = list(found.values())
@@ -144,7 +144,7 @@ def _result_table(rows: Found, floors: Found) -> str:
             "; ".join(dict.fromkeys(f"`{one['algorithm']}`".replace(", then ", "`, then `") for one in each)),
             f"{_estimate([one['success_once'] for one in each])}{_few(row, found)}",
             _seeds(row, found),
-            ", ".join(_floor(each[0], policy, floors) for policy in ("random", "zero", "replay")),
+            ", ".join(_baseline(each[0], policy, baselines) for policy in ("random", "zero", "replay")),
             f"{sum(one['n'] for one in each):,}",
             _list(each, "environment_steps", "{:,}".format),
             _list(each, "gradient_steps", "{:,}".format),
@@ -199,7 +199,7 @@ def _choice_table(rows: Found, _: Found) -> str:
     return "\n".join(lines)
 
 
-def _floor_table(rows: Found, _: Found) -> str:
+def _baseline_table(rows: Found, _: Found) -> str:
     policies = list(dict.fromkeys(policy for row, _ in rows for policy in row.parts))
     columns = ["task", "episodes", *(f"`{policy}`" for policy in policies), "n"]
     lines = [_line(columns), _line(["---"] * len(columns))]
@@ -209,13 +209,13 @@ def _floor_table(rows: Found, _: Found) -> str:
     return "\n".join(lines)
 
 
-def _floor(result: Result, policy: str, floors: Found) -> str:
-    """Success rate of a floor in the episodes of a result, whichever way learnt actions are drawn there."""
+def _baseline(result: Result, policy: str, baselines: Found) -> str:
+    """Success rate of a baseline in the episodes of a result, whichever way learnt actions are drawn there."""
 
     def episodes(one: Result) -> dict[str, Any]:
         return {key: value for key, value in one["protocol"].items() if key != "evaluation.deterministic"}
 
-    for _, found in floors:
+    for _, found in baselines:
         if policy in found and episodes(found[policy]) == episodes(result):
             return _rate(found[policy])
     return _NOTHING

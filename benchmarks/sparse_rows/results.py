@@ -1,6 +1,6 @@
 """The results of all rows: a JSON file for each row, with all that the table and the pictures need.
 
-A file holds one result for each seed, or, in a row of floors, for each policy. It is replaced whole, under a lock, so
+A file holds one result for each seed, or for each baseline. It is replaced whole, under a lock, so
 that several commands may add results to it.
 """
 
@@ -19,7 +19,7 @@ from rlpipe.run.locks import TemporaryLock
 
 FOLDER = ROOT / "benchmarks" / "results" / "sparse"
 Result = Mapping[str, Any]
-"""Result of a seed or a floor; ``measured.py`` has its keys."""
+"""Result of a seed or a baseline; ``measured.py`` has its keys."""
 _PATIENCE = 60.0
 """Seconds to wait for another command that writes the same file."""
 

@@ -27,8 +27,8 @@ from rlpipe.files import whole_file
 DECLARED = Path(__file__).with_name("rows.yaml")
 PREVIOUS = "PREVIOUS"
 """Stands in a command for the run directory of the command before it."""
-_FLOOR_KEYS = ("env", "evaluation", "demos", "num_demos")
-"""Sections of a configuration on which the result of a floor depends."""
+_BASELINE_KEYS = ("env", "evaluation", "demos", "num_demos")
+"""Sections of a configuration on which the result of a baseline depends."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Command:
             key: value
             for key, value in given
             if Affects.RESULTS in affected_by(Config, key)
-            and (self.verb != "evaluate" or key.split(".")[0] in _FLOOR_KEYS)
+            and (self.verb != "evaluate" or key.split(".")[0] in _BASELINE_KEYS)
         }
 
     def configuration(self) -> Config:
@@ -87,7 +87,7 @@ class Row:
         commands: commands that make one result
         demonstrations: number that a run learns from
         seeds: a result for each
-        policies: of floors; a result for each, in place of the seeds
+        policies: of baselines; a result for each, in place of the seeds
         against: name of the row with which this one is compared, itself included, because they differ in one thing
         published: what others have published of success in the last step, shown beside ours
         after: name of the row whose policies this one evaluates under another protocol
@@ -232,7 +232,7 @@ class Table:
         return [row for row in self.rows.values() if row.against]
 
     @property
-    def floors(self) -> list[Row]:
+    def baselines(self) -> list[Row]:
         """Rows with nothing learnt."""
         return [row for row in self.rows.values() if row.policies]
 

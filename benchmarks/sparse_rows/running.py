@@ -25,7 +25,7 @@ from benchmarks.machine import ROOT
 from benchmarks.sparse_rows import measured
 from benchmarks.sparse_rows.rows import PREVIOUS, Command, Row
 from rlpipe import files
-from rlpipe.analysis.evaluation_report import FLOORS, records_in
+from rlpipe.analysis.evaluation_report import BASELINES, records_in
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable, protocol
 from rlpipe.errors import ConfigError
@@ -84,7 +84,7 @@ class Runner:
             yield
 
     def make(self, row: Row, part: str) -> dict[str, Any]:
-        """Runs what is missing of one seed or floor, and returns its result.
+        """Runs what is missing of one seed or baseline, and returns its result.
 
         Raises:
             CommandError: a command failed.
@@ -93,8 +93,8 @@ class Runner:
         """
         journal = Journal(self.folder(row) / f"{part}.jsonl")
         if row.policies:
-            source = self._floor(row, part, journal)
-            return measured.floor(row, source, journal.facts(row))
+            source = self._baseline(row, part, journal)
+            return measured.baseline(row, source, journal.facts(row))
         trained, runs = row.learnt_by, list[Path]()
         training = Journal(self.folder(trained) / f"{part}.jsonl")
         for index, command in enumerate(trained.sequence):
@@ -125,22 +125,22 @@ class Runner:
             raise CommandError(f"{journal.log} ends without a run in {folder}.")
         return run
 
-    def _floor(self, row: Row, policy: str, journal: Journal) -> Path:
-        """Returns the record of a floor; measures it if that was not yet done here."""
+    def _baseline(self, row: Row, policy: str, journal: Journal) -> Path:
+        """Returns the record of a baseline; measures it if that was not yet done here."""
         command = row.sequence[0]
         if not journal.file.is_file() or self._record(command, policy) is None:
             place = f"runner.logger.log_path={_shown(self.runs)}"
             self._call(["evaluate", command.config, *command.overrides, "--policy", policy, place], journal, local=True)
         if (source := self._record(command, policy)) is None:
-            raise CommandError(f"{journal.log} ends without a record in {self.runs / FLOORS}.")
+            raise CommandError(f"{journal.log} ends without a record in {self.runs / BASELINES}.")
         return source
 
     def _record(self, command: Command, policy: str) -> Path | None:
-        """Returns the newest record of a floor in the episodes of a configuration."""
+        """Returns the newest record of a baseline in the episodes of a configuration."""
         config = load_config(command.config, command.overrides)
         wanted = json.loads(json.dumps(protocol(config)))
         keys = ("demonstrations", "num_demos") if policy == "replay" else ()
-        for source in records_in(self.runs / FLOORS):
+        for source in records_in(self.runs / BASELINES):
             record = files.read(source, shapes.EvaluationRecord)
             found: Mapping[str, Any] = record["protocol"]
             same = comparable(found) == comparable(wanted) and all(found[key] == wanted[key] for key in keys)
@@ -188,7 +188,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Journal:
-    """Record of the commands of one seed or floor, kept beside its runs: a file of lines, and the output of each.
+    """Record of the commands of one seed or baseline, kept beside its runs: a file of lines, and the output of each.
 
     Attributes:
         file: with a line when a command begins, and one when it ends

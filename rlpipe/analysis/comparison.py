@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, estimate, values_of
-from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import difference_interval, probability_of_improvement, widened_over_runs
@@ -124,7 +124,7 @@ class Comparison:
         groups: groups in the order in which they were named; the others are compared with the first
         differences: one for each group but the first
         tasks: the same for each task; empty where the runs have only one
-        floors: results of policies that have learnt nothing, in the same episodes; in no group and no difference
+        baselines: results of policies that have learnt nothing, in the same episodes; in no group and no difference
         protocol: protocol of all evaluations; that of the first run if they differ
         warnings: sentences on what weakens the comparison
     """
@@ -134,7 +134,7 @@ class Comparison:
     groups: list[Group]
     differences: list[Difference]
     tasks: list[TaskComparison]
-    floors: list[FloorResult]
+    baselines: list[BaselineResult]
     protocol: dict[str, Any]
     warnings: list[str]
 
@@ -158,7 +158,7 @@ class Comparison:
             "groups": groups,
             "differences": [asdict(difference) for difference in self.differences],
             "tasks": [asdict(task) for task in self.tasks],
-            "floors": [floor.as_json() for floor in self.floors],
+            "floors": [baseline.as_json() for baseline in self.baselines],
             "protocol": self.protocol,
             "warnings": self.warnings,
         }
@@ -201,9 +201,9 @@ def compare(
                 "independent, so the intervals are too narrow."
             )
     differences = [_difference(chosen, groups[0], group) for group in groups[1:]]
-    floors = floors_of(runs, chosen)
+    baselines = baselines_of(runs, chosen)
     tasks = _by_task(chosen, groups)
-    return Comparison(metric, level, groups, differences, tasks, floors, groups[0].runs[0].protocol, warnings)
+    return Comparison(metric, level, groups, differences, tasks, baselines, groups[0].runs[0].protocol, warnings)
 
 
 def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

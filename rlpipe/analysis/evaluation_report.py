@@ -44,9 +44,9 @@ class EvaluationReport:
     Attributes:
         metrics: the ``eval/`` metrics
         estimates: success, return and length, each with its number of episodes and its 95 % interval
-        policy: name of a floor (``rlpipe.collection.floors``); None for the policy of a checkpoint
-        checkpoint: path of the evaluated checkpoint; None for a floor
-        iteration: iteration after which the checkpoint was written; 0 for a floor
+        policy: name of a baseline (``rlpipe.collection.baselines``); None for the policy of a checkpoint
+        checkpoint: path of the evaluated checkpoint; None for a baseline
+        iteration: iteration after which the checkpoint was written; 0 for a baseline
         protocol: settings that make two success rates comparable
         versions: versions of the packages that the evaluation used
         changes: keys outside of the protocol in which the configuration differs from the checkpoint's, with values
@@ -82,8 +82,8 @@ class EvaluationReport:
         Args:
             window: the ``eval/`` metrics and the episodes
             config: configuration of the evaluation
-            state: the checkpoint; None for a floor
-            policy: name of the floor; None for a checkpoint
+            state: the checkpoint; None for a baseline
+            policy: name of the baseline; None for a checkpoint
         """
         notes = list(dict.fromkeys(window.notes))
         told_before = state is not None and m.ENV_SUCCESS_AT_END_MA100.name in state.meta["metrics"]
@@ -125,7 +125,7 @@ class EvaluationReport:
     def recorded(self, folder: Path | None) -> EvaluationReport:
         """Writes the record into a folder of records, and the replays beside it, if there is one; returns the result.
 
-        Replays of a run lie in its folder ``replays``, those of floors in ``replays`` within the folder of floors.
+        Replays of a run lie in its folder ``replays``, those of a baseline in ``replays`` beside its record.
         """
         if folder is None:
             return self
@@ -139,9 +139,9 @@ class EvaluationReport:
     def _with_replays(self, folder: Path, number: str) -> EvaluationReport:
         if self.replays is None:
             return self
-        floors = folder.name == FLOORS
-        place = (folder if floors else folder.parent) / REPLAYS
-        kind = "floor" if floors else "evaluation"
+        baselines = folder.name == BASELINES
+        place = (folder if baselines else folder.parent) / REPLAYS
+        kind = "floor" if baselines else "evaluation"
         policy = f" ({self.policy})" if self.policy else ""
         found = replace(self.replays, source=f"{kind} {number}{policy}")
         try:
@@ -165,8 +165,9 @@ def _changes(config: Config, state: Checkpoint) -> dict[str, Any]:
 EVALUATIONS = "evaluations"
 """Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
 _NOT_RECORDED = ("record", "replays", "scenes", "replay_file")
-FLOORS = "floors"
-"""Folder beside the experiments (``runner.logger.log_path``) that holds the records of floors of configurations."""
+BASELINES = "floors"
+"""Folder beside the experiments (``runner.logger.log_path``) with the records of baselines of configurations. Files and
+tables say floor, as since the first version; the code says baseline."""
 _FIELDS = {
     m.EVAL_SUCCESS_ONCE: "success_once",
     m.EVAL_SUCCESS_AT_END: "success_at_end",
@@ -265,7 +266,7 @@ def records_in(folder: Path) -> list[Path]:
 
 def results_of(run: Path, iteration: int) -> Iterator[tuple[Path, shapes.EvaluationRecord]]:
     """Yields the records of a run directory that tell its result after an iteration, the newest first: those of
-    floors, of older checkpoints and of other configurations do not."""
+    baselines, of older checkpoints and of other configurations do not."""
     for file in records_in(run / EVALUATIONS):
         record = files.read(file, shapes.EvaluationRecord)
         if record.get("policy") is None and record["iteration"] == iteration and not record.get("changes"):

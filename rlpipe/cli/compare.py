@@ -51,7 +51,7 @@ def compare(
     """Compare runs: final value, difference, probability of improvement, and steps to reach a level.
 
     For each run, uses the newest rlpipe evaluate record of its last iteration. If there is none, uses the last
-    evaluation made during training. Floors of the same protocol (rlpipe evaluate --policy) are shown beside the runs.
+    evaluation made during training. Baselines of the same protocol (rlpipe evaluate --policy) stand beside the runs.
 
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
@@ -90,7 +90,7 @@ def screen(comparison: Comparison) -> RenderableType:
 def _table(comparison: Comparison, *columns: str) -> Table:
     """Table with a row for each group: its label, equally wide in every table, and numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    labels = [*(group.label for group in comparison.groups), *(floor.label for floor in comparison.floors)]
+    labels = [*(group.label for group in comparison.groups), *(baseline.label for baseline in comparison.baselines)]
     widest = max(map(len, labels))
     table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
     for column in columns:
@@ -115,9 +115,9 @@ def _values(comparison: Comparison) -> Table:
         if not several and len(values) > 1:
             for label, value in zip(group.run_labels, values, strict=True):
                 table.add_row(escape(f"  {label}"), number(value), style="dim")
-    for floor in comparison.floors:
-        mean, bounds = number(floor.result.value), interval(floor.result.low, floor.result.high)
-        table.add_row(escape(floor.label), mean, bounds, f"{floor.result.episodes:,}", "-", "-", "-", style="dim")
+    for baseline in comparison.baselines:
+        mean, bounds = number(baseline.result.value), interval(baseline.result.low, baseline.result.high)
+        table.add_row(escape(baseline.label), mean, bounds, f"{baseline.result.episodes:,}", "-", "-", "-", style="dim")
     return table
 
 
@@ -177,7 +177,7 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     """Notes that a reader needs to understand the numbers, one per line."""
     kind = "Wilson" if comparison.metric.startswith("eval/success") else "bootstrap, BCa"
     notes = [f"mean, interval ({kind}): over the episodes of all seeds; lowest, highest: mean of one seed"]
-    if comparison.floors:
+    if comparison.baselines:
         same = all(run.repeats for group in comparison.groups for run in group.runs)
         episodes = "in the same episodes" if same else "under the same protocol"
         notes.append(f"floor: a policy that has learnt nothing, {episodes}; in no difference")

@@ -197,7 +197,7 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
 
     Args:
         protocol: as in ``run.json``
-        policy: name of a floor; None for a policy that was learnt
+        policy: name of a baseline; None for a policy that was learnt
     """
     from rlpipe.config.protocol import WHERE_IT_RUNS, option_defaults
 
@@ -213,8 +213,8 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
     learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
     demonstrations = relative(Path(protocol.get("demonstrations") or ""))
-    floors = {"random": "uniform actions", "zero": "actions of zeros", "replay": f"actions of {demonstrations}"}
-    actions = learnt if policy is None else floors[policy]
+    baselines = {"random": "uniform actions", "zero": "actions of zeros", "replay": f"actions of {demonstrations}"}
+    actions = learnt if policy is None else baselines[policy]
     each = episodes // max(1, len(tasks))
     of_each = f", {each:,} of each task" if tasks else ""
     run = f"{episodes:,} whole episodes{of_each}, seeds {first} to {first + each - 1}, {actions}"

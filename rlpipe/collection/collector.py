@@ -183,7 +183,7 @@ class Collector:
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
-            decided = in_float32(policy.decide, tensors(self._observations), noise[t], self._memories.of())
+            decided = in_float32(policy.decide, tensors(self._observations), noise[t], self._memories.before_decision())
             actions, log_probs = decided.actions.numpy(), decided.log_probs.numpy()
             self._memories.keep(decided.memories)
             fragment.decide(t, self._observations, actions)

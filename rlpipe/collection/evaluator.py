@@ -10,17 +10,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks, Outcome, in_float32, reset, take
+from rlpipe.collection.actions import ActionSource, RunningEpisode
+from rlpipe.collection.decisions import Chunks, Outcome, reset, take
 from rlpipe.collection.episodes import EpisodeTracker
-from rlpipe.collection.floors import Floor
-from rlpipe.collection.memories import Memories
 from rlpipe.collection.recorder import Recorder
 from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.config.schema import Config
@@ -31,9 +29,7 @@ from rlpipe.envs.shared.tasks import evaluation_allotment
 from rlpipe.errors import ConfigError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.policies.base import Acting
 from rlpipe.trajectory import Observations, SpaceSpec
-from rlpipe.trajectory.tree import tensors
 
 Watch: TypeAlias = Callable[[int], bool]
 """Is called after each step with the number of episodes that have ended; True ends the evaluation."""
@@ -60,21 +56,6 @@ def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
         raise ConfigError(f"{key} has other observations or actions than the policy was made for: {', '.join(differ)}.")
 
 
-@dataclass
-class _Running:
-    """Episode that a slot is running.
-
-    Attributes:
-        number: number of the episode among those of its task, from 0
-        generator: source of its action noise
-        actions: number of actions that were chosen so far
-    """
-
-    number: int
-    generator: np.random.Generator
-    actions: int = 0
-
-
 class Evaluator:
     """Evaluates on one worker. Its simulator is made once and reset for each evaluation."""
 
@@ -99,8 +80,7 @@ class Evaluator:
         self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots, tasks)[share.start : share.stop]
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
-        self._running: dict[int, _Running] = {}  # by slot
-        self._memories = Memories(len(share), config.policy.memory_width)
+        self._running: dict[int, RunningEpisode] = {}  # by slot
         self._simulator: Any = None
         self._recorder: Recorder | None = None
         if len(share):
@@ -124,41 +104,29 @@ class Evaluator:
             self._running.pop(n, None)
             return None
         seed = self._queues[n].popleft()
-        self._running[n] = _Running(seed - self._protocol.first_seed, np.random.default_rng([self._noise_seed, seed]))
+        generator = np.random.default_rng([self._noise_seed, seed])
+        self._running[n] = RunningEpisode(seed - self._protocol.first_seed, generator)
         return seed
 
-    def _actions(self, policy: Acting, observations: Observations) -> NDArray[Any]:
-        """Returns an action for every slot that has an episode to run.
-
-        Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
-        beside it.
-        """
+    def _actions(self, source: ActionSource, observations: Observations) -> NDArray[Any]:
+        """Returns actions for all slots; zeros for those that have no episode to run."""
         spec = self._simulator.spec.chunked(self._chunks.size)
         actions: NDArray[Any] = spec.actions(len(observations))
-        if isinstance(policy, Floor):
-            for n, episode in self._running.items():
-                actions[n] = policy.action(episode.number, episode.actions, episode.generator)
-                episode.actions += 1
-            return actions
-        running = list(self._running)
-        noise = None
-        if not self._protocol.deterministic:
-            drawn = [policy.noise(episode.generator, 1) for episode in self._running.values()]
-            noise = torch.from_numpy(np.concatenate(drawn))
-        decided = in_float32(policy.decide_each, tensors(observations[running]), noise, self._memories.of(running))
-        self._memories.keep(decided.memories, running)
-        actions[running] = decided.actions.numpy()
+        slots, episodes = list(self._running), list(self._running.values())
+        actions[slots] = source.actions(observations[slots], episodes)
+        for episode in episodes:
+            episode.decisions += 1
         return actions
 
     @global_generators(None)  # else a simulator for training that draws from them would draw the same after each
     @torch.inference_mode()
     def evaluate(
-        self, policy: Acting, policy_version: int, watch: Watch | None = None, deadline: float = math.inf
+        self, source: ActionSource, policy_version: int, watch: Watch | None = None, deadline: float = math.inf
     ) -> MetricWindow:
         """Runs this worker's episodes to their end.
 
         Args:
-            policy: that acts
+            source: policy or baseline that acts
             policy_version: version of its weights
             watch: is told of the progress, and can end the evaluation
             deadline: value of ``time.monotonic`` at which it ends in any case
@@ -179,13 +147,12 @@ class Evaluator:
             self._recorder = None  # the first reset ends no episode
             observations, beginnings = reset(simulator, [self._noise_seed, *self._seeds[0][:1]])
             tracker.begin(beginnings)
-            self._memories.clear()
             recorder.begin(beginnings, observations)
             self._recorder = recorder
 
             try:
                 while len(window.eval_episodes) < episodes:
-                    actions, steps = self._actions(policy, observations), list[Step]()
+                    actions, steps = self._actions(source, observations), list[Step]()
                     for step in take(simulator, actions, self._chunks):
                         ended = tracker.step(step, policy_version)
                         window.eval_episodes += ended
@@ -196,9 +163,7 @@ class Evaluator:
                             return MetricWindow(cut_short="it was interrupted")
                         if time.monotonic() > deadline:
                             return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
-                    outcome = Outcome.of(steps, self._chunks)
-                    self._memories.begin_episodes(outcome)
-                    observations = outcome.observations
+                    observations = Outcome.of(steps, self._chunks).observations
             finally:
                 self._recorder = None
             window.notes, window.tells_success = tracker.notes, tracker.tells_success

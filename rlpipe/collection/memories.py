@@ -26,20 +26,18 @@ class Memories:
         if self._all is not None:
             self._all = torch.zeros_like(self._all)
 
-    def of(self, slots: slice | list[int] = slice(None)) -> Tensor | None:
-        """Returns the memories of some slots before their next decision; None without a memory."""
-        return None if self._all is None else self._all[slots]
+    def before_decision(self) -> Tensor | None:
+        """Returns the memories of all slots before their next decision; None without a memory."""
+        return self._all
 
     def copy(self) -> Float32 | None:
         """Returns a copy of all as an array; None without a memory."""
         return None if self._all is None else self._all.numpy().copy()
 
-    def keep(self, memories: Tensor | None, slots: slice | list[int] = slice(None)) -> None:
-        """Takes the memories of some slots after a decision."""
+    def keep(self, memories: Tensor | None) -> None:
+        """Takes the memories of all slots after a decision."""
         if self._all is not None and memories is not None:
-            kept = self._all.clone()
-            kept[slots] = memories
-            self._all = kept
+            self._all = memories
 
     def begin_episodes(self, outcome: Outcome) -> None:
         """Empties the slots whose next decision is the first of an episode: those that ended one, or only reset."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from rlpipe.collection.actions import ActionSource, PolicyActions
+from rlpipe.collection.baselines import NO_INFERENCE, Baseline
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
@@ -68,7 +70,7 @@ class Ready:
 class RolloutWorker:
     """Collects and evaluates with one worker's share of the environments.
 
-    The policy is a copy in this worker, or lives on an inference server.
+    The policy is a copy in this worker, or lives on an inference server; workers of a baseline have none.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class RolloutWorker:
         self._simulator = self._make_simulator()
         self._broken = False
         self._server = server
-        self._policy: Policy | ServedPolicy
-        if server is None:
+        self._policy: Policy | ServedPolicy | None = None
+        if self._config.rollout.inference == NO_INFERENCE:
+            pass  # the evaluation brings its baseline
+        elif server is None:
             self._policy = build_policy(self._config, self._simulator.spec)
         else:
             with torch.device("meta"):  # shapes without numbers
@@ -256,13 +260,15 @@ class RolloutWorker:
         reports.append(f"rollout-{self._rank}: {message}, {doing}. It is replaced ({len(reports) + 1} of {limit}).")
         return True
 
-    def _load(self, snapshot: Snapshot) -> None:
-        """Acts with these weights from now on, here or on the server, and begins episodes as the snapshot says."""
+    def _load(self, snapshot: Snapshot) -> Policy | ServedPolicy:
+        """Returns the policy, which acts with these weights from now on; episodes begin as the snapshot says."""
         self._starts = snapshot.starts
+        assert self._policy is not None
         if isinstance(self._policy, ServedPolicy):
             self._policy.version = snapshot.version
         else:
             snapshot.load_into(self._policy)
+        return self._policy
 
     def _collect(self, snapshot: Snapshot, stage: int, first_step: int | None) -> tuple[TrajectoryBatch, MetricWindow]:
         began = time.perf_counter()
@@ -270,13 +276,13 @@ class RolloutWorker:
         if self._broken:
             self._replace_simulator()
         entered = time.perf_counter()
-        self._load(snapshot)
+        policy = self._load(snapshot)
         self._share_tasks()
         loaded = time.perf_counter()
         if self._collector is None:
             share = self._simulator.num_envs
             self._collector = Collector(
-                self._simulator, self._policy, self._config.rollout.horizon, self._rank, self._rank * share,
+                self._simulator, policy, self._config.rollout.horizon, self._rank, self._rank * share,
                 [self._config.runner.seed, self._incarnation, self._stage, *self._lives],
                 incarnation=self._incarnation, whole_episodes=self._group_size is not None,
                 memory_width=self._config.policy.memory_width,
@@ -336,10 +342,14 @@ class RolloutWorker:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
-    def evaluate(self, snapshot: Snapshot, watch: Watch | None = None) -> MetricWindow:
+    def evaluate(self, actor: Snapshot | Baseline, watch: Watch | None = None) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
+
+        Args:
+            actor: weights to act with, or a baseline in place of a policy
+            watch: is told of the progress, and can end the evaluation
         """
         reports: list[str] = []
         first: SimulatorError | None = None
@@ -348,7 +358,7 @@ class RolloutWorker:
         while True:
             try:
                 with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                    window = self._evaluate(snapshot, watch, deadline)
+                    window = self._evaluate(actor, watch, deadline)
                 break
             except SimulatorError as error:
                 first = first or error
@@ -360,17 +370,25 @@ class RolloutWorker:
         window.faults += [*reports, *take_notes()]
         return window
 
-    def _evaluate(self, snapshot: Snapshot, watch: Watch | None, deadline: float) -> MetricWindow:
+    def _evaluate(self, actor: Snapshot | Baseline, watch: Watch | None, deadline: float) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
             self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
         made = time.perf_counter()
-        self._load(snapshot)
+        source, version = self._source(actor)
         loaded = time.perf_counter()
-        window = self._evaluator.evaluate(self._policy, snapshot.version, watch, deadline)
+        window = self._evaluator.evaluate(source, version, watch, deadline)
         self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
+
+    def _source(self, actor: Snapshot | Baseline) -> tuple[ActionSource, int]:
+        """Returns the source of the actions of an evaluation, and the version of its weights."""
+        if isinstance(actor, Baseline):
+            return actor, 0
+        config = self._stages[0].config
+        deterministic, width = config.evaluation.deterministic, config.policy.memory_width
+        return PolicyActions(self._load(actor), deterministic=deterministic, memory_width=width), actor.version
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""

@@ -141,7 +141,7 @@ def inference_bundles(config: Config, nodes: Sequence[Node]) -> list[Bundle]:
         nodes: nodes without what the learners take.
     """
     cluster, rollout = config.cluster, config.rollout
-    if rollout.inference == "local":
+    if rollout.inference != "server":
         return []
     keys = (
         "rollout.num_inference_servers, cluster.cpus_per_inference_server, cluster.gpus_per_inference_server, "

@@ -10,10 +10,10 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis import logs
+from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.diagnosis import Diagnosis, diagnose_log
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, estimates, records_in
-from rlpipe.analysis.floors import FloorResult, floors_of
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
 from rlpipe.analysis.watching import latest
@@ -64,7 +64,7 @@ class Recorded:
 
     Attributes:
         file: its name
-        policy: name of a floor; None for the policy of the run
+        policy: name of a baseline; None for the policy of the run
         iteration: of the evaluated checkpoint
         changes: keys in which the configuration differed from the checkpoint's
         estimates: success, return and length
@@ -89,7 +89,7 @@ class RunContent:
         course: metrics over the run
         metrics: declared metrics by name
         headline: result in one number
-        floors: policies that have learnt nothing, in the same episodes
+        baselines: policies that have learnt nothing, in the same episodes
         events: lines of ``events.jsonl``
         diagnosis: judgement of all rows
         ledger: training episodes
@@ -108,7 +108,7 @@ class RunContent:
     course: Course
     metrics: Mapping[str, Metric]
     headline: Headline | None = None
-    floors: list[FloorResult] = field(default_factory=list)
+    baselines: list[BaselineResult] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     diagnosis: Diagnosis | None = None
     ledger: Ledger | None = None
@@ -229,7 +229,7 @@ def _with_result(content: RunContent) -> RunContent:
         if others:
             source += f", which differs from the evaluations while training in {', '.join(others)}"
     headline = Headline(found.metric, found.value, found.low, found.high, found.episodes, source)
-    return replace(content, headline=headline, floors=floors_of([run], metric))
+    return replace(content, headline=headline, baselines=baselines_of([run], metric))
 
 
 def _while_training(content: RunContent) -> Headline | None:

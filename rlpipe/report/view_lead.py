@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from rlpipe.analysis.baselines import BaselineResult
 from rlpipe.analysis.diagnosis import Diagnosis
-from rlpipe.analysis.floors import FloorResult
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
@@ -61,7 +61,7 @@ def lead_of_run(content: RunContent) -> Markup:
         status=status,
         status_kind=STATUS_KINDS.get(status, "info"),
         byline=byline,
-        hero=None if content.headline is None else _hero(content.headline, content.floors),
+        hero=None if content.headline is None else _hero(content.headline, content.baselines),
         notes=notes,
         fault=_fault(content),
         cards=_cards(content),
@@ -74,16 +74,16 @@ def _task(content: RunContent) -> str:
     return " · ".join(str(name) for name in names if name)
 
 
-def _hero(headline: Headline, floors: Sequence[FloorResult]) -> dict[str, Any]:
+def _hero(headline: Headline, baselines: Sequence[BaselineResult]) -> dict[str, Any]:
     interval = formats.bounds(headline.low, headline.high)
     count = f"{headline.episodes:,} " if headline.episodes is not None else ""
     sentence = f"Over {count}{headline.source}." if headline.low is None else (
         f"95 % interval {interval} over {count}{headline.source}.")  # fmt: skip
     lines = [Line("this run", headline.value, headline.low, headline.high, detail=_episodes(headline.episodes))]
-    for floor in floors:
-        one = floor.result
-        lines.append(Line(floor.label, one.value, one.low, one.high, "muted", _episodes(one.episodes), minor=True))
-    drawn = headline.low is not None and (is_share(headline.metric) or floors)
+    for baseline in baselines:
+        one = baseline.result
+        lines.append(Line(baseline.label, one.value, one.low, one.high, "muted", _episodes(one.episodes), minor=True))
+    drawn = headline.low is not None and (is_share(headline.metric) or baselines)
     return {
         "value": formats.result(headline.value),
         "metric": headline.metric,

@@ -63,9 +63,9 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         if len(group.by_seed) > 1:
             labelled = zip(group.run_labels, group.by_seed, strict=True)
             lines += [Line(label, value, None, None, colour, minor=True) for label, (_, value) in labelled]
-    for floor in comparison.floors:
-        one = floor.result
-        lines.append(Line(floor.label, one.value, one.low, one.high, "muted", f"n {one.episodes:,}", minor=True))
+    for baseline in comparison.baselines:
+        one = baseline.result
+        lines.append(Line(baseline.label, one.value, one.low, one.high, "muted", f"n {one.episodes:,}", minor=True))
     differences = [
         Line(one.label, one.value, one.low, one.high, f"series-{number % 8 + 1}")
         for number, one in enumerate(comparison.differences, 1)

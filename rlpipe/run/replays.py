@@ -35,7 +35,7 @@ class ReplaySet:
     """Replays of one evaluation.
 
     Attributes:
-        iteration: iteration whose weights acted; 0 for a floor.
+        iteration: iteration whose weights acted; 0 for a baseline.
         source: where they come from, such as ``training``, ``evaluation 3``, or ``floor 2 (random)``.
         task: id of the task that was evaluated, for people.
         replays: in the order of their seeds.
@@ -59,7 +59,7 @@ def iteration_of(file: Path) -> int | None:
 
 
 class ReplayFolder:
-    """Folder of the replays of a run, or of floors."""
+    """Folder of the replays of a run, or of baselines."""
 
     def __init__(self, path: Path) -> None:
         """Refers to a folder, which need not exist."""

@@ -246,7 +246,7 @@ class RunRecord(ClusterRecord, HealthRecord):
 
 @whole_file
 class EvaluationRecord(TypedDict):
-    """``evaluations/<n>.json``, and the record of a floor, whose iteration is 0."""
+    """``evaluations/<n>.json``, and the record of a baseline, whose iteration is 0."""
 
     policy: NotRequired[str | None]
     iteration: Count

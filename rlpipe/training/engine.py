@@ -87,7 +87,7 @@ class Engine(Protocol):
         """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
 
         Args:
-            snapshot: weights to evaluate
+            snapshot: weights to evaluate, or a baseline
             watch: is told of the progress of all workers together, and can end the evaluation
         """
 

@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint, or a floor, with an engine."""
+"""Evaluates a checkpoint, or a baseline, with an engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from rlpipe.analysis.evaluation_report import EvaluationReport
+from rlpipe.collection.baselines import Baseline, DemonstratedActions, Random, Zero, acting_config
 from rlpipe.collection.evaluator import Watch
-from rlpipe.collection.floors import Replay, acting_config
 from rlpipe.collection.worker import Ready
 from rlpipe.config.schema import Config
 from rlpipe.config.stages import stages
@@ -19,7 +19,7 @@ from rlpipe.errors import Fault, RunError
 from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import NoWeights, Snapshot
+from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
 from rlpipe.training.engine import Engine
 from rlpipe.training.interruption import Interruption
@@ -59,40 +59,40 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine, progress: Progre
     return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress), config, state)
 
 
-def evaluate_floor(
-    config: Config, policy: str, make_engine: Callable[[Config], Engine], progress: Progress
+def evaluate_baseline(
+    config: Config, name: str, make_engine: Callable[[Config], Engine], progress: Progress
 ) -> EvaluationReport:
-    """Evaluates a floor under a configuration's protocol.
+    """Evaluates a baseline under a configuration's protocol.
 
     Args:
         config: configuration of a run or a task
-        policy: name of the floor
+        name: name of the baseline
         make_engine: makes an engine for the configuration under which workers act; closed before this function returns
         progress: is told how far the evaluation is
     Raises:
         RunError: the time for it was over before all episodes had ended.
     """
-    acting = acting_config(config, policy)
+    acting = acting_config(config)
 
-    def snapshot(ready: Ready) -> Snapshot:
-        if policy != "replay":
-            return Snapshot(0, NoWeights.FROM_SEED)
+    def baseline(ready: Ready) -> Baseline:
+        if name != "replay":
+            return {"random": Random, "zero": Zero}[name](ready.spec)
         assert config.demos is not None  # or the check before would have refused it
-        shown = load_actions(config.demos, ready.spec, config.num_demos, config.runner.seed)
-        return Snapshot(0, Replay.weights_of(shown))
+        demonstrations = load_actions(config.demos, ready.spec, config.num_demos, config.runner.seed)
+        return DemonstratedActions(ready.spec, demonstrations)
 
-    return EvaluationReport.of(_evaluated(acting, snapshot, make_engine(acting), progress), config, policy=policy)
+    return EvaluationReport.of(_evaluated(acting, baseline, make_engine(acting), progress), config, policy=name)
 
 
 def _evaluated(
-    config: Config, snapshot: Callable[[Ready], Snapshot], engine: Engine, progress: Progress
+    config: Config, actor: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = stages(config)
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
-        windows = engine.evaluate(snapshot(ready), watch_of(config, progress, Interruption()))
+        windows = engine.evaluate(actor(ready), watch_of(config, progress, Interruption()))
         for window in windows:
             if window.cut_short:
                 raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))

@@ -370,63 +370,66 @@ def test_evaluations_by_different_versions_are_compared_with_a_warning(alone, tm
     assert "numpy" not in warning
 
 
-# --- Floors beside the results
+# --- Baselines beside the results
 
 
-def a_floor(run: Path, policy: str, *overrides: str) -> Path:
-    """The record of a floor of the configuration of a run."""
+def a_baseline(run: Path, policy: str, *overrides: str) -> Path:
+    """The record of a baseline of the configuration of a run."""
     record = rlpipe.evaluate(run / "config.yaml", policy=policy, overrides=overrides, local=True).record
     assert record is not None
     return Path(record)
 
 
-def floors(*runs: Path, **how: Any) -> list[tuple[str, int, Path]]:
-    """Label, episodes and record of the floors that are shown beside runs."""
-    return [(floor.label, floor.result.episodes, floor.source) for floor in compare(runs, **how).floors]
+def baselines(*runs: Path, **how: Any) -> list[tuple[str, int, Path]]:
+    """Label, episodes and record of the baselines that are shown beside runs."""
+    return [(baseline.label, baseline.result.episodes, baseline.source) for baseline in compare(runs, **how).baselines]
 
 
-def test_floors_of_a_configuration_are_shown_beside_its_runs_and_change_nothing_else(alone):
+def test_baselines_of_a_configuration_are_shown_beside_its_runs_and_change_nothing_else(alone):
     before = compare([alone]).as_json()
-    zero, random = (a_floor(alone, policy) for policy in ("zero", "random"))
-    assert floors(alone) == [("floor: random", 6, random), ("floor: zero", 6, zero)]
+    zero, random = (a_baseline(alone, policy) for policy in ("zero", "random"))
+    assert baselines(alone) == [("floor: random", 6, random), ("floor: zero", 6, zero)]
     assert compare([alone]).as_json() | {"floors": []} == before
 
 
 @pytest.mark.parametrize("episodes", [6, 8])
-def test_a_floor_in_the_directory_of_a_run_does_not_speak_for_it(alone, episodes):
+def test_a_baseline_in_the_directory_of_a_run_does_not_speak_for_it(alone, episodes):
     record = rlpipe.evaluate(alone, policy="zero", episodes=episodes, local=True).record
     assert EvaluatedRun.read(alone).source.name == "eval_episodes.jsonl"
-    assert [str(source) for _, _, source in floors(alone)] == ([record] if episodes == 6 else [])
+    assert [str(source) for _, _, source in baselines(alone)] == ([record] if episodes == 6 else [])
 
 
-def test_a_floor_that_was_evaluated_twice_is_shown_once(alone):
-    a_floor(alone, "zero")
-    newest = a_floor(alone, "zero")
-    assert floors(alone) == [("floor: zero", 6, newest)]
+def test_a_baseline_that_was_evaluated_twice_is_shown_once(alone):
+    a_baseline(alone, "zero")
+    newest = a_baseline(alone, "zero")
+    assert baselines(alone) == [("floor: zero", 6, newest)]
 
 
-def test_floors_of_one_run_are_shown_beside_all(alone, tmp_path):
+def test_baselines_of_one_run_are_shown_beside_all(alone, tmp_path):
     other = a_run(tmp_path / "elsewhere", 1)
-    record = a_floor(other, "zero")
-    assert floors(alone) == []
-    assert floors(alone, other) == [("floor: zero", 6, record)]
+    record = a_baseline(other, "zero")
+    assert baselines(alone) == []
+    assert baselines(alone, other) == [("floor: zero", 6, record)]
 
 
-def test_replays_of_different_demonstrations_are_different_floors(alone, tmp_path):
+def test_replays_of_different_demonstrations_are_different_baselines(alone, tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         file = Path(demonstrator(tmp_path / name))
         for ending in (".json", ".h5"):
             file.with_suffix(ending).rename(tmp_path / f"{name}{ending}")
-        a_floor(alone, "replay", f"demos={tmp_path / name}.h5")
-    assert [label for label, _, _ in floors(alone)] == ["floor: replay of a.h5", "floor: replay of b.h5"]
+        a_baseline(alone, "replay", f"demos={tmp_path / name}.h5")
+    assert [label for label, _, _ in baselines(alone)] == ["floor: replay of a.h5", "floor: replay of b.h5"]
 
 
-def test_replays_of_some_and_of_all_demonstrations_are_different_floors(alone, tmp_path):
+def test_replays_of_some_and_of_all_demonstrations_are_different_baselines(alone, tmp_path):
     file = demonstrator(tmp_path)
-    a_floor(alone, "replay", f"demos={file}")
-    a_floor(alone, "replay", f"demos={file}", "num_demos=3")
-    assert [label for label, _, _ in floors(alone)] == ["floor: replay of 3 of demos.h5", "floor: replay of demos.h5"]
+    a_baseline(alone, "replay", f"demos={file}")
+    a_baseline(alone, "replay", f"demos={file}", "num_demos=3")
+    assert [label for label, _, _ in baselines(alone)] == [
+        "floor: replay of 3 of demos.h5",
+        "floor: replay of demos.h5",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -440,25 +443,25 @@ def test_replays_of_some_and_of_all_demonstrations_are_different_floors(alone, t
         ("runner.seed=5", True),
     ],
 )
-def test_only_floors_in_the_same_episodes_are_shown(alone, override, shown):
-    a_floor(alone, "zero", override)
-    assert bool(floors(alone)) is shown
+def test_only_baselines_in_the_same_episodes_are_shown(alone, override, shown):
+    a_baseline(alone, "zero", override)
+    assert bool(baselines(alone)) is shown
 
 
-def test_beside_runs_with_different_protocols_there_is_no_floor(alone, tmp_path):
+def test_beside_runs_with_different_protocols_there_is_no_baseline(alone, tmp_path):
     other = a_run(tmp_path, 1, "evaluation.episodes=8")
-    a_floor(alone, "zero")
-    assert floors(alone, other, anyway=True) == []
+    a_baseline(alone, "zero")
+    assert baselines(alone, other, anyway=True) == []
 
 
 def test_an_experiment_may_have_a_folder_of_several_parts(tmp_path):
     run = a_run(tmp_path, 0, "runner.logger.experiment_name=lab/reach")
-    a_floor(run, "zero")
-    assert [label for label, _, _ in floors(run)] == ["floor: zero"]
+    a_baseline(run, "zero")
+    assert [label for label, _, _ in baselines(run)] == ["floor: zero"]
 
 
-def test_the_table_shows_a_floor_on_a_line_of_its_own(alone):
-    a_floor(alone, "zero")
+def test_the_table_shows_a_baseline_on_a_line_of_its_own(alone):
+    a_baseline(alone, "zero")
     code, table = command(alone)
     rows = [re.sub(r"\s{2,}", " | ", line.strip()) for line in table.splitlines()]
     assert code == 0
@@ -474,8 +477,8 @@ def test_an_option_that_came_after_a_run_has_its_default_there(alone, tmp_path):
     directory.write_json(facts)
     (group,) = compare([alone, other]).groups
     assert [run.seed for run in group.runs] == [0, 1]
-    a_floor(other, "zero")
-    assert [label for label, _, _ in floors(alone, other)] == ["floor: zero"]
+    a_baseline(other, "zero")
+    assert [label for label, _, _ in baselines(alone, other)] == ["floor: zero"]
 
 
 # --- What is refused

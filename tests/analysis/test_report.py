@@ -133,7 +133,7 @@ def test_all_sections_of_a_whole_run_are_there_in_their_order(page):
                         "Distributions", "Setup", "About this page"]  # fmt: skip
 
 
-def test_a_floor_stands_beside_the_result(run):
+def test_a_baseline_stands_beside_the_result(run):
     record = {
         "policy": "random", "iteration": 0, "protocol": json.loads((run / "run.json").read_text())["protocol"],
         "episodes": [{**row, "iteration": 0, "success_once": False} for row in lines(run, "eval_episodes.jsonl")[-6:]],

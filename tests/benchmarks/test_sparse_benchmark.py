@@ -109,7 +109,7 @@ def in_this_process():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two seeds of a run that begins with the policy of another, and a floor."""
+    """Two seeds of a run that begins with the policy of another, and a baseline."""
     bench = Bench(tmp_path_factory.mktemp("bench"))
     config = race(bench.folder)
     bench.declare(
@@ -191,7 +191,7 @@ def test_a_finished_run_without_a_result_is_only_read(trained, tmp_path):
     assert {file: file.read_text() for file in copy.folder.glob("runs/*/*.jsonl")} == journals
 
 
-def test_a_floor_is_measured_in_the_same_episodes(trained):
+def test_a_baseline_is_measured_in_the_same_episodes(trained):
     found = trained.results("floors")["zero"]
     assert found["success_once"] == "101010"
     assert found["commands"][0].split()[3:5] == ["--policy", "zero"]

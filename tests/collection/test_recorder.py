@@ -12,7 +12,7 @@ from rlpipe.metrics import MetricWindow
 
 
 def evaluated(tmp_path, **options):
-    """A random floor of PickCube: two slots, stepped as one, of two episodes of 5 steps each."""
+    """A random baseline of PickCube: two slots, stepped as one, of two episodes of 5 steps each."""
     pytest.importorskip("mani_skill", reason="mani_skill is not installed")
     tree = {"name": "maniskill", "id": "PickCube-v1", "total_num_envs": 2, "max_episode_steps": 5}
     file = tmp_path / "task.yaml"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import rlpipe
 from rlpipe.analysis import comparison
 from rlpipe.analysis.evaluated_run import EvaluatedRun
+from rlpipe.collection.actions import PolicyActions
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.episodes import MOST_TERMS, EpisodeTracker
 from rlpipe.collection.evaluator import Evaluator
@@ -574,7 +575,8 @@ def test_a_plug_in_may_have_a_step_of_its_own_class():
 def test_an_evaluation_leaves_the_global_generators_alone(tmp_path):
     config = scripted(tmp_path)
     spec = Scripted.make(config.env.train, 1, seeds).spec
-    evaluator, policy = Evaluator(config, 0, 1, spec), build_policy(config, spec)
+    evaluator = Evaluator(config, 0, 1, spec)
+    policy = PolicyActions(build_policy(config, spec), deterministic=True, memory_width=0)
     seed_global_generators(3)
     expected = np.random.uniform(), random.random(), float(torch.rand(()))
     seed_global_generators(3)

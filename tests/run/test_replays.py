@@ -177,7 +177,7 @@ def test_an_evaluation_keeps_replays_only_if_it_is_asked_to(tmp_path):
     assert ReplayFolder(run / "replays").read(run / "replays" / "evaluation-2.npz").source == "evaluation 2"
 
 
-def test_a_floor_of_a_configuration_keeps_its_replays_beside_its_record(tmp_path):
+def test_a_baseline_of_a_configuration_keeps_its_replays_beside_its_record(tmp_path):
     config = dataclasses.replace(scripted(tmp_path))
     from rlpipe.config.tree import to_yaml
 

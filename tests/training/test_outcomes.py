@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict
 import rlpipe
 from rlpipe.backends.console import EvaluationProgress
 from rlpipe.cli.train import _listen
+from rlpipe.collection.actions import PolicyActions
 from rlpipe.collection.evaluator import Evaluator
 from rlpipe.collection.recorder import MOST_STEPS
 from rlpipe.envs.scripted import Scripted
@@ -365,7 +366,7 @@ def test_an_episode_that_goes_on_is_no_longer_recorded(tmp_path, monkeypatch):
     config = scripted(tmp_path, "env.eval.script=[[{length: 20}], [{length: 21}]]", "evaluation.replays=6")
     spec = Scripted.make(config.env.train, 1, lambda _: 0).spec
     evaluator = Evaluator(config, 0, 1, spec)
-    window = evaluator.evaluate(build_policy(config, spec), 0)
+    window = evaluator.evaluate(PolicyActions(build_policy(config, spec), deterministic=True, memory_width=0), 0)
     assert {len(one.rewards) for one in window.eval_replays} == {20}
     assert {episode.length for episode in window.eval_episodes} == {20, 21}
 

@@ -37,7 +37,7 @@ def section(run: Path, budget: int = BUDGET, *, name: str | None = None, episode
     """Makes the section; None if the run has no replays.
 
     Args:
-        run: run directory, or folder of floors
+        run: run directory, or folder of baselines
         budget: bytes that its data may take; replays that do not fit are left out, which the section says
         name: set to show, such as ``evaluation-1``; None for the one that was written last
         episode: number of the replay, from 1, that is shown first; None for a success beside a failure

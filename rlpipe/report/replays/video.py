@@ -38,7 +38,7 @@ def make_video(
     The file appears once it is whole. Call it in a process that has neither imported MuJoCo nor drawn before.
 
     Args:
-        run: run directory, or folder of floors
+        run: run directory, or folder of baselines
         pairs: rows, each a success and a failure; where there is only one kind, two episodes of it
         name: set to show, such as ``evaluation-1``; None for the one that was written last
         out: file to write; None for ``videos/<set>.mp4`` in the run directory

@@ -1,4 +1,4 @@
-"""Floors beside the results of runs: evaluations of policies that have learnt nothing, under the same protocol."""
+"""Baselines beside the results of runs: evaluations of policies that have learnt nothing, under the same protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
-from rlpipe.analysis.evaluation_report import EVALUATIONS, FLOORS, Estimate, estimate, records_in
+from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS, Estimate, estimate, records_in
 from rlpipe.config.protocol import comparable
 from rlpipe.metrics.declaration import Metric
 from rlpipe.run import shapes
@@ -17,12 +17,12 @@ from rlpipe.trajectory import Episode
 
 
 @dataclass(frozen=True)
-class FloorResult:
-    """Result of a floor.
+class BaselineResult:
+    """Result of a baseline.
 
     Attributes:
-        policy: name of the floor
-        demonstrations: file of the demonstrations that ``replay`` repeats; None for other floors
+        policy: name of the baseline
+        demonstrations: file of the demonstrations that ``replay`` repeats; None for other baselines
         num_demos: number of them that it repeats; None for all
         result: the metric over its episodes
         source: its record
@@ -36,7 +36,7 @@ class FloorResult:
 
     @property
     def label(self) -> str:
-        """Name of the floor, with that of the file it repeats."""
+        """Name of the baseline, with that of the file it repeats."""
         if self.demonstrations is None:
             return f"floor: {self.policy}"
         some = "" if self.num_demos is None else f"{self.num_demos} of "
@@ -47,13 +47,13 @@ class FloorResult:
         return {**asdict(self), "source": str(self.source)}
 
 
-def floors_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[FloorResult]:
-    """Returns the newest result of each floor that ran the same episodes as all of these runs, sorted by its label.
+def baselines_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[BaselineResult]:
+    """Returns the newest result of each baseline that ran the same episodes as all of these runs, sorted by its label.
 
     Records in the directories of the runs come before those of configurations, which lie beside the experiments.
     """
     protocols = [_episodes_of(run.protocol) for run in runs]
-    found: dict[str, FloorResult] = {}
+    found: dict[str, BaselineResult] = {}
     for source in _records(runs):
         record: Mapping[str, Any] = files.read(source, shapes.EvaluationRecord)
         policy, protocol = record.get("policy"), record["protocol"]
@@ -62,13 +62,13 @@ def floors_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[FloorResult]
         result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
         if result is not None:
             repeated = protocol if policy == "replay" else {}
-            floor = FloorResult(policy, repeated.get("demonstrations"), repeated.get("num_demos"), result, source)
-            found.setdefault(floor.label, floor)
+            baseline = BaselineResult(policy, repeated.get("demonstrations"), repeated.get("num_demos"), result, source)
+            found.setdefault(baseline.label, baseline)
     return [found[label] for label in sorted(found)]
 
 
 def _episodes_of(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of a protocol on which the result of a floor depends: it has no most likely actions."""
+    """Returns the part of a protocol on which the result of a baseline depends: it has no most likely actions."""
     return {key: value for key, value in comparable(protocol).items() if key != "evaluation.deterministic"}
 
 
@@ -77,7 +77,7 @@ def _records(runs: Sequence[EvaluatedRun]) -> Iterator[Path]:
     for run in runs:
         yield from records_in(run.path / EVALUATIONS)
     for folder in dict.fromkeys(map(_folder_of_experiments, runs)):
-        yield from records_in(folder / FLOORS)
+        yield from records_in(folder / BASELINES)
 
 
 def _folder_of_experiments(run: EvaluatedRun) -> Path:

@@ -1,4 +1,4 @@
-"""Floors: policies that have learnt nothing, in the very episodes in which learnt ones are evaluated."""
+"""Baselines, which have learnt nothing, in the very episodes in which learnt ones are evaluated."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from hypothesis import strategies as st
 
 import rlpipe
 from rlpipe.analysis.evaluation_report import EvaluationReport
-from rlpipe.collection.floors import KINDS, Random, Zero
+from rlpipe.collection.baselines import NAMES, Random, Zero
 from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import PolicyConfig
 from rlpipe.trajectory import Episode, SpaceSpec
 from tests.helpers.commands import command
 from tests.helpers.demonstrations import write
 from tests.helpers.runs import scripted
 from tests.helpers.simulators import ECHO, RACE
 
-CONFIG = PolicyConfig("a floor")
 CARTPOLE = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 6}}
 
 
@@ -47,7 +45,7 @@ def demonstrations(folder: Path) -> str:
     )
 
 
-def floor(source: str | Path, policy: str, *overrides: str) -> EvaluationReport:
+def evaluated(source: str | Path, policy: str, *overrides: str) -> EvaluationReport:
     return rlpipe.evaluate(source, policy=policy, overrides=overrides, local=True)
 
 
@@ -67,7 +65,7 @@ def played(report: EvaluationReport) -> list[Episode]:
 def test_random_actions_lie_within_their_bounds(low, width, seed):
     bounds = (np.array([bound], np.float32) for bound in (low, low + width))
     spec = SpaceSpec(1, 1, None, *bounds)
-    action = Random(CONFIG, spec).action(0, 0, np.random.default_rng(seed)).astype(np.float32)
+    action = Random(spec).action(0, 0, np.random.default_rng(seed)).astype(np.float32)
     assert spec.action_low is not None
     assert spec.action_high is not None
     assert spec.action_low <= action <= spec.action_high
@@ -76,7 +74,7 @@ def test_random_actions_lie_within_their_bounds(low, width, seed):
 def test_random_actions_are_uniform():
     spec = SpaceSpec(1, 2, None, np.array([-1, 0], np.float32), np.array([1, 10], np.float32))
     generator = np.random.default_rng(0)
-    drawn = np.array([Random(CONFIG, spec).action(0, step, generator) for step in range(2000)])
+    drawn = np.array([Random(spec).action(0, step, generator) for step in range(2000)])
     for column, (low, high) in enumerate([(-1, 1), (0, 10)]):
         counts, _ = np.histogram(drawn[:, column], bins=4, range=(low, high))
         assert counts.sum() == 2000
@@ -85,7 +83,7 @@ def test_random_actions_are_uniform():
 
 def test_random_discrete_actions_take_every_choice_of_every_part():
     one, parts = (
-        {tuple(np.atleast_1d(Random(CONFIG, spec).action(0, 0, np.random.default_rng(seed)))) for seed in range(99)}
+        {tuple(np.atleast_1d(Random(spec).action(0, 0, np.random.default_rng(seed)))) for seed in range(99)}
         for spec in (SpaceSpec(1, 1, 3), SpaceSpec(1, 2, (2, 3)))
     )
     assert one == {(0,), (1,), (2,)}
@@ -94,19 +92,19 @@ def test_random_discrete_actions_take_every_choice_of_every_part():
 
 def test_zero_takes_the_first_of_discrete_actions():
     generator = np.random.default_rng(0)
-    assert Zero(CONFIG, SpaceSpec(1, 1, 3)).action(0, 0, generator) == 0
-    assert Zero(CONFIG, SpaceSpec(1, 2, (2, 3))).action(0, 0, generator).tolist() == [0, 0]
+    assert Zero(SpaceSpec(1, 1, 3)).action(0, 0, generator) == 0
+    assert Zero(SpaceSpec(1, 2, (2, 3))).action(0, 0, generator).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("simulator", "expected"), [("Echo", 0.0), ("EchoAboveHalf", 0.5 * (1 + 2 + 3 + 4))])
 def test_zero_is_clipped_into_the_bounds(tmp_path, simulator, expected):
-    report = floor(task(tmp_path), "zero", f"env.eval.name='tests.helpers.simulators:{simulator}'")
+    report = evaluated(task(tmp_path), "zero", f"env.eval.name='tests.helpers.simulators:{simulator}'")
     assert returns(report) == [expected] * 6
 
 
 def test_random_actions_have_the_bounds_of_the_evaluation_and_not_of_the_training(tmp_path):
     """Four actions of 0.5 would pay 5, as actions below the bounds do."""
-    report = floor(task(tmp_path), "random", "env.eval.name='tests.helpers.simulators:EchoAboveHalf'")
+    report = evaluated(task(tmp_path), "random", "env.eval.name='tests.helpers.simulators:EchoAboveHalf'")
     assert min(returns(report)) > 5.0
 
 
@@ -114,7 +112,7 @@ def test_random_actions_have_the_bounds_of_the_evaluation_and_not_of_the_trainin
 def test_replay_takes_the_actions_of_one_demonstration_after_the_other_and_then_zeros(tmp_path, slots):
     """Demonstration 0 pays 1 * 0.5 + 2 * 0.25, demonstration 1 pays 1 * 0.75."""
     how = [f"demos={demonstrations(tmp_path)}", f"env.eval.total_num_envs={slots}"]
-    assert returns(floor(task(tmp_path), "replay", *how)) == [1.0, 0.75] * 3
+    assert returns(evaluated(task(tmp_path), "replay", *how)) == [1.0, 0.75] * 3
 
 
 @pytest.mark.maniskill
@@ -126,11 +124,11 @@ def test_a_replay_succeeds_in_the_episodes_in_which_it_was_demonstrated(tmp_path
     (tmp_path / "demos.json").write_text(json.dumps({"env_info": sidecar["env_info"]}))
     shutil.copy(shipped.with_suffix(".h5"), tmp_path / "demos.h5")
     how = [f"demos={tmp_path}/demos.h5", "evaluation.first_seed=0", "evaluation.episodes=2"]
-    report = floor("sparse_pick_cube", "replay", *how, f"runner.logger.log_path={tmp_path}")
+    report = evaluated("sparse_pick_cube", "replay", *how, f"runner.logger.log_path={tmp_path}")
     assert report.metrics["eval/success_once"] == 1.0
 
 
-# --- The episodes are those of any evaluation, and a floor depends on nothing else
+# --- The episodes are those of any evaluation, and a baseline depends on nothing else
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +139,10 @@ def trained(tmp_path_factory):
     return run, rlpipe.evaluate(run, local=True)
 
 
-@pytest.mark.parametrize("policy", KINDS)
-def test_a_floor_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path, trained, policy):
+@pytest.mark.parametrize("policy", NAMES)
+def test_a_baseline_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path, trained, policy):
     run, report = trained
-    given = floor(run, policy, f"demos={demonstrations(tmp_path)}")
+    given = evaluated(run, policy, f"demos={demonstrations(tmp_path)}")
     assert [(episode.seed, episode.slot) for episode in given.episodes] == [
         (episode.seed, episode.slot) for episode in report.episodes
     ]
@@ -154,9 +152,9 @@ def test_a_floor_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path,
 
 @pytest.fixture(scope="module")
 def seven_random(tmp_path_factory):
-    """A configuration of CartPole, and the floor of random actions in seven episodes of it."""
+    """A configuration of CartPole, and the baseline of random actions in seven episodes of it."""
     file = task(tmp_path_factory.mktemp("seven"), "evaluation.episodes=7", env=CARTPOLE)
-    return file, floor(file, "random")
+    return file, evaluated(file, "random")
 
 
 @pytest.mark.parametrize(
@@ -171,31 +169,31 @@ def seven_random(tmp_path_factory):
 )
 def test_no_random_episode_depends_on_workers_or_slots_or_how_a_policy_would_act(seven_random, how):
     file, before = seven_random
-    after = floor(file, "random", *how)
+    after = evaluated(file, "random", *how)
     assert played(before) == played(after)
     assert before.metrics == after.metrics
 
 
 def test_random_episodes_differ_from_one_to_the_next_and_with_the_seed_of_the_run(tmp_path):
-    first, second = (floor(task(tmp_path), "random", f"runner.seed={seed}") for seed in (0, 1))
+    first, second = (evaluated(task(tmp_path), "random", f"runner.seed={seed}") for seed in (0, 1))
     assert len({*returns(first), *returns(second)}) == 12
 
 
 def test_more_episodes_only_add_episodes(tmp_path):
     file = task(tmp_path)
-    few, many = (floor(file, "random", f"evaluation.episodes={count}") for count in (4, 9))
+    few, many = (evaluated(file, "random", f"evaluation.episodes={count}") for count in (4, 9))
     assert played(many)[:4] == played(few)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Returns of each floor where the policy is a network that acts at every step, and the demonstrations of all."""
+    """Returns of each baseline where the policy is a network that acts at every step, and the demonstrations of all."""
     folder = tmp_path_factory.mktemp("plain")
     demos = f"demos={demonstrations(folder)}"
-    return {kind: returns(floor(task(folder), kind, demos)) for kind in KINDS}, demos
+    return {kind: returns(evaluated(task(folder), kind, demos)) for kind in NAMES}, demos
 
 
-@pytest.mark.parametrize("policy", KINDS)
+@pytest.mark.parametrize("policy", NAMES)
 @pytest.mark.parametrize(
     "tree",
     [
@@ -206,18 +204,18 @@ def plain(tmp_path_factory):
     ],
     ids=["chunks", "memory", "servers", "stages"],
 )
-def test_a_floor_acts_one_step_at_a_time_whatever_the_policy_does(tmp_path, plain, policy, tree):
+def test_a_baseline_acts_one_step_at_a_time_whatever_the_policy_does(tmp_path, plain, policy, tree):
     expected, demos = plain
-    assert returns(floor(task(tmp_path, **tree), policy, demos)) == expected[policy]
+    assert returns(evaluated(task(tmp_path, **tree), policy, demos)) == expected[policy]
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("policy", ["random", "replay"])
-def test_a_floor_is_the_same_on_ray(tmp_path, policy):
+def test_a_baseline_is_the_same_on_ray(tmp_path, policy):
     how = [f"demos={demonstrations(tmp_path)}", "rollout.num_workers=2", "rollout.inference=server"]
     on_ray = rlpipe.evaluate(task(tmp_path), policy=policy, overrides=how)
-    assert on_ray.episodes == floor(task(tmp_path), policy, *how).episodes
+    assert on_ray.episodes == evaluated(task(tmp_path), policy, *how).episodes
 
 
 # --- What it leaves behind
@@ -227,10 +225,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_a_floor_of_a_run_is_a_marked_record_beside_those_of_its_policy(tmp_path):
+def test_a_baseline_of_a_run_is_a_marked_record_beside_those_of_its_policy(tmp_path):
     run = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=64", env=ECHO), local=True).directory
     before = contents(run)
-    report = floor(run, "zero")
+    report = evaluated(run, "zero")
     after = contents(run)
     assert sorted(after.keys() - before.keys()) == ["evaluations/1.json"]
     assert {name: after[name] for name in before} == before
@@ -239,9 +237,9 @@ def test_a_floor_of_a_run_is_a_marked_record_beside_those_of_its_policy(tmp_path
     assert record == json.loads(json.dumps(report.as_json()))
 
 
-def test_a_floor_of_a_configuration_is_a_record_beside_its_experiments(tmp_path):
+def test_a_baseline_of_a_configuration_is_a_record_beside_its_experiments(tmp_path):
     file = task(tmp_path)
-    reports = [floor(file, policy) for policy in ("random", "zero")]
+    reports = [evaluated(file, policy) for policy in ("random", "zero")]
     folder = tmp_path / "runs" / "floors"
     assert [report.record for report in reports] == [str(folder / "1.json"), str(folder / "2.json")]
     assert sorted(contents(tmp_path / "runs")) == ["floors/1.json", "floors/2.json"]
@@ -261,7 +259,7 @@ def test_a_floor_of_a_configuration_is_a_record_beside_its_experiments(tmp_path)
         (["--policy", "replay", "demos=DEMOS", "evaluation.first_seed=7"], r"demonstrates 1 of them, such as 7"),
     ],
 )
-def test_what_cannot_be_a_floor_is_refused(tmp_path, arguments, told):
+def test_what_cannot_be_a_baseline_is_refused(tmp_path, arguments, told):
     demos = demonstrations(tmp_path)
     sidecar = Path(demos).with_suffix(".json")
     known = json.loads(sidecar.read_text()) | {"episodes": [{"episode_seed": seed} for seed in (0, 1, 7)]}
@@ -278,18 +276,18 @@ def test_demonstrations_in_another_control_mode_than_the_evaluations_are_refused
     cube = {"train": {"name": "maniskill", "id": "PushCube-v1", "control_mode": "pd_joint_delta_pos"}}
     demos = "demos=configs/demonstrations/PushCube-v1.h5"
     with pytest.raises(ConfigError, match=r"control_mode pd_ee_delta_pos, but env\.eval\.control_mode is pd_joint"):
-        floor(task(tmp_path, env=cube), "replay", demos)
+        evaluated(task(tmp_path, env=cube), "replay", demos)
 
 
 def test_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"is a checkpoint, but --policy zero needs none: name a run or a config"):
-        floor(tmp_path / "policy.npz", "zero")
+        evaluated(tmp_path / "policy.npz", "zero")
 
 
 def test_random_actions_need_bounds():
     spec = SpaceSpec(1, 2, None, np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
     with pytest.raises(ConfigError, match="number 1 of them lies between -inf and inf: where the task is made"):
-        Random(CONFIG, spec)
+        Random(spec)
 
 
 # --- The command

@@ -1,0 +1,79 @@
+"""Actions of the running episodes of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlpipe.collection.decisions import in_float32
+from rlpipe.policies.base import Acting
+from rlpipe.trajectory import Observations
+from rlpipe.trajectory.tree import tensors
+
+
+@dataclass
+class RunningEpisode:
+    """Episode that a slot is running.
+
+    Attributes:
+        number: number of the episode among those of its task, from 0
+        generator: source of its action noise
+        decisions: number of decisions that were taken so far
+        memory: [H] of a policy with a memory, after the last decision; None before the first
+    """
+
+    number: int
+    generator: np.random.Generator
+    decisions: int = 0
+    memory: Tensor | None = None
+
+
+class ActionSource(Protocol):
+    """Source of the actions of an evaluation: a policy, or a baseline."""
+
+    def actions(self, observations: Observations, episodes: Sequence[RunningEpisode]) -> NDArray[Any]:
+        """Returns the next action, or chunk of actions, of each episode.
+
+        Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
+        beside it.
+
+        Args:
+            observations: [N, ...] of the N episodes
+            episodes: the episodes
+        """
+
+
+class PolicyActions:
+    """Actions of a policy; implements ``ActionSource``."""
+
+    def __init__(self, policy: Acting, *, deterministic: bool, memory_width: int) -> None:
+        """Takes the policy.
+
+        Args:
+            policy: policy that acts
+            deterministic: take its most likely actions
+            memory_width: numbers that the policy remembers, H; 0 for a policy without a memory
+        """
+        self._policy = policy
+        self._deterministic = deterministic
+        self._empty = torch.zeros(memory_width, dtype=torch.float32)
+
+    def actions(self, observations: Observations, episodes: Sequence[RunningEpisode]) -> NDArray[Any]:
+        """See ``ActionSource.actions``."""
+        noise = memories = None
+        if not self._deterministic:
+            noise = torch.from_numpy(np.concatenate([self._policy.noise(one.generator, 1) for one in episodes]))
+        if len(self._empty):
+            memories = torch.stack([self._empty if one.memory is None else one.memory for one in episodes])
+        decided = in_float32(self._policy.decide_each, tensors(observations), noise, memories)
+        if decided.memories is not None:
+            for episode, memory in zip(episodes, decided.memories, strict=True):
+                episode.memory = memory
+        actions: NDArray[Any] = decided.actions.numpy()
+        return actions
