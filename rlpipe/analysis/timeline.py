@@ -47,7 +47,7 @@ class Timeline:
         length = self.ended - self.began
         found: dict[str, float] = {}
         for span, _ in self.spans:
-            if span.part == actor and span.name != ITERATION:
+            if span.actor == actor and span.name != ITERATION:
                 within = min(span.ended, self.ended) - max(span.began, self.began)
                 found[span.name] = found.get(span.name, 0.0) + max(0.0, within) / length
         return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -62,7 +62,7 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
     file = directory.path / TIMELINE
     kept: dict[int, list[Span]] = {}
     for row in read_jsonl(file) if file.is_file() else ():
-        kept[row["iteration"]] = [Span(**fields) for fields in row["spans"]]
+        kept[row["iteration"]] = [Span.from_json(entry) for entry in row["spans"]]
     if not kept:
         raise ConfigError(
             f"{directory.path} has no timeline: {TIMELINE} is written from the first complete iteration on."
@@ -85,10 +85,10 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
         for span in spans
         if of == wanted or (span.began < whole.ended and span.ended > whole.began)
     ]
-    actors = sorted({span.part for span, _ in found}, key=_order)
+    actors = sorted({span.actor for span, _ in found}, key=_order)
     ordered: list[tuple[Span, int]] = []
     for actor in actors:
-        own = sorted((item for item in found if item[0].part == actor), key=_began)
+        own = sorted((item for item in found if item[0].actor == actor), key=_began)
         gaps = [] if actor == "driver" else _waits(actor, [span for span, _ in own], whole)
         waits = [(wait, wanted) for wait in gaps]
         ordered += sorted([*own, *waits], key=_began)
@@ -146,7 +146,7 @@ def chrome_trace(directory: RunDirectory, timeline: Timeline) -> dict[str, Any]:
     for span, of in timeline.spans:
         name = span.name if of == timeline.iteration and span.name != ITERATION else f"{span.name} {of}"
         began, ended = (round((moment - timeline.began) * 1e6) for moment in (span.began, span.ended))
-        events.append({"ph": "X", "name": name, **threads[span.part], "ts": began, "dur": ended - began})
+        events.append({"ph": "X", "name": name, **threads[span.actor], "ts": began, "dur": ended - began})
     about = {"run": directory.run_id, "iteration": timeline.iteration}
     about["began"] = datetime.fromtimestamp(timeline.began, UTC).isoformat()
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}

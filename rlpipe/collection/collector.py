@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, reset, take
-from rlpipe.collection.episodes import EpisodeTracker, part_of_name
+from rlpipe.collection.episodes import EpisodeTracker, name_component
 from rlpipe.collection.memories import Memories
 from rlpipe.envs.base import Simulator, Step
 from rlpipe.metrics import MetricWindow
@@ -287,7 +287,7 @@ class Collector:
                     broken[name] = count
         self._broken.update(broken)
         for name, count in broken.items():
-            window.observe(m.NONFINITE_OBSERVATIONS.member(part_of_name(name) or "_"), count)
+            window.observe(m.NONFINITE_OBSERVATIONS.member(name_component(name) or "_"), count)
 
 
 def _is_finite(leaf: NDArray[Any]) -> bool:

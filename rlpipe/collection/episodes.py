@@ -18,8 +18,8 @@ MOST_TERMS = 200
 """Different names of reward terms, and of metrics; one that counts in a name would otherwise fill the memory."""
 
 
-def part_of_name(reported: str) -> str:
-    """Returns the name of a term of the reward as part of a metric's name."""
+def name_component(reported: str) -> str:
+    """Returns a reported name as a component of a metric's name."""
     return re.sub(r"[^\w.-]+", "_", reported)
 
 
@@ -186,7 +186,7 @@ class EpisodeTracker:
                     "first are shown. Do not count in their names."
                 )
             return None
-        name = part_of_name(str(reported)) or "_"
+        name = name_component(str(reported)) or "_"
         taken = names.values()
         free = name if name not in taken else next(
             other for number in itertools.count(2) if (other := f"{name}_{number}") not in taken

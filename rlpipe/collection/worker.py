@@ -342,13 +342,13 @@ class RolloutWorker:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
-    def evaluate(self, actor: Snapshot | Baseline, watch: Watch | None = None) -> MetricWindow:
+    def evaluate(self, acting: Snapshot | Baseline, watch: Watch | None = None) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
 
         Args:
-            actor: weights to act with, or a baseline in place of a policy
+            acting: weights to act with, or a baseline in place of a policy
             watch: is told of the progress, and can end the evaluation
         """
         reports: list[str] = []
@@ -358,7 +358,7 @@ class RolloutWorker:
         while True:
             try:
                 with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                    window = self._evaluate(actor, watch, deadline)
+                    window = self._evaluate(acting, watch, deadline)
                 break
             except SimulatorError as error:
                 first = first or error
@@ -370,25 +370,25 @@ class RolloutWorker:
         window.faults += [*reports, *take_notes()]
         return window
 
-    def _evaluate(self, actor: Snapshot | Baseline, watch: Watch | None, deadline: float) -> MetricWindow:
+    def _evaluate(self, acting: Snapshot | Baseline, watch: Watch | None, deadline: float) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
             self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
         made = time.perf_counter()
-        source, version = self._source(actor)
+        source, version = self._source(acting)
         loaded = time.perf_counter()
         window = self._evaluator.evaluate(source, version, watch, deadline)
         self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
 
-    def _source(self, actor: Snapshot | Baseline) -> tuple[ActionSource, int]:
+    def _source(self, acting: Snapshot | Baseline) -> tuple[ActionSource, int]:
         """Returns the source of the actions of an evaluation, and the version of its weights."""
-        if isinstance(actor, Baseline):
-            return actor, 0
+        if isinstance(acting, Baseline):
+            return acting, 0
         config = self._stages[0].config
         deterministic, width = config.evaluation.deterministic, config.policy.memory_width
-        return PolicyActions(self._load(actor), deterministic=deterministic, memory_width=width), actor.version
+        return PolicyActions(self._load(acting), deterministic=deterministic, memory_width=width), acting.version
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""

@@ -101,7 +101,7 @@ class ReverseThen(Curriculum):
         super().__init__(config, demonstrations, seed)
         self._reverse = ReverseCurriculum(config, demonstrations, seed)
         self._following = self.following(config, demonstrations, seed)
-        self._parts = {"reverse": self._reverse, "following": self._following}
+        self._phases = {"reverse": self._reverse, "following": self._following}
 
     def starts(self) -> Starts | None:
         return self._following.starts() if self._reverse.solved.all() else self._reverse.starts()
@@ -115,9 +115,11 @@ class ReverseThen(Curriculum):
             self._following.describe(window)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {f"{part}/{name}": values for part, one in self._parts.items() for name, values in one.state().items()}
+        return {
+            f"{phase}/{name}": values for phase, one in self._phases.items() for name, values in one.state().items()
+        }
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for part, one in self._parts.items():
-            prefix = f"{part}/"
+        for phase, one in self._phases.items():
+            prefix = f"{phase}/"
             one.load_state({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})

@@ -22,22 +22,23 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Parts = tuple[float, ...]
-"""Floats, largest first, whose exact sum is the number. Equal numbers always have equal parts."""
+Summands = tuple[float, ...]
+"""Floats, largest first, whose exact sum is the number; ``parts`` in checkpoints. Equal numbers always have equal
+summands."""
 
 
-def exact_sum(values: Iterable[float]) -> Parts:
-    """Returns the exact sum of finite values as parts."""
+def exact_sum(values: Iterable[float]) -> Summands:
+    """Returns the exact sum of finite values as summands."""
     rest = list(values)
-    parts: list[float] = []
-    while head := math.fsum(rest):  # each head is the remainder rounded once, so the parts depend on the sum alone
-        parts.append(head)
+    summands: list[float] = []
+    while head := math.fsum(rest):  # each head is the remainder rounded once, so the summands depend on the sum alone
+        summands.append(head)
         rest.append(-head)
-    return tuple(parts)
+    return tuple(summands)
 
 
-def _fraction(parts: Parts) -> Fraction:
-    return sum((Fraction(part) for part in parts), Fraction(0))
+def _fraction(summands: Summands) -> Fraction:
+    return sum((Fraction(summand) for summand in summands), Fraction(0))
 
 
 def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -53,20 +54,20 @@ def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def _parts(exact: Fraction) -> Parts:
-    """Returns the parts of a number, up to a relative error of 2^-200."""
-    parts: list[float] = []
-    while exact and len(parts) < 4:
-        parts.append(float(exact))
-        exact -= Fraction(parts[-1])
-    return exact_sum(parts)
+def _summands(exact: Fraction) -> Summands:
+    """Returns the summands of a number, up to a relative error of 2^-200."""
+    summands: list[float] = []
+    while exact and len(summands) < 4:
+        summands.append(float(exact))
+        exact -= Fraction(summands[-1])
+    return exact_sum(summands)
 
 
 _SCALES = (600, 0, -500)
 """Powers of two by which tiny, ordinary and huge values are scaled, so that squares neither vanish nor overflow."""
 
 
-def _exact_squares(values: NDArray[np.float64]) -> tuple[Parts, ...]:
+def _exact_squares(values: NDArray[np.float64]) -> tuple[Summands, ...]:
     """Returns the exact sums of the squares of the scaled values, one sum for each of ``_SCALES``."""
     magnitude = np.abs(values)
     bands = (magnitude < 2.0**-450, (magnitude >= 2.0**-450) & (magnitude <= 2.0**450), magnitude > 2.0**450)
@@ -102,8 +103,8 @@ class State(ABC):
         return self.pool((self, other))
 
 
-def _sum_of(all_parts: Iterable[Parts]) -> Parts:
-    return exact_sum(chain.from_iterable(all_parts))
+def _sum_of(all_summands: Iterable[Summands]) -> Summands:
+    return exact_sum(chain.from_iterable(all_summands))
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Sum(State):
     """A total: steps, episodes, skipped updates. Reads 0 if 0 was observed."""
 
     readings: ClassVar[tuple[str, ...]] = ("sum",)
-    parts: Parts = ()
+    parts: Summands = ()
     count: int = 0
     nonfinite: int = 0
 
@@ -135,8 +136,8 @@ class Mean(State):
     """A weighted mean: sum of weight times value over sum of weights."""
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
-    parts: Parts = ()
-    weight: Parts = ()
+    parts: Summands = ()
+    weight: Summands = ()
     nonfinite: int = 0
 
     @classmethod
@@ -178,8 +179,8 @@ class Distribution(State):
 
     readings: ClassVar[tuple[str, ...]] = ("mean", "std", "var", "sample_var", "min", "max", "sum", "count")
     count: int = 0
-    parts: Parts = ()
-    squares: tuple[Parts, ...] = ((), (), ())
+    parts: Summands = ()
+    squares: tuple[Summands, ...] = ((), (), ())
     minimum: float = math.inf
     maximum: float = -math.inf
     nonfinite: int = 0
@@ -242,7 +243,7 @@ class Distribution(State):
     ) -> Self:
         """Makes a state from the sums of the values, their squares and their cubes."""
         del third  # used by subclasses that have a skewness
-        return cls(count, _parts(first), ((), _parts(second), ()), low, high, dropped)
+        return cls(count, _summands(first), ((), _summands(second), ()), low, high, dropped)
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
@@ -259,9 +260,9 @@ class Distribution(State):
         """Returns the exact mean of the squares. Needs at least one observation."""
         total = sum(
             (
-                _fraction(parts) / Fraction(4) ** scale
-                for parts, scale in zip(self.squares, _SCALES, strict=True)
-                if parts
+                _fraction(summands) / Fraction(4) ** scale
+                for summands, scale in zip(self.squares, _SCALES, strict=True)
+                if summands
             ),
             Fraction(0),
         )
@@ -301,14 +302,14 @@ class Skewed(Distribution):
     """
 
     readings: ClassVar[tuple[str, ...]] = (*Distribution.readings, "skew")
-    cubes: Parts = ()
+    cubes: Summands = ()
     without_cube: int = 0
 
     @classmethod
     def _of_sums(
         cls, count: int, first: Fraction, second: Fraction, third: Fraction, low: float, high: float, dropped: int
     ) -> Self:
-        return replace(super()._of_sums(count, first, second, third, low, high, dropped), cubes=_parts(third))
+        return replace(super()._of_sums(count, first, second, third, low, high, dropped), cubes=_summands(third))
 
     @classmethod
     def of(cls, values: ArrayLike) -> Self:
@@ -322,7 +323,7 @@ class Skewed(Distribution):
         cubes = [*_product(square, x), *_product(square_error, x)]
         return cls(
             **vars(plain),
-            cubes=exact_sum([part for parts in cubes for part in parts.tolist()]),
+            cubes=exact_sum([value for values in cubes for value in values.tolist()]),
             without_cube=int(array.size - np.count_nonzero(usable)),
         )
 
@@ -502,7 +503,7 @@ class GroupedMean(State):
     """Mean of the groups' means, so that every group has the same weight, whatever its number of observations."""
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
-    groups: tuple[tuple[int, Parts, int], ...] = ()
+    groups: tuple[tuple[int, Summands, int], ...] = ()
     nonfinite: int = 0
 
     @classmethod
@@ -525,11 +526,11 @@ class GroupedMean(State):
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
-        found: dict[int, list[tuple[Parts, int]]] = {}
-        for group, parts, count in chain.from_iterable(s.groups for s in states):
-            found.setdefault(group, []).append((parts, count))
+        found: dict[int, list[tuple[Summands, int]]] = {}
+        for group, summands, count in chain.from_iterable(s.groups for s in states):
+            found.setdefault(group, []).append((summands, count))
         groups = tuple(
-            (group, _sum_of(parts for parts, _ in held), sum(count for _, count in held))
+            (group, _sum_of(summands for summands, _ in held), sum(count for _, count in held))
             for group, held in sorted(found.items())
         )
         return cls(groups, sum(s.nonfinite for s in states))
@@ -538,7 +539,7 @@ class GroupedMean(State):
         """Returns all readings by name; empty if nothing was observed."""
         if not self.groups:
             return {}
-        means = (_fraction(parts) / count for _, parts, count in self.groups)
+        means = (_fraction(summands) / count for _, summands, count in self.groups)
         return {"mean": float(sum(means, Fraction(0)) / len(self.groups))}
 
 

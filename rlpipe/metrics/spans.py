@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 ITERATION = "iteration"
@@ -23,13 +23,13 @@ class Span:
     """Activity of one actor from one moment to another.
 
     Attributes:
-        part: name of the actor: driver, rollout-0, inference-0, learner or learner-0, metric-logger.
+        actor: driver, rollout-0, inference-0, learner or learner-0, metric-logger; ``part`` in the files of a run.
         name: name of the activity.
         began: seconds since 1970, by the clock of the actor's node; in ``timeline.jsonl`` by the driver's clock.
         ended: likewise.
     """
 
-    part: str
+    actor: str
     name: str
     began: float
     ended: float
@@ -43,16 +43,21 @@ class Span:
         return replace(self, began=self.began - ahead, ended=self.ended - ahead)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns a line of ``timeline.jsonl``, rounded to microseconds."""
-        return {**asdict(self), "began": round(self.began, 6), "ended": round(self.ended, 6)}
+        """Returns an entry of ``timeline.jsonl``, rounded to microseconds."""
+        return {"part": self.actor, "name": self.name, "began": round(self.began, 6), "ended": round(self.ended, 6)}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Span:
+        """Inverse of ``as_json``."""
+        return cls(entry["part"], entry["name"], entry["began"], entry["ended"])
 
 
-def span(part: str, name: str, began: float, ended: float) -> Span:
+def span(actor: str, name: str, began: float, ended: float) -> Span:
     """Makes a span from two moments of ``time.perf_counter``."""
-    return Span(part, name, began + _SINCE_1970, ended + _SINCE_1970)
+    return Span(actor, name, began + _SINCE_1970, ended + _SINCE_1970)
 
 
-def spans(part: str, moments: Sequence[float], names: Sequence[str]) -> list[Span]:
+def spans(actor: str, moments: Sequence[float], names: Sequence[str]) -> list[Span]:
     """Makes consecutive spans: ``names[i]`` lasts from moment i to moment i + 1 of ``time.perf_counter``."""
     pairs = zip(names, itertools.pairwise(moments), strict=True)
-    return [span(part, name, *pair) for name, pair in pairs if pair[1] - pair[0] >= _VISIBLE]
+    return [span(actor, name, *pair) for name, pair in pairs if pair[1] - pair[0] >= _VISIBLE]

@@ -76,7 +76,7 @@ def _actors(timeline: Timeline) -> dict[str, Any]:
     for actor in timeline.actors[:MOST_ACTORS]:
         spans = [
             (span, of) for span, of in timeline.spans
-            if span.part == actor and span.name not in (ITERATION, "wait")
+            if span.actor == actor and span.name not in (ITERATION, "wait")
             and span.ended > timeline.began and span.began < timeline.ended
         ]  # fmt: skip
         spans = sorted(spans, key=lambda item: item[0].began - item[0].ended)[:MOST_BARS]

@@ -191,7 +191,7 @@ class MetricLogger:
         for event in events:
             self.event(event)
         self._record_span("write row", began)
-        spans = [one.by_clock(self._clocks.get(one.part, 0.0)) for one in [*window.spans, *self._spans]]
+        spans = [one.by_clock(self._clocks.get(one.actor, 0.0)) for one in [*window.spans, *self._spans]]
         self._directory.write_spans(iteration, spans)
         self._spans = []
         return replace(row, events=tuple(events))

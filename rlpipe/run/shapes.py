@@ -118,7 +118,8 @@ def _episode_line(iteration: Any) -> Any:
 
 HistogramRecord = Annotated[dict[str, Any], _inside(_line_of(HistogramView, {}))]
 SpanRecord = Annotated[
-    dict[str, Any], _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}))
+    dict[str, Any],
+    _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}, renamed={"actor": "part"})),
 ]
 _METRICS_LINE = _line_of(
     Row,

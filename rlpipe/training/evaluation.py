@@ -85,14 +85,14 @@ def evaluate_baseline(
 
 
 def _evaluated(
-    config: Config, actor: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
+    config: Config, make_acting: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = stages(config)
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
-        windows = engine.evaluate(actor(ready), watch_of(config, progress, Interruption()))
+        windows = engine.evaluate(make_acting(ready), watch_of(config, progress, Interruption()))
         for window in windows:
             if window.cut_short:
                 raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))

@@ -26,13 +26,13 @@ def kept(run) -> dict[int, list[Span]]:
 
 
 def of(spans, part, name) -> list[Span]:
-    return [span for span in spans if (span.part, span.name) == (part, name)]
+    return [span for span in spans if (span.actor, span.name) == (part, name)]
 
 
 def by_part(spans) -> dict[str, list[Span]]:
     """In the order of time, without the one that holds the driver's others."""
     flat = sorted((span for span in spans if span.name != ITERATION), key=lambda span: span.began)
-    return {part: [span for span in flat if span.part == part] for part in {span.part for span in flat}}
+    return {part: [span for span in flat if span.actor == part] for part in {span.actor for span in flat}}
 
 
 def overlaps(spans) -> list[tuple[Span, Span]]:
@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 
 
 def test_each_part_says_what_it_did(finished):
-    done = {(span.part, span.name) for spans in kept(finished).values() for span in spans}
+    done = {(span.actor, span.name) for spans in kept(finished).values() for span in spans}
     assert done >= {
         *(("driver", f"wait for {what}") for what in ("collection", "learning", "evaluation")),
         ("driver", "wait for logging"),
@@ -73,7 +73,7 @@ def test_iterations_follow_one_another_and_hold_what_was_collected_and_learnt_in
     ] == []
     for whole, spans in zip(wholes, found.values(), strict=True):
         for span in spans:
-            if span.part != "metric-logger":  # it writes what an iteration was when that is over
+            if span.actor != "metric-logger":  # it writes what an iteration was when that is over
                 assert whole.began <= span.began <= span.ended <= whole.ended
 
 

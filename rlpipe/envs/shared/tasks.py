@@ -226,15 +226,15 @@ class SeveralTasks(Simulator):
         """
         of_slots = np.asarray(allotment.of_slots)
         self.num_envs = len(of_slots)
-        self._parts = [
-            _Part.made(task, f"{KEY}.tasks[{number}]", np.flatnonzero(of_slots == number), next_seed)
+        self._tasks = [
+            _TaskSlots.made(task, f"{KEY}.tasks[{number}]", np.flatnonzero(of_slots == number), next_seed)
             for number, task in enumerate(tasks)
             if np.any(of_slots == number)
         ]
-        specs = [(part.label, part.simulator.spec) for part in self._parts]
+        specs = [(task.label, task.simulator.spec) for task in self._tasks]
         self._spaces = _Spaces.of(config, specs, allotment.known)
         self.spec = self._spaces.spec
-        simulators = [part.simulator for part in self._parts]
+        simulators = [task.simulator for task in self._tasks]
         self.has_success = all(one.has_success for one in simulators)
         self.can_wait = all(one.can_wait for one in simulators)  # type: ignore[misc] # depends on the tasks here
         self.notes = tuple(dict.fromkeys(note for one in simulators for note in one.notes))
@@ -243,30 +243,30 @@ class SeveralTasks(Simulator):
     @property
     def reset_seconds(self) -> float | None:  # type: ignore[override] # the sum of the tasks'
         """Time spent in resets so far; None where a task does not tell."""
-        known = [seconds for part in self._parts if (seconds := part.simulator.reset_seconds) is not None]
-        return sum(known) if len(known) == len(self._parts) else None
+        known = [seconds for task in self._tasks if (seconds := task.simulator.reset_seconds) is not None]
+        return sum(known) if len(known) == len(self._tasks) else None
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         observations = self.spec.observations(self.num_envs)
         beginnings: dict[int, Beginning] = {}
-        for part in self._parts:
-            first, began = part.simulator.reset()
-            observations[part.slots] = self._spaces.translated(first, part.label)
-            beginnings |= part.named(began)
+        for task in self._tasks:
+            first, began = task.simulator.reset()
+            observations[task.slots] = self._spaces.translated(first, task.label)
+            beginnings |= task.named(began)
         return observations, beginnings
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         merged = _Merged(self.spec, self.num_envs, self.has_success)
-        for part in self._parts:
-            taking = None if active is None else active[part.slots]
-            if np.any(~part.over if taking is None else ~part.over & taking):
-                merged.add(part, part.simulator.step(actions[part.slots], taking), self._spaces)
+        for task in self._tasks:
+            taking = None if active is None else active[task.slots]
+            if np.any(~task.exhausted if taking is None else ~task.exhausted & taking):
+                merged.add(task, task.simulator.step(actions[task.slots], taking), self._spaces)
         return merged.step()
 
     def _place_of(self, n: int) -> tuple[Simulator, int]:
         """Returns the simulator of a slot, and its number there."""
-        part = next(one for one in self._parts if n in one.slots)
-        return part.simulator, int(np.searchsorted(part.slots, n))
+        task = next(one for one in self._tasks if n in one.slots)
+        return task.simulator, int(np.searchsorted(task.slots, n))
 
     def scene(self, n: int) -> Scene | None:
         simulator, place = self._place_of(n)
@@ -277,8 +277,8 @@ class SeveralTasks(Simulator):
         return simulator.poses(place)
 
     def close(self) -> None:
-        for part in self._parts:
-            part.simulator.close()
+        for task in self._tasks:
+            task.simulator.close()
 
 
 def _find_spaces(config: SimulatorConfig, tasks: Sequence[Task], facts: Sequence[TaskFacts]) -> SpaceSpec | None:
@@ -305,32 +305,31 @@ def _plugin(config: SimulatorConfig) -> type[Simulator]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TaskSlots:
     """Slots of one task.
 
     Attributes:
         label: of the task.
         slots: [M] their numbers.
         simulator: of M environments.
-        over: [M] True where there is no seed for another episode. An end alone does not say so: the next episode may
-            begin with the step after it.
+        exhausted: [M] True once a slot has got no seed for its next episode; some ask a step after the end of the last.
     """
 
     label: str
     slots: NDArray[np.int64]
     simulator: Simulator
-    over: Bool
+    exhausted: Bool
 
     @classmethod
-    def made(cls, task: Task, key: str, slots: NDArray[np.int64], next_seed: NextSeed) -> _Part:
-        over = np.zeros(len(slots), dtype=bool)
+    def made(cls, task: Task, key: str, slots: NDArray[np.int64], next_seed: NextSeed) -> _TaskSlots:
+        exhausted = np.zeros(len(slots), dtype=bool)
 
         def own_seed(number: int) -> int | None:
             seed = next_seed(int(slots[number]))
-            over[number] = seed is None
+            exhausted[number] = seed is None
             return seed
 
-        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed, key=key), over)
+        return cls(task.label, slots, make_simulator(task.config, len(slots), own_seed, key=key), exhausted)
 
     def named(self, beginnings: Mapping[int, Beginning]) -> dict[int, Beginning]:
         """Beginnings by the numbers of the slots, each with the task."""
@@ -439,9 +438,9 @@ class _Merged:
         self._tells_success = False
         self._notes: tuple[str, ...] = ()
 
-    def add(self, part: _Part, step: Step, spaces: _Spaces) -> None:
+    def add(self, task: _TaskSlots, step: Step, spaces: _Spaces) -> None:
         """Takes the answer of one task."""
-        slots, label = part.slots, part.label
+        slots, label = task.slots, task.label
         successors = spaces.translated(step.successors, label)
         self._successors[slots] = successors
         same = step.observations is step.successors
@@ -455,7 +454,7 @@ class _Merged:
             self._failure[slots] = step.failure
         _place(self._terms, step.reward_terms, slots, self._count)
         _place(self._observed, step.observed, slots, self._count)
-        self._beginnings |= part.named(step.beginnings)
+        self._beginnings |= task.named(step.beginnings)
         self._tells_success |= step.tells_success
         self._notes += tuple(f"{label}: {note}" for note in step.notes)
 
