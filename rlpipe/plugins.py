@@ -23,15 +23,15 @@ from typing import Any
 from rlpipe.errors import ConfigError, how_it_failed
 from rlpipe.foreign import foreign_code
 
-_HALLMARKS = {
-    "envs": "make",
-    "policies": "bounded",
-    "policies.encoders": "misfit",
-    "algorithms": "collects",
-    "backends": "view_command",
-    "curricula": "chooses",
+_INTERFACES = {
+    "envs": "Simulator",
+    "policies": "Policy",
+    "policies.encoders": "Encoder",
+    "algorithms": "Algorithm",
+    "backends": "Backend",
+    "curricula": "Curriculum",
 }
-"""Attribute by which a class of each kind is recognised."""
+"""Class in the ``base`` of each kind from which its plug-ins derive."""
 _PACKAGE = Path(__file__).parent
 WHERE_MODULES_ARE = "It is looked for among the installed packages, in the present folder, and beside the configuration"
 _searched: list[str] = []
@@ -105,7 +105,7 @@ def _modules(kind: str) -> dict[str, str]:
         found.name: f"{package}.{found.name}"
         for package, folder in folders.items()
         for found in pkgutil.iter_modules([str(folder)])
-        if found.name not in ("base", "shared") and f"{kind}.{found.name}" not in _HALLMARKS
+        if found.name not in ("base", "shared") and f"{kind}.{found.name}" not in _INTERFACES
     }
 
 
@@ -134,7 +134,8 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
                 f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}."
                 f"{f' {WHERE_MODULES_ARE}.' if missing else ''}"
             ) from error
-        if not isinstance(found, type) or not hasattr(found, "Config") or not hasattr(found, _HALLMARKS[kind]):
+        interface = getattr(importlib.import_module(f"rlpipe.{kind}.base"), _INTERFACES[kind])
+        if not isinstance(found, type) or not issubclass(found, interface):
             raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")
         return found
     modules = _modules(kind)

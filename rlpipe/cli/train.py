@@ -142,7 +142,7 @@ def _run_seeds(
             outcomes[seed] = Status.COMPLETED, path
             continue
         try:
-            interruption.heeded = False  # until the loop of this run begins
+            interruption.polled = False  # until the loop of this run begins
             result = _run(loaded, interruption, local, ray_address)
             status, path = result.status, result.directory
         except KeyboardInterrupt:
@@ -195,7 +195,7 @@ def _listen() -> Interruption:
     interruption = Interruption()
 
     def handle(number: int, _: Any) -> None:
-        at_once = not interruption.heeded or interruption.reason is not None
+        at_once = not interruption.polled or interruption.reason is not None
         interruption.request("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
         if at_once:
             raise UserInterrupt

@@ -136,13 +136,13 @@ class RolloutWorker:
         counts = [0] * share
 
         def episode_of(n: int, asked: int) -> tuple[int, int]:
-            """Slot, or group of slots, and number of the episode that its seed is asked for."""
+            """(slot or group of slots, episode) that the seed is derived from."""
             slot = self._rank * share + n
             return (slot, asked) if group_size is None else (slot // group_size, asked // 2)
 
         def next_seed(n: int) -> int | None:
             asked, counts[n] = counts[n], counts[n] + 1
-            if group_size is not None and asked % 2:  # called when a collection begins, and when its one episode ends
+            if group_size is not None and asked % 2:  # a slot of a group runs one episode for each collection
                 return None
             return training_seed(config.runner.seed, self._incarnation, stage, *episode_of(n, asked), self._lives)
 
@@ -152,7 +152,7 @@ class RolloutWorker:
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
 
         self._tasks = self._tasks_of_slots()
-        self._shared = (self._rank, self._task_weights)
+        self._tasks_follow = (self._rank, self._task_weights)
         made = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
         made.steps_after_success = config.rollout.steps_after_success
         if not made.has_success and (asked := _needs_success(config)):
@@ -277,7 +277,7 @@ class RolloutWorker:
             self._replace_simulator()
         entered = time.perf_counter()
         policy = self._load(snapshot)
-        self._share_tasks()
+        self._rebuild_if_tasks_changed()
         loaded = time.perf_counter()
         if self._collector is None:
             share = self._simulator.num_envs
@@ -318,16 +318,16 @@ class RolloutWorker:
         self._simulator = self._make_simulator()
         check_same_spaces(f"stages[{stage}]: env.train", self._simulator.spec, spec)
 
-    def _share_tasks(self) -> None:
-        """Makes a new simulator if slots have got other tasks: from a curriculum, or by taking another worker's place.
+    def _rebuild_if_tasks_changed(self) -> None:
+        """Makes a new simulator if a curriculum, or the rank of a replaced worker, has given slots other tasks.
 
-        If a slot of any worker has, all workers do, so that episodes do not depend on how many there are.
+        All workers do so if the tasks of any of them changed, so that episodes do not depend on the number of workers.
         """
         if self._starts is not None:
             self._task_weights = self._starts.task_weights
-        if self._shared == (self._rank, self._task_weights):
+        if self._tasks_follow == (self._rank, self._task_weights):
             return
-        self._shared = (self._rank, self._task_weights)
+        self._tasks_follow = (self._rank, self._task_weights)
         if self._tasks_of_slots() != self._tasks:
             self._drop_episodes()
             self._simulators += 1  # new seeds

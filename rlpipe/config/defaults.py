@@ -1,4 +1,4 @@
-"""Defaults of every key of a configuration, beside the plug-ins that it names."""
+"""Defaults of every key of a configuration, for the plug-ins that it names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the default of each key beside these plug-ins; those of ``env.eval`` are the values of ``env.train``."""
+    """Returns the defaults of all keys for the plug-ins in a tree; those of ``env.eval`` are the values of ``env.train``."""
     bare: dict[str, Any] = {}
     without_default = {"env.train.name"}
     for key, kind in PLUGIN_KINDS.items():

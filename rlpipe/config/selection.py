@@ -26,8 +26,7 @@ def curriculum_class(config: Config) -> Any:
 
 
 def simulator_class(section: Any, key: str) -> Any:
-    """Returns the class that ``env.train.name`` or ``env.eval.name`` stands for, or the one that runs several tasks, or
-    that runs it in a process of its own.
+    """Returns the simulator class of a section: the plug-in, or its wrapper for several tasks or another Python.
 
     Args:
         section: a ``SimulatorConfig``.

@@ -52,7 +52,7 @@ class SpreadCurriculum(Curriculum):
     """Keeps one level for all demonstrations.
 
     Attributes:
-        among: present level among the demonstrations; ``levels`` once that is over, or was not asked for.
+        demonstration_level: present level of starts between demonstrations; ``levels`` once finished, or disabled.
         level: present level after that; 0 is the demonstrations' beginnings, ``levels`` the task's own starts.
     """
 
@@ -71,48 +71,49 @@ class SpreadCurriculum(Curriculum):
                 replace(self._beginnings[one], seed=demonstrations[one].seed, target=states[other], towards=other)
                 for one, other in pairs(len(states), MOST_PAIRS).tolist()
             ]
-        self.among = 0 if self._pairs else config.levels
+        self.demonstration_level = 0 if self._pairs else config.levels
         self.level = 0
         self._outcomes: list[bool] = []
 
     @property
-    def _is_among(self) -> bool:
-        return self.among < self.config.levels
+    def _is_between_demonstrations(self) -> bool:
+        return self.demonstration_level < self.config.levels
 
     def starts(self) -> Starts | None:
         config = self.config
         if self.level >= config.levels:
             return None
-        levels, shares = spread_levels(self.among if self._is_among else self.level)
-        spread = self._pairs if self._is_among else self._beginnings
+        levels, shares = spread_levels(self.demonstration_level if self._is_between_demonstrations else self.level)
+        spread = self._pairs if self._is_between_demonstrations else self._beginnings
         offered = tuple(replace(start, blend=level / config.levels) for start in spread for level in levels.tolist())
         return Starts(offered, np.tile(shares / len(spread), len(spread)), 1.0 - config.own_starts)
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         config = self.config
         for episode in episodes:
-            is_among = self._is_among
-            level = self.among if is_among else self.level
-            same_spread = episode.demonstration_step == 0 and (episode.towards is not None) == is_among
+            between = self._is_between_demonstrations
+            level = self.demonstration_level if between else self.level
+            same_spread = episode.demonstration_step == 0 and (episode.towards is not None) == between
             if not same_spread or episode.blend != level / config.levels:
                 continue  # begun at an easier level, or before the level rose
             self._outcomes = [*self._outcomes, bool(episode.success_once)][-config.spread_window :]
             full = len(self._outcomes) == config.spread_window
             if full and np.mean(self._outcomes) >= config.spread_success and self.level < config.levels:
-                if is_among:
-                    self.among += 1
+                if between:
+                    self.demonstration_level += 1
                 else:
                     self.level += 1
                 self._outcomes = []
 
     def describe(self, window: MetricWindow) -> None:
         if self._pairs:
-            window.observe(m.CURRICULUM_BLEND_DEMONSTRATIONS, self.among / self.config.levels)
-        if not self._is_among:
+            window.observe(m.CURRICULUM_BLEND_DEMONSTRATIONS, self.demonstration_level / self.config.levels)
+        if not self._is_between_demonstrations:
             window.observe(m.CURRICULUM_BLEND, self.level / self.config.levels)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        reached = {"level": self.level, "levels": self.config.levels} | ({"among": self.among} if self._pairs else {})
+        reached = {"level": self.level, "levels": self.config.levels}
+        reached |= {"among": self.demonstration_level} if self._pairs else {}
         found = {name: np.array(value) for name, value in reached.items()}
         return found | {"outcomes": np.array(self._outcomes, dtype=bool)}
 
@@ -121,8 +122,8 @@ class SpreadCurriculum(Curriculum):
         was_among = int(state.get("among", levels)) < levels
         self.level = int(state["level"]) * self.config.levels // levels
         if self._pairs:  # from the beginning, if they were not asked for until now
-            self.among = int(state.get("among", 0)) * self.config.levels // levels
-        same_starts = was_among == self._is_among and levels == self.config.levels
+            self.demonstration_level = int(state.get("among", 0)) * self.config.levels // levels
+        same_starts = was_among == self._is_between_demonstrations and levels == self.config.levels
         self._outcomes = state["outcomes"].tolist() if same_starts else []
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a simulator in a Python of its own does without
     from rlpipe.metrics.declaration import Metric
 
 KEY = "\x1fkey\x1f"
-"""Stands for the key of a section in errors of what is made without knowing it; ``make_simulator`` writes it there."""
+"""Placeholder for the key of the section in errors of ``make``, which has no key; ``make_simulator`` replaces it."""
 
 MOST_NOTES = 100
 """Notes of one simulator."""

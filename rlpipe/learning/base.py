@@ -63,10 +63,10 @@ class LearnerBase(ABC):
         self._version = 0
         self._stage = 0
         self._config = config
-        self._given: Demonstrations | None = None  # until the learner has made of it what it learns from
+        self._raw_demonstrations: Demonstrations | None = None  # released once converted
         if config.demos is not None:
-            self._given = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
-        self._curriculum = make_curriculum(config, self._given)
+            self._raw_demonstrations = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
+        self._curriculum = make_curriculum(config, self._raw_demonstrations)
 
     def _enter(self, stage: int) -> bool:
         """Switches to the settings of a stage; returns True if the stage has changed."""

@@ -46,7 +46,7 @@ class CloningLearner(LearnerBase):
         super().__init__(stages, spec)
         config = self._config
         self._options: BehaviourCloningConfig = config.algorithm
-        loaded, self._given = self._given, None
+        loaded, self._raw_demonstrations = self._raw_demonstrations, None
         assert loaded is not None
         count = loaded.num_trajectories
         count_held_out = round(self._options.held_out * count)

@@ -96,7 +96,7 @@ class HindsightBuffer(ReplayBuffer):
         assert self._frames is not None
         known = later.ahead >= 0
         ahead = np.zeros_like(known)
-        if known.any():  # a task's own reward function need not take none
+        if known.any():  # a task's own reward function may not accept an empty batch
             before = self._numbers[self._places(steps[torch.from_numpy(known)]).cpu(), 0]
             had = self._frames.leaf(ACHIEVED, before).cpu().numpy()
             goals = self._achieved_after(torch.from_numpy(later.numbers[known])).cpu().numpy()

@@ -59,7 +59,7 @@ class OffPolicyLearner(LearnerBase):
         self._demonstrations = 0
         # not yet seen by the policy's normaliser: first weights must follow from the seed alone
         self._unseen: Tensor | Tree | None = None
-        loaded, self._given = self._given, None
+        loaded, self._raw_demonstrations = self._raw_demonstrations, None
         if loaded is not None and self._algorithm.demo_share:
             capacity = len(loaded) + loaded.num_trajectories  # observations: those of the steps, and the last ones
             self._demo_buffer = ReplayBuffer(capacity, decided, self._device, *horizon)

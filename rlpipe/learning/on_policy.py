@@ -93,7 +93,7 @@ class Learner(LearnerBase):
         trained = [self._policy.actor_parameters(), *([self._policy.critic_parameters()] * self._learns_critic)]
         self._optimizer = FlatAdam(*trained, eps=self._config.learner.adam_eps)
         self._demonstrations: Demonstrated | None = None
-        loaded, self._given = self._given, None
+        loaded, self._raw_demonstrations = self._raw_demonstrations, None
         if loaded is not None and any(stage.config.algorithm.cloning_coef for stage in stages):
             self._demonstrations = chunked_decisions(loaded, self._config.policy.chunk_size, self._device)
         self._pace: float | None = None

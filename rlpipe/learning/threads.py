@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 ROUNDS = 5
 """Times that each number of threads is measured at most; the median counts."""
 WINDOW = 0.015
-"""Seconds of one measurement, several turns of the scheduler: a step of a millisecond alone may find every core free
-by luck on a machine where its threads usually wait for each other."""
+"""Seconds of one measurement: several time slices, because one short step may find idle cores by chance."""
 BUDGET = 0.2
 """Seconds after which a measurement begins no other round."""
 CLEAR_GAIN = 0.9

@@ -7,7 +7,7 @@ from typing import Any
 from rlpipe.metrics.row import Event, EventKind
 
 TAKES_BACK = (EventKind.RESUMED, EventKind.RECOVERED)
-"""Events after which the run goes on from an earlier iteration: what was said of later ones holds no more."""
+"""Events after which the run continues from an earlier iteration: alerts of later iterations are void."""
 
 
 class ToldAlerts:

@@ -97,7 +97,7 @@ class ResidualPolicy(SquashedPolicy):
         Raises:
             ConfigError: the actions are discrete or have no finite bounds, or the base's options are unknown.
         """
-        super().__init__(config, spec, "residual", beside=spec.action_dim)
+        super().__init__(config, spec, "residual", extra_actor_inputs=spec.action_dim)
         options = _base_options(config)
         self.base: Policy = resolve("policies", options.name, "policy.base_policy.name")(options, spec)
         self.base.requires_grad_(False).eval()

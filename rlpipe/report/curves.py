@@ -223,13 +223,13 @@ def _whole_or(value: float) -> float:
 
 
 def _marks(content: RunContent) -> list[dict[str, Any]]:
-    """Marks of events, each kind once in each of so many parts of the run at most: more would not be told apart."""
+    """Marks of events: at most one of each kind in each of ``MOST_PLACES`` bins, so that they stay readable."""
     found: dict[tuple[Mark, int], dict[str, Any]] = {}
     for event in content.events:
         if (mark := mark_of(event)) is not None:
-            part = event["iteration"] * MOST_PLACES // max(1, content.course.rows)
+            place = event["iteration"] * MOST_PLACES // max(1, content.course.rows)
             shown = {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
-            found.setdefault((mark, part), shown)
+            found.setdefault((mark, place), shown)
     return [*found.values()]
 
 

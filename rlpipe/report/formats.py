@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 ABSENT = "\N{EN DASH}"
-"""In place of a value that there is not."""
+"""Placeholder for a missing value."""
 LONGEST = 2000
 """Characters of a value that are shown."""
 

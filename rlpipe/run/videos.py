@@ -68,7 +68,7 @@ class VideoMaker:
         return events
 
     def finish(self, timeout: float) -> list[Event]:
-        """Waits for what is asked for, for so many seconds, and gives up the rest."""
+        """Waits up to ``timeout`` seconds for pending videos, and drops the rest."""
         ends = time.monotonic() + timeout
         events = self.poll()
         while self._job:

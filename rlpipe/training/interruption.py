@@ -8,13 +8,13 @@ class Interruption:
 
     Attributes:
         reason: cause of the request; None while there is none
-        heeded: True while the training loop runs, which checks for a request after every iteration
+        polled: True while the training loop runs, which checks for a request after every iteration
     """
 
     def __init__(self) -> None:
         """Starts without a request, before any loop runs."""
         self.reason: str | None = None
-        self.heeded = False
+        self.polled = False
 
     def request(self, reason: str) -> None:
         """Asks the loop to end after the current iteration."""

@@ -96,7 +96,7 @@ class TrainingLoop:
         Args:
             snapshot: weights to begin with
         """
-        self._interruption.heeded = True
+        self._interruption.polled = True
         while self._done < self._total and self._interruption.reason is None and self._alarm is None:
             snapshot = self._iterate(snapshot, self._done + 1)
         self._save()

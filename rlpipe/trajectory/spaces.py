@@ -72,7 +72,7 @@ class SpaceSpec:
         return np.asarray(0.5 * self.action_high > 0.5 * self.action_low)  # halves, as of the smallest floats, may be 0
 
     def chunked(self, size: int) -> SpaceSpec:
-        """Spaces of a policy that decides so many actions at once, one beside the other."""
+        """Spaces of a policy whose decisions are ``size`` actions, concatenated."""
         if size == 1:
             return self
         tiled = (None if bound is None else np.tile(bound, size) for bound in (self.action_low, self.action_high))

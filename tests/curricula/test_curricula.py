@@ -220,7 +220,7 @@ class TestSpreadAmongDemonstrations:
 
     def test_begins_between_demonstrations_with_what_the_seed_of_the_first_fixes(self):
         curriculum = made(SpreadCurriculum, shown(40, 20, 30), **TWO_AMONG)
-        curriculum.among = 1
+        curriculum.demonstration_level = 1
         offered = {
             (start.seed, start.demonstration, start.towards, start.blend) for start in curriculum.starts().offered
         }
@@ -231,7 +231,7 @@ class TestSpreadAmongDemonstrations:
     def test_goes_on_to_the_tasks_own_scenes(self):
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         for among, level in ((0, 0), (1, 0), (2, 0), (2, 1)):
-            assert (curriculum.among, curriculum.level) == (among, level)
+            assert (curriculum.demonstration_level, curriculum.level) == (among, level)
             assert {start.towards is None for start in curriculum.starts().offered} == {among == 2}
             curriculum.observe([tried(at_the_front(curriculum), True)] * 2)
         assert curriculum.starts() is None
@@ -239,12 +239,12 @@ class TestSpreadAmongDemonstrations:
     def test_an_episode_in_a_scene_of_the_tasks_own_does_not_count_among_demonstrations(self):
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         curriculum.observe([tried(replace(at_the_front(curriculum), seed=None, towards=None), True)] * 9)
-        assert curriculum.among == 0
+        assert curriculum.demonstration_level == 0
 
     def test_an_episode_that_began_among_demonstrations_does_not_count_once_that_is_over(self):
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         began = at_the_front(curriculum)
-        curriculum.among = 2
+        curriculum.demonstration_level = 2
         curriculum.observe([tried(began, True)] * 9)
         assert curriculum.level == 0
 
@@ -252,7 +252,7 @@ class TestSpreadAmongDemonstrations:
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         curriculum.load_state({"level": np.array(0), "outcomes": np.array([True])})
         curriculum.observe([tried(at_the_front(curriculum), True)])
-        assert (curriculum.among, curriculum.level) == (0, 0)
+        assert (curriculum.demonstration_level, curriculum.level) == (0, 0)
 
     @pytest.mark.parametrize("before", [False, True])
     def test_a_resumed_run_follows_its_new_options_and_counts_episodes_anew(self, before):
@@ -267,10 +267,10 @@ class TestSpreadAmongDemonstrations:
     def test_a_resumed_run_with_another_number_of_levels_is_as_far_as_it_was(self):
         curriculum = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         for among, level in ((1, 0), (2, 1)):
-            curriculum.among, curriculum.level = among, level
+            curriculum.demonstration_level, curriculum.level = among, level
             again = made(SpreadCurriculum, shown(40, 20), **(TWO_AMONG | {"levels": 10}))
             again.load_state(curriculum.state())
-            assert (again.among, again.level) == (5 * among, 5 * level)
+            assert (again.demonstration_level, again.level) == (5 * among, 5 * level)
 
     def test_one_demonstration_has_no_others(self):
         curriculum = made(SpreadCurriculum, shown(40), **TWO_AMONG)
@@ -282,9 +282,9 @@ class TestSpreadAmongDemonstrations:
             curriculum.observe([tried(at_the_front(curriculum), True)] * successes)
         again = made(SpreadCurriculum, shown(40, 20), **TWO_AMONG)
         again.load_state(curriculum.state())
-        assert again.among == 1
+        assert again.demonstration_level == 1
         again.observe([tried(at_the_front(again), True)])
-        assert again.among == 2
+        assert again.demonstration_level == 2
 
 
 @given(st.integers(2, 60), st.integers(1, 300))

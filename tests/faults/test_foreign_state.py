@@ -130,7 +130,7 @@ def test_ctrl_c_still_interrupts_after_a_simulator_took_its_handler():
         interruption = _listen()
         with foreign_code("the simulator Line-v0"):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        interruption.heeded = True
+        interruption.polled = True
         os.kill(os.getpid(), signal.SIGINT)
         assert interruption.reason == "Ctrl-C"
         with pytest.raises(UserInterrupt):

@@ -146,7 +146,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
-        """Creates what is learnt beside the policy.
+        """Creates critics, targets, temperature and optimisers.
 
         Args:
             policy: to be learnt.

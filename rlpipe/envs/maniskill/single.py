@@ -25,11 +25,11 @@ from rlpipe.trajectory import Float32, Observations, Scene, SpaceSpec, State
 
 
 @contextlib.contextmanager
-def _told_without_rendering(task: str) -> Iterator[None]:
-    """Tells of a task that looks at what is drawn of it while it is built, such as PushT-v1.
+def _explain_missing_renderer(task: str) -> Iterator[None]:
+    """Turns the error of a task that reads its own pictures while it is built, such as PushT-v1, into advice.
 
     Raises:
-        ConfigError: nothing is drawn here.
+        ConfigError: the task needs a renderer, and there is none.
     """
     try:
         yield
@@ -83,7 +83,7 @@ class ManiSkillEnv(SingleEnv):
         self._most_triangles = config.mesh_triangles if config.has_cameras else None
         with (
             simplified_meshes(self._most_triangles),
-            _told_without_rendering(config.id),
+            _explain_missing_renderer(config.id),
             _tasks_without_success() as without_success,
         ):
             made = gymnasium.make(

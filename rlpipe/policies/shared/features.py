@@ -28,7 +28,7 @@ class Features(nn.Module):
 
         Args:
             spec: spaces of the simulator.
-            encoders: options of encoders by leaf, for leaves that shall not have the usual one.
+            encoders: options of encoders by leaf; other leaves have the default encoder.
             chosen: names of the leaves that the networks see; None for all.
             key: configuration key that chooses them, for errors.
         Raises:

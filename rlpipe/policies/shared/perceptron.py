@@ -118,7 +118,7 @@ class PerceptronPolicy(PartsPolicy):
         outputs: int,
         last_gain: float = 0.01,
         inputs: int | None = None,
-        beside: int = 0,
+        extra_actor_inputs: int = 0,
     ) -> None:
         """Draws the first weights from torch's global generator.
 
@@ -128,9 +128,9 @@ class PerceptronPolicy(PartsPolicy):
             outputs: width of the actor's last layer.
             last_gain: scale of that layer's first weights.
             inputs: width of what a subclass puts between the features and the perceptrons; None for nothing.
-            beside: numbers that a subclass gives the actor's perceptron beside these.
+            extra_actor_inputs: width of what a subclass appends to the actor's inputs.
         Raises:
-            ConfigError: the options name leaves that there are not, or share an encoder that there is not.
+            ConfigError: the options name an unknown leaf, or ``shared_encoder`` is set without an encoder.
         """
         super().__init__()
         if config.shared_encoder and spec.leaves is None:
@@ -142,7 +142,7 @@ class PerceptronPolicy(PartsPolicy):
         self.chunk_size = config.chunk_size
         self._config = config
         self.actor_features = Features(spec, config.encoders, config.actor_observations, "policy.actor_observations")
-        seen = (inputs or self.actor_features.width) + beside
+        seen = (inputs or self.actor_features.width) + extra_actor_inputs
         self.actor = perceptron([seen, *config.hidden_sizes, outputs], config.activation, last_gain)
         self.shares_encoder = config.shared_encoder
         self._encoder_is_trained_elsewhere = False

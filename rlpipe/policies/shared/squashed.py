@@ -50,19 +50,19 @@ class SquashedPolicy(PerceptronPolicy):
     scale: Tensor
     varying: Tensor
 
-    def __init__(self, config: SquashedConfig, spec: SpaceSpec, name: str, beside: int = 0) -> None:
+    def __init__(self, config: SquashedConfig, spec: SpaceSpec, name: str, extra_actor_inputs: int = 0) -> None:
         """Draws the first weights from torch's global generator.
 
         Args:
             config: options.
             spec: spaces of the simulator.
             name: of the policy, for errors.
-            beside: numbers that the actor sees beside the features.
+            extra_actor_inputs: width of what a subclass appends to the actor's inputs.
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
         low, high = finite_bounds(spec, name)
-        super().__init__(config, spec, 2 * spec.action_dim, beside=beside)
+        super().__init__(config, spec, 2 * spec.action_dim, extra_actor_inputs=extra_actor_inputs)
         self._limits = (config.log_std_min, config.log_std_max)
         assert spec.varying is not None
         self._all_vary = bool(spec.varying.all())
