@@ -98,7 +98,7 @@ def random_episodes(seed: int, size: int) -> Iterator[tuple[int, np.ndarray]]:
 
 def unequal_numbers(task: str, mode: str, steps: int, count: int) -> dict[str, int]:
     """Steps a group and stock environments alike. Returns what was compared, and how many numbers differed."""
-    from rlpipe.envs.maniskill.batched import Answer, SceneGroup, checked_rows, differences
+    from rlpipe.envs.maniskill.batched import SceneGroup, SceneStep, checked_rows, differences
 
     asked = config_of(task, mode, batched=True, limit=10**6)
     rows = checked_rows(lambda: ManiSkillEnv(asked), count, asked.what_is_checked)
@@ -127,7 +127,7 @@ def unequal_numbers(task: str, mode: str, steps: int, count: int) -> dict[str, i
         answer = group.step(np.stack([idle if action is None else action for action in actions]), active)
         for scene in active:
             observation, reward, terminated, _, info = twins[scene].task.step(actions[scene])
-            stock = Answer(observation, reward, terminated, info)
+            stock = SceneStep(observation, reward, terminated, info)
             found["unequal"] += len(list(differences(answer, stock, scene)))
             found["successful steps"] += bool(info["success"].item()) if "success" in info else 0
         found["steps"] += len(active)

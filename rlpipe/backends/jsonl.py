@@ -20,7 +20,7 @@ _KEY = "runner.logger.options.jsonl.path"
 
 
 @dataclass(frozen=True)
-class Config:
+class JsonlOptions:
     """Options."""
 
     path: str | None = option(None, checks=(check_path,))
@@ -38,7 +38,7 @@ class Config:
 class JSONL(Backend):
     """Writes each line exactly as in ``metrics.jsonl``."""
 
-    Config: ClassVar[type[Config]] = Config
+    Config: ClassVar[type[JsonlOptions]] = JsonlOptions
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:

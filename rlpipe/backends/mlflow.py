@@ -35,7 +35,7 @@ _STATUS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED"}
 
 
 @dataclass(frozen=True)
-class Options:
+class MLflowOptions:
     """Options of the MLflow backend. MLflow reads credentials itself, such as ``MLFLOW_TRACKING_TOKEN``."""
 
     tracking_uri: str = ""
@@ -53,7 +53,7 @@ class MLflow(Backend):
     iterations are logged again.
     """
 
-    Config = Options
+    Config = MLflowOptions
     forgets = False
     names = NameRules(r"a-zA-Z0-9_\-. :/", longest=250, paths=True)
 
@@ -62,12 +62,12 @@ class MLflow(Backend):
         require("mlflow", "mlflow", "runner.logger.logger_backends=[mlflow]")
 
     @classmethod
-    def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+    def view_command(cls, options: MLflowOptions, run: Path, project: str) -> str:  # noqa: ARG003
         own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
         return shlex.join(["mlflow", "ui", "--backend-store-uri", _uri(options) or own])
 
     @classmethod
-    def server(cls, options: Options) -> str:
+    def server(cls, options: MLflowOptions) -> str:
         uri = _uri(options)
         return uri if uri.startswith("http") else ""
 
@@ -147,7 +147,7 @@ def _client(run: RunInfo) -> MlflowClient:
     return MlflowClient(_uri(run.options) or f"sqlite:///{_local_database(run)}")
 
 
-def _uri(options: Options) -> str:
+def _uri(options: MLflowOptions) -> str:
     """Where the user keeps runs; empty for our own database."""
     return options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
 

@@ -50,7 +50,7 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class Options:
+class SwanLabOptions:
     """Options of the SwanLab backend."""
 
     mode: Mode = Mode.local
@@ -91,7 +91,7 @@ class _Writer(ABC):
 class SwanLab(Backend):
     """One chart per metric, in sections; events and alerts in the run's log, or in the cloud as texts."""
 
-    Config = Options
+    Config = SwanLabOptions
 
     @classmethod
     def check(cls) -> None:
@@ -99,17 +99,17 @@ class SwanLab(Backend):
             require(package, "swanlab", "runner.logger.logger_backends=[swanlab]")
 
     @classmethod
-    def can_forget(cls, options: Options) -> bool:
+    def can_forget(cls, options: SwanLabOptions) -> bool:
         return options.mode is not Mode.cloud
 
     @classmethod
-    def view_command(cls, options: Options, run: Path, project: str) -> str:  # noqa: ARG003
+    def view_command(cls, options: SwanLabOptions, run: Path, project: str) -> str:  # noqa: ARG003
         return (
             f"swanlab watch {shlex.quote(str(run.parents[1] / options.folder))}" if options.mode is Mode.local else ""
         )
 
     @classmethod
-    def server(cls, options: Options) -> str:
+    def server(cls, options: SwanLabOptions) -> str:
         return os.environ.get("SWANLAB_API_HOST", "https://api.swanlab.cn") if options.mode is Mode.cloud else ""
 
     @classmethod

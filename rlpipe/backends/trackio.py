@@ -28,7 +28,7 @@ _LEVELS = {"warn": "warn", "critical": "error"}
 
 
 @dataclass(frozen=True)
-class Options:
+class TrackioOptions:
     """Options of the Trackio backend."""
 
     folder: str = option("", checks=(check_path,))
@@ -43,14 +43,14 @@ class Trackio(Backend):
     and only warns when it fails. This way a row is on the disk when ``write`` returns, and no thread is started.
     """
 
-    Config = Options
+    Config = TrackioOptions
 
     @classmethod
     def check(cls) -> None:
         require("trackio", "trackio", "runner.logger.logger_backends=[trackio]")
 
     @classmethod
-    def view_command(cls, options: Options, run: Path, project: str) -> str:
+    def view_command(cls, options: TrackioOptions, run: Path, project: str) -> str:
         folder = f"TRACKIO_DIR={shlex.quote(str(run.parents[1] / options.folder))} " if options.folder else ""
         return f"{folder}trackio show --project {shlex.quote(_PROJECTS.fit(project))}"
 

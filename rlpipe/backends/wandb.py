@@ -46,7 +46,7 @@ _KILLED = 255
 
 
 @dataclass(frozen=True)
-class Options:
+class WandbOptions:
     """Options of the W&B backend. W&B itself reads the API key: ``WANDB_API_KEY``, or what ``wandb login`` stored."""
 
     mode: str = field(default_factory=lambda: os.environ.get("WANDB_MODE") or "online")
@@ -77,7 +77,7 @@ class WandB(Backend):
     server answers; offline, its files do, in which a row appears some time after W&B accepted it.
     """
 
-    Config = Options
+    Config = WandbOptions
     forgets = False
     # W&B would read a full stop as a level of nesting
     names = NameRules("A-Za-z0-9_/ -", reserved=("iteration", "total_timesteps", "_timestamp", "_step", "_runtime"))
@@ -87,7 +87,7 @@ class WandB(Backend):
         require("wandb", "wandb", "runner.logger.logger_backends=[wandb]")
 
     @classmethod
-    def server(cls, options: Options) -> str:
+    def server(cls, options: WandbOptions) -> str:
         online = options.mode == "online"
         return os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai") if online else ""
 

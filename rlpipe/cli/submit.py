@@ -25,7 +25,7 @@ from rlpipe.plugins import require
 from rlpipe.secrets import is_credential, redacted
 
 if TYPE_CHECKING:
-    from rlpipe.distributed.job_server import Outcome
+    from rlpipe.distributed.job_server import JobOutcome
     from rlpipe.distributed.submission import Submission
 
 EXIT_CODES = {
@@ -172,13 +172,13 @@ def _checked(address: str | None) -> str:
 
 def _carry_out(
     address: str, job: str, submission: Submission | None, *, stop: bool, detach: bool, lost_after: float
-) -> Outcome | None:
+) -> JobOutcome | None:
     """Sends a job, or finds one that was sent before, and follows it.
 
     Returns:
         The outcome; None with ``detach``.
     """
-    from rlpipe.distributed.job_server import JobEnd, LostContactError, Outcome, connect
+    from rlpipe.distributed.job_server import JobEnd, JobOutcome, LostContactError, connect
 
     server = None
     try:
@@ -198,12 +198,12 @@ def _carry_out(
     except KeyboardInterrupt:
         if submission is not None and (server is None or not server.requested):
             raise ConfigError(_NOTHING_SENT) from None
-        return Outcome(JobEnd.DETACHED, "" if submission is None else "if the cluster has taken it")
+        return JobOutcome(JobEnd.DETACHED, "" if submission is None else "if the cluster has taken it")
     except LostContactError as error:
-        return Outcome(JobEnd.LOST, str(error))
+        return JobOutcome(JobEnd.LOST, str(error))
 
 
-def _finish(outcome: Outcome | None, job: str, address: str, submission: Submission | None) -> None:
+def _finish(outcome: JobOutcome | None, job: str, address: str, submission: Submission | None) -> None:
     """Shows how the job ended, or how to go on with it, and exits with the code of the outcome.
 
     Raises:
@@ -287,7 +287,7 @@ def _hints(job: str, address: str, submission: Submission | None) -> None:
         _line("fetch", shlex.join(["rsync", "-a", f"{head}:{submission.results}/", f"{submission.results}/"]))
 
 
-def _report(outcome: Outcome) -> None:
+def _report(outcome: JobOutcome) -> None:
     """Prints how the job ended."""
     spent = "" if outcome.seconds is None else f" after {timedelta(seconds=round(outcome.seconds))}"
     why = outcome.message if outcome.exit_code is None else f"exit code {outcome.exit_code}"

@@ -55,7 +55,7 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the defaults of all keys for the plug-ins in a tree; those of ``env.eval`` are the values of ``env.train``."""
+    """Returns the defaults of all keys for the plug-ins in a tree; ``env.eval`` has the values of ``env.train``."""
     bare: dict[str, Any] = {}
     without_default = {"env.train.name"}
     for key, kind in PLUGIN_KINDS.items():

@@ -33,7 +33,7 @@ from rlpipe.distributed.post_mortem import means_loss, user_error
 from rlpipe.distributed.process_template import template_for
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
-from rlpipe.distributed.worker_pool import Task, WorkerPool
+from rlpipe.distributed.worker_pool import WorkerPool, WorkerTask
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.process_group import open_rendezvous
@@ -63,7 +63,7 @@ class _Collection:
         server_windows: references of the inference servers' windows.
     """
 
-    task: Task
+    task: WorkerTask
     server_windows: list[Any]
 
 
@@ -314,7 +314,9 @@ class RayEngine:
             return worker.call_within(seconds, RolloutWorker.collect, *arguments, num_returns=2)
 
         ranks = None if rank is None else [rank]
-        task = self._worker_pool.send(Task(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout", ranks=ranks))
+        task = self._worker_pool.send(
+            WorkerTask(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout", ranks=ranks)
+        )
         windows = [
             server.call(InferenceServer.window, loaded)
             for server, loaded in zip(self._servers, snapshots, strict=False)  # without servers there is one snapshot
@@ -365,7 +367,7 @@ class RayEngine:
             return [worker.call_within(seconds, RolloutWorker.evaluate, snapshots[rank % len(snapshots)])]
 
         task = self._worker_pool.send(
-            Task(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
+            WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
         )
         while task.waiting:
             if watch(sum(len(window.eval_episodes) for window in task.answers.values())):

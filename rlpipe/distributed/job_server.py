@@ -61,7 +61,7 @@ class JobEnd(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """Outcome of a job, as far as it is known.
 
     Attributes:
@@ -231,7 +231,7 @@ class Server:
             raise LostContactError(f"{self.address} does not answer: {error}") from error
         return True
 
-    def follow(self, job: str, *, write: Write | None, report: Write, lost_after: float) -> Outcome:
+    def follow(self, job: str, *, write: Write | None, report: Write, lost_after: float) -> JobOutcome:
         """Waits for the end of a job. Ctrl-C and SIGTERM end the waiting and leave the job alone.
 
         Args:
@@ -243,7 +243,7 @@ class Server:
         self._client.patience = POLL_ANSWER_SECONDS
         return asyncio.run(self._follow(job, write, report, lost_after))
 
-    async def _follow(self, job: str, write: Write | None, report: Write, lost_after: float) -> Outcome:
+    async def _follow(self, job: str, write: Write | None, report: Write, lost_after: float) -> JobOutcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -253,10 +253,10 @@ class Server:
                 return await self._outcome(job, report, lost_after)
             return await self._outcome_and_log(job, _Log(self._client, job, write), report, lost_after)
         except asyncio.CancelledError:
-            return Outcome(JobEnd.DETACHED)
+            return JobOutcome(JobEnd.DETACHED)
 
-    async def _outcome_and_log(self, job: str, log: _Log, report: Write, lost_after: float) -> Outcome:
-        tail, outcome = asyncio.create_task(log.tail()), Outcome(JobEnd.DETACHED)
+    async def _outcome_and_log(self, job: str, log: _Log, report: Write, lost_after: float) -> JobOutcome:
+        tail, outcome = asyncio.create_task(log.tail()), JobOutcome(JobEnd.DETACHED)
         with contextlib.suppress(asyncio.CancelledError):  # once it is known, Ctrl-C only cuts the log short
             try:
                 outcome = await self._outcome(job, report, lost_after)
@@ -270,7 +270,7 @@ class Server:
                     report(f"the end of the log could not be fetched: {redacted(str(error), os.environ)}")
         return replace(outcome, advice=advice_on(log.end)) if outcome.end == JobEnd.FAILED else outcome
 
-    async def _outcome(self, job: str, report: Write, lost_after: float) -> Outcome:
+    async def _outcome(self, job: str, report: Write, lost_after: float) -> JobOutcome:
         silent_since: float | None = None
         reported = ""
         while True:
@@ -279,14 +279,14 @@ class Server:
             except _TROUBLE as error:
                 if _reports_unknown(error):
                     message = f"{self.address} no longer knows this job: its cluster was restarted"
-                    return Outcome(JobEnd.LOST, message)
+                    return JobOutcome(JobEnd.LOST, message)
                 now = time.monotonic()
                 if silent_since is None:
                     silent_since = now
                     report(f"no answer from {self.address}; trying for {lost_after:g} s")
                 if now - silent_since >= lost_after:
                     why = redacted(str(error).splitlines()[0], os.environ)
-                    return Outcome(JobEnd.LOST, f"no answer for {now - silent_since:.0f} s ({why})")
+                    return JobOutcome(JobEnd.LOST, f"no answer for {now - silent_since:.0f} s ({why})")
             else:
                 if silent_since is not None:
                     report(f"{self.address} answers again")
@@ -343,11 +343,11 @@ def _reports_unknown(error: Exception) -> bool:
     return "404" in str(error) and "does not exist" in str(error)
 
 
-def _outcome_of(info: Any) -> Outcome:
+def _outcome_of(info: Any) -> JobOutcome:
     seconds = (info.end_time - info.start_time) / 1000 if info.start_time and info.end_time else None
     end = JobEnd(str(info.status))
     if end != JobEnd.FAILED:
-        return Outcome(end, seconds=seconds)
+        return JobOutcome(end, seconds=seconds)
     # If the command itself failed, the message only repeats the log.
     message = str(info.message or "") if info.driver_exit_code is None else ""
-    return Outcome(end, message, seconds, info.driver_exit_code)
+    return JobOutcome(end, message, seconds, info.driver_exit_code)

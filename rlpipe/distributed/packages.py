@@ -29,7 +29,7 @@ IGNORE_FILES = (".gitignore", ".rayignore")
 DEFAULT, OPTION = "default", "--exclude"
 
 
-class Rule(NamedTuple):
+class ExclusionRule(NamedTuple):
     """Pattern that leaves a file out.
 
     Attributes:
@@ -53,7 +53,7 @@ class Package:
 
     folder: Path
     files: Mapping[str, int]
-    left_out: Mapping[str, Rule | None]
+    left_out: Mapping[str, ExclusionRule | None]
 
     @property
     def size(self) -> int:
@@ -124,7 +124,7 @@ def package(folder: Path, *, named: Sequence[str] = (), excludes: Sequence[str] 
     return Package(folder, dict(sorted(selection.files.items())), left_out)
 
 
-_Rules = list[tuple[Path, GitIgnoreSpec, list[Rule]]]
+_Rules = list[tuple[Path, GitIgnoreSpec, list[ExclusionRule]]]
 """Ignore patterns by the folder to which they are relative."""
 
 
@@ -135,7 +135,7 @@ class _Selection:
         self._folder = folder
         self._excludes = [*excludes]
         self.files: dict[str, int] = {}
-        self.left_out: dict[str, Rule | None] = {}
+        self.left_out: dict[str, ExclusionRule | None] = {}
 
     def walk(self, inside: Path, rules: _Rules) -> None:
         """Sorts the content of a folder, with the rules of the folders above."""
@@ -158,16 +158,16 @@ class _Selection:
     def _with_own(self, inside: Path, rules: _Rules) -> _Rules:
         where = inside.relative_to(self._folder)
         found = [
-            Rule((where / name).as_posix(), line)
+            ExclusionRule((where / name).as_posix(), line)
             for name in IGNORE_FILES
             if (inside / name).is_file()
             for line in _lines(inside / name)
         ]
         if inside == self._folder:
             found = [
-                *(Rule(DEFAULT, line) for line in EXCLUDES),
+                *(ExclusionRule(DEFAULT, line) for line in EXCLUDES),
                 *found,
-                *(Rule(OPTION, line) for line in self._excludes),
+                *(ExclusionRule(OPTION, line) for line in self._excludes),
             ]
         found = [rule for rule in found if rule.pattern]  # as pathspec counts them
         return [*rules, (inside, GitIgnoreSpec.from_lines(rule.pattern for rule in found), found)] if found else rules
@@ -176,7 +176,7 @@ class _Selection:
         return not found.is_symlink() or found.resolve().is_relative_to(self._folder.resolve())
 
 
-def _rule(found: Path, rules: _Rules) -> Rule | None:
+def _rule(found: Path, rules: _Rules) -> ExclusionRule | None:
     """Returns the rule that leaves a file or folder out; None if it is sent."""
     slash = "/" if found.is_dir() else ""
     for base, spec, lines in rules:

@@ -85,7 +85,7 @@ class _Request:
 
 
 @dataclass
-class Task:
+class WorkerTask:
     """Task for the workers, or for those of some ranks.
 
     Attributes:
@@ -220,13 +220,13 @@ class WorkerPool:
 
     # --- tasks
 
-    def send(self, task: Task) -> Task:
+    def send(self, task: WorkerTask) -> WorkerTask:
         """Sends a task to its workers; without ranks to all, or only to those that are present if they are enough."""
         for rank in self._ranks_for(task) if task.ranks is None else task.ranks:
             self._send_to(rank, task)
         return task
 
-    def _ranks_for(self, task: Task) -> list[int]:
+    def _ranks_for(self, task: WorkerTask) -> list[int]:
         ranks = range(len(self._members))
         present = [rank for rank in ranks if self._is_present(self._members[rank])]
         return present if not task.waits_for_all and len(present) >= self._required else list(ranks)
@@ -234,11 +234,11 @@ class WorkerPool:
     def _is_present(self, member: _Member) -> bool:
         return not member.absent or bool(self._answers.wait([member.ready], timeout=0))
 
-    def _send_to(self, rank: int, task: Task) -> None:
+    def _send_to(self, rank: int, task: WorkerTask) -> None:
         member = self._members[rank]
         task.requests[rank] = _Request(member.life, task.send(member.actor, rank))
 
-    def gather(self, task: Task) -> tuple[list[list[Any]], list[Any]]:
+    def gather(self, task: WorkerTask) -> tuple[list[list[Any]], list[Any]]:
         """Waits for the answers, and replaces workers that fail.
 
         Returns:
@@ -256,7 +256,7 @@ class WorkerPool:
         ordered = sorted(task.requests)
         return [task.requests[rank].refs for rank in ordered], [task.answers[rank] for rank in ordered]
 
-    def poll(self, tasks: Sequence[Task], others: Sequence[Any] = ()) -> list[Any]:
+    def poll(self, tasks: Sequence[WorkerTask], others: Sequence[Any] = ()) -> list[Any]:
         """Waits until a worker or one of the other references answers, at most a second; replaces workers that fail.
 
         Args:
@@ -282,7 +282,7 @@ class WorkerPool:
                 self._recover(rank, task, None)
         return [ref for ref in done if ref not in waiting]
 
-    def _take_answer(self, ref: Any, task: Task, rank: int) -> None:
+    def _take_answer(self, ref: Any, task: WorkerTask, rank: int) -> None:
         try:
             task.answers[rank] = self._answers.get(ref)
         except CallError as error:
@@ -295,10 +295,10 @@ class WorkerPool:
     def _any_absent(self) -> bool:
         return any(member.absent for member in self._members)
 
-    def _deadline(self, task: Task, *, starting: bool) -> float:
+    def _deadline(self, task: WorkerTask, *, starting: bool) -> float:
         return self._answers.now() + task.seconds + task.slack + self._config.cluster.start_timeout * starting
 
-    def _may_leave_out(self, waiting: Sequence[int], task: Task) -> bool:
+    def _may_leave_out(self, waiting: Sequence[int], task: WorkerTask) -> bool:
         """True if enough workers have answered and all others have failed and not recovered."""
         enough = not task.waits_for_all and len(task.answers) >= self._required
         return enough and all(self._members[rank].failures > 0 for rank in waiting)
@@ -321,7 +321,7 @@ class WorkerPool:
 
     # --- replacing
 
-    def _recover(self, rank: int, task: Task, error: CallError | None) -> None:
+    def _recover(self, rank: int, task: WorkerTask, error: CallError | None) -> None:
         """Gives the task of a worker that failed to its replacement."""
         member = self._members[rank]
         task.deadlines[rank] = self._deadline(task, starting=True)
@@ -413,7 +413,7 @@ class WorkerPool:
         Args:
             send: sends the request to the worker of a rank; returns the reference of its answer.
         """
-        task = Task(
+        task = WorkerTask(
             lambda worker, rank: [send(worker, rank)], "start over", self._config.rollout.timeout, "rollout.timeout",
             waits_for_all=True,
         )  # fmt: skip

@@ -71,7 +71,7 @@ class EnvPoolConfig(SuccessConfig):
         return {**self.kwargs, **limit}
 
 
-class Task(NamedTuple):
+class PoolTask(NamedTuple):
     """Facts about a task that EnvPool tells without making it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Task(NamedTuple):
     time_limit: int
 
 
-def task_of(config: EnvPoolConfig) -> Task:
+def task_of(config: EnvPoolConfig) -> PoolTask:
     """Returns the facts about a task that EnvPool tells without making it.
 
     Raises:
@@ -107,10 +107,10 @@ def task_of(config: EnvPoolConfig) -> Task:
     if key is None:
         config.check_success(config.id, "name an entry of its info with success_key.")
     spaces = Spaces(spec.observation_space, spec.action_space, config.id, config.ignore_observations)
-    return Task(spaces, key, int(spec.config.max_episode_steps))
+    return PoolTask(spaces, key, int(spec.config.max_episode_steps))
 
 
-class Rows(NamedTuple):
+class PoolStep(NamedTuple):
     """Answer of K environments of a pool, in the order of their numbers.
 
     Attributes:
@@ -130,10 +130,10 @@ class Rows(NamedTuple):
     terms: dict[str, NDArray[np.float64]]
 
 
-class Pool:
+class EnvironmentPool:
     """N environments of one task, which never reset themselves: each is reset as soon as its episode has ended."""
 
-    def __init__(self, config: EnvPoolConfig, task: Task, seeds: Sequence[int]) -> None:
+    def __init__(self, config: EnvPoolConfig, task: PoolTask, seeds: Sequence[int]) -> None:
         """Makes the environments.
 
         Args:
@@ -159,7 +159,7 @@ class Pool:
         count = self._count if chosen is None else int(chosen.sum())
         return self._task.spaces.observations(observations, count), self._success(info)
 
-    def step(self, actions: NDArray[Any], numbers: NDArray[np.int32] | None = None) -> Rows:
+    def step(self, actions: NDArray[Any], numbers: NDArray[np.int32] | None = None) -> PoolStep:
         """Takes one action in each environment, or in some.
 
         Args:
@@ -173,7 +173,7 @@ class Pool:
         if config.end_on_success and success is not None:
             terminated |= success
         paid = success if config.reward_mode == "sparse" else rewards
-        return Rows(
+        return PoolStep(
             spaces.observations(observations, len(actions)),
             np.array(paid, dtype=np.float64),
             terminated,
@@ -203,17 +203,17 @@ class Pool:
 class PoolOfOne(SingleEnv):
     """One environment, made anew for each episode, because EnvPool takes a seed only then."""
 
-    def __init__(self, config: EnvPoolConfig, task: Task) -> None:
+    def __init__(self, config: EnvPoolConfig, task: PoolTask) -> None:
         """Makes nothing yet."""
         self._config, self._task = config, task
-        self._pool: Pool | None = None
+        self._pool: EnvironmentPool | None = None
         self.spec = task.spaces.spec
         self.has_success = task.success_key is not None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
         self.close()
-        self._pool = Pool(self._config, self._task, [seed])
+        self._pool = EnvironmentPool(self._config, self._task, [seed])
         observations, success = self._pool.reset()
         return observations[0], None if success is None else bool(success[0])
 
@@ -241,10 +241,10 @@ class EnvPoolVector(Simulator):
     Config = EnvPoolConfig
     can_wait = True
 
-    def __init__(self, config: EnvPoolConfig, task: Task, num_envs: int, next_seed: NextSeed) -> None:
+    def __init__(self, config: EnvPoolConfig, task: PoolTask, num_envs: int, next_seed: NextSeed) -> None:
         """Makes no environment before the first reset, which has the seeds."""
         self._config, self._task, self._slots = config, task, Slots(num_envs, next_seed)
-        self._pool: Pool | None = None
+        self._pool: EnvironmentPool | None = None
         self.num_envs = num_envs
         self.spec = task.spaces.spec
         self.has_success = task.success_key is not None
@@ -259,7 +259,7 @@ class EnvPoolVector(Simulator):
         episodes = [self._slots.begin(n) for n in range(self.num_envs)]
         seeds = [None if episode is None else episode.seed for episode in episodes]
         first = self._pool is None
-        self._pool = self._pool or Pool(self._config, self._task, [seed or 0 for seed in seeds])
+        self._pool = self._pool or EnvironmentPool(self._config, self._task, [seed or 0 for seed in seeds])
         observations, success = self._pool.reset()
         self.reset_seconds += time.perf_counter() - began
         return observations, {

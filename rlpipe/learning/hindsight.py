@@ -16,7 +16,7 @@ from torch import Tensor
 from rlpipe.envs.shared.goals import ACHIEVED, DESIRED, GoalTask
 from rlpipe.functional.hindsight import first_true, terminated_under_goal
 from rlpipe.learning.episodes import Episodes, Later
-from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, Rows
+from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, StoredRows
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
@@ -59,7 +59,7 @@ class HindsightBuffer(ReplayBuffer):
         super().add(batch)
         self._episodes.add(batch, first, self._oldest)
 
-    def draw(self, count: int, generator: torch.Generator) -> Rows:
+    def draw(self, count: int, generator: torch.Generator) -> StoredRows:
         shape = (self._candidates, count)
         steps = torch.randint(len(self), shape, generator=generator)
         wanted = torch.rand(count, generator=generator) < self._share
@@ -108,7 +108,7 @@ class HindsightBuffer(ReplayBuffer):
         assert self._frames is not None
         return self._frames.leaf(ACHIEVED, self._numbers[numbers % self.capacity, 1])
 
-    def _relabel(self, rows: Rows, index: Tensor, later: Tensor) -> None:
+    def _relabel(self, rows: StoredRows, index: Tensor, later: Tensor) -> None:
         """Replaces goals, and what depends on them, in a copy of stored rows.
 
         Args:

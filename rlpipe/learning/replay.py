@@ -24,7 +24,7 @@ REWARD, TERMINATED = -5, -3
 """Columns of stored numbers, which end with reward, discount, terminated, truncated and version."""
 
 
-class Rows(NamedTuple):
+class StoredRows(NamedTuple):
     """Transitions as they are stored.
 
     Attributes:
@@ -37,14 +37,14 @@ class Rows(NamedTuple):
     observations: tuple[Tree, Tree] | None = None
     observed: Mapping[Metric, Tensor] = MappingProxyType({})
 
-    def __add__(self, other: object) -> Rows:
+    def __add__(self, other: object) -> StoredRows:
         """Appends other rows, without their metrics."""
-        assert isinstance(other, Rows)
+        assert isinstance(other, StoredRows)
         numbers = torch.cat([self.numbers, other.numbers])
         if self.observations is None or other.observations is None:
-            return Rows(numbers)
+            return StoredRows(numbers)
         before, after = zip(self.observations, other.observations, strict=True)
-        return Rows(numbers, (joined(before), joined(after)))
+        return StoredRows(numbers, (joined(before), joined(after)))
 
 
 class ReplayBuffer:
@@ -170,20 +170,20 @@ class ReplayBuffer:
             np.full(np.count_nonzero(valid), version),
         ]  # fmt: skip
 
-    def draw(self, count: int, generator: torch.Generator) -> Rows:
+    def draw(self, count: int, generator: torch.Generator) -> StoredRows:
         """Draws rows uniformly, with replacement; see ``transitions``."""
         return self._at(torch.randint(len(self), (count,), generator=generator))
 
-    def _at(self, numbers: Tensor) -> Rows:
+    def _at(self, numbers: Tensor) -> StoredRows:
         """Returns a copy of the rows with these numbers, 0 for the oldest."""
         places = self._places(numbers)
         rows = self._rows.index_select(0, places)
         if self._frames is None:
-            return Rows(rows)
+            return StoredRows(rows)
         before, after = self._numbers[places.cpu()].unbind(-1)
-        return Rows(rows, (self._frames.at(before), self._frames.at(after)))
+        return StoredRows(rows, (self._frames.at(before), self._frames.at(after)))
 
-    def transitions(self, rows: Rows, demonstrations: int = 0) -> Transitions:
+    def transitions(self, rows: StoredRows, demonstrations: int = 0) -> Transitions:
         """Unpacks rows.
 
         Args:
@@ -195,7 +195,7 @@ class ReplayBuffer:
         observations, following = (before, after) if rows.observations is None else rows.observations
         return Transitions(observations, following, actions, rewards, discounts, terminated, truncated, demonstrations)
 
-    def versions(self, rows: Rows) -> Tensor:
+    def versions(self, rows: StoredRows) -> Tensor:
         """Returns the [B] version of the policy that acted in each row."""
         return rows.numbers[:, -1]
 

@@ -26,7 +26,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Group:
+class PanelGroup:
     """Panels that are shown together, in their order."""
 
     title: str
@@ -34,7 +34,7 @@ class Group:
 
 
 GROUPS = (
-    Group(
+    PanelGroup(
         "Health",
         (
             Panel("How far an update moves the policy (KL)", ("train/actor/approx_kl", "train/actor/approx_kl_max")),
@@ -48,7 +48,7 @@ GROUPS = (
             Panel("Restarts of workers", ("time/worker_restarts",)),
         ),
     ),
-    Group(
+    PanelGroup(
         "Success",
         (
             Panel(
@@ -65,7 +65,7 @@ GROUPS = (
             ),
         ),
     ),
-    Group(
+    PanelGroup(
         "Episodes",
         (
             Panel("Return", ("env/return", "eval/return")),
@@ -74,7 +74,7 @@ GROUPS = (
             Panel("Number of episodes", ("env/num_trajectories",)),
         ),
     ),
-    Group(
+    PanelGroup(
         "Learning",
         (
             Panel("Loss of the policy", ("train/actor/policy_loss", "train/sac/actor_loss")),
@@ -84,7 +84,7 @@ GROUPS = (
             Panel("Gradient steps for each environment step", ("train/sac/update_to_data",)),
         ),
     ),
-    Group(
+    PanelGroup(
         "Speed",
         (
             Panel("Environment steps per second", ("time/fps", "time/fps_interval")),
@@ -103,7 +103,7 @@ GROUPS = (
 """Every group, in the order in which it is shown."""
 
 
-def shown(names: Collection[str], groups: Sequence[Group] = GROUPS) -> Iterator[Group]:
+def shown(names: Collection[str], groups: Sequence[PanelGroup] = GROUPS) -> Iterator[PanelGroup]:
     """Yields the groups with those panels, and in them those curves, that have a value.
 
     Args:
@@ -117,7 +117,7 @@ def shown(names: Collection[str], groups: Sequence[Group] = GROUPS) -> Iterator[
             if (kept := tuple(name for name in panel.metrics if name in names))
         )
         if found := tuple(panels):
-            yield Group(group.title, found)
+            yield PanelGroup(group.title, found)
 
 
 def ranked(names: Collection[str]) -> list[str]:

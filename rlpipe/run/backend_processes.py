@@ -21,7 +21,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind
 from rlpipe.plugins import python_process
 from rlpipe.run.directory import RunDirectory
-from rlpipe.run.follower import Mark, mark_file, read_mark
+from rlpipe.run.follower import BackendMark, mark_file, read_mark
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a failed backend process is restarted: doubled each time, up to the longest."""
@@ -45,7 +45,7 @@ class _BackendProcess:
 
     name: str
     process: subprocess.Popen[bytes] | None = None
-    mark: Mark = field(default_factory=Mark)
+    mark: BackendMark = field(default_factory=BackendMark)
     last_progress: float = 0.0
     pause: float = FIRST_PAUSE
     restart_at: float | None = None
@@ -130,7 +130,7 @@ class BackendProcesses:
             self._written.popleft()
         return events
 
-    def _mark(self, name: str) -> Mark:
+    def _mark(self, name: str) -> BackendMark:
         return read_mark(mark_file(self._directory.path, name))
 
     def new_remarks(self) -> list[str]:

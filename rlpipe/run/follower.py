@@ -27,7 +27,7 @@ from rlpipe.run.locks import Lock
 
 
 @dataclass(frozen=True)
-class Mark:
+class BackendMark:
     """Progress of a backend, as kept in ``backends/<name>.json``.
 
     Attributes:
@@ -115,7 +115,7 @@ class Follower:
             raise ConfigError(f"{lock_file} cannot be written: {error.strerror or error}.") from error
         given = hashlib.sha256(repr(self._options).encode()).hexdigest()[:8]
         mark = read_mark(self._file)
-        self._mark = mark if mark.options == given else Mark(options=given)
+        self._mark = mark if mark.options == given else BackendMark(options=given)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
         self._held_back: list[Row] = []
@@ -131,7 +131,7 @@ class Follower:
         return len(self._held_back)
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> BackendMark:
         """Progress of the backend."""
         return self._mark
 
@@ -206,9 +206,9 @@ class Follower:
         self._rows, self._events = (Tail(self._directory.path / f"{name}.jsonl") for name in ("metrics", "events"))
         self._seen_events = 0
         events = self._mark.events if reached else 0  # a backend that starts again is given every event again
-        self._set_mark(Mark(reached, run["incarnation"], events, "", self._mark.options, self._remarks()))
+        self._set_mark(BackendMark(reached, run["incarnation"], events, "", self._mark.options, self._remarks()))
 
-    def _set_mark(self, mark: Mark) -> None:
+    def _set_mark(self, mark: BackendMark) -> None:
         """Stores the progress. A mark that is lost on a full disk duplicates nothing and only costs time."""
         self._mark = mark
         partial = self._file.with_name(f".{self._file.name}.partial")
@@ -222,9 +222,9 @@ def mark_file(directory: Path, name: str) -> Path:
     return directory / "backends" / f"{name.replace(':', '.')}.json"
 
 
-def read_mark(file: Path) -> Mark:
+def read_mark(file: Path) -> BackendMark:
     """Reads the progress of a backend; none if it was never opened or the file is damaged, which only costs time."""
     with suppress(ConfigError):
         if files.kind_of(file):
-            return files.read(file, Mark)
-    return Mark()
+            return files.read(file, BackendMark)
+    return BackendMark()

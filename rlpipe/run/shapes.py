@@ -150,7 +150,7 @@ SHAPES: dict[str, Any] = {
 
 
 @whole_file
-class Node(TypedDict):
+class Machine(TypedDict):
     """Machine, in ``run.json``."""
 
     host: str
@@ -166,10 +166,10 @@ class ActorPlace(TypedDict):
 
 
 @whole_file
-class Cluster(TypedDict):
+class ClusterPlaces(TypedDict):
     """Machines, and the place of each actor, in ``run.json``."""
 
-    nodes: NotRequired[Annotated[list[Node], Field(min_length=1)]]
+    nodes: NotRequired[Annotated[list[Machine], Field(min_length=1)]]
     parts: NotRequired[dict[str, ActorPlace]]
 
 
@@ -177,7 +177,7 @@ class Cluster(TypedDict):
 class ClusterRecord(TypedDict):
     """Part of ``run.json`` that a timeline needs."""
 
-    cluster: Cluster
+    cluster: ClusterPlaces
 
 
 @whole_file

@@ -29,7 +29,7 @@ from rlpipe.functional.soft_actor_critic import (
     temperature_loss,
 )
 from rlpipe.learning.off_policy import OffPolicyLearner
-from rlpipe.learning.replay import ReplayBuffer, Rows
+from rlpipe.learning.replay import ReplayBuffer, StoredRows
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.health import Monitor
 from rlpipe.policies.base import Policy, finite_bounds
@@ -354,7 +354,7 @@ def held(buffer):
 
 
 def stored(buffer):
-    return buffer.transitions(Rows(buffer.state()["rows"]))
+    return buffer.transitions(StoredRows(buffer.state()["rows"]))
 
 
 def test_a_full_buffer_forgets_the_oldest_steps():
@@ -381,7 +381,7 @@ def test_time_limits_and_terminations_stand_apart_and_successors_are_the_true_on
     assert rows.terminated.tolist() == [0, 0, 0, 1]
     assert rows.truncated.tolist() == [0, 1, 0, 0]
     assert rows.next_observations[:, 0].tolist() == [1, 99, 3, 99]
-    assert buffer.versions(Rows(buffer.state()["rows"])).tolist() == [7, 7, 7, 7]
+    assert buffer.versions(StoredRows(buffer.state()["rows"])).tolist() == [7, 7, 7, 7]
 
 
 def test_a_remembered_step_over_several_leads_to_where_the_last_of_them_led():

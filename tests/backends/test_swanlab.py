@@ -15,7 +15,7 @@ from swanlab.sdk.internal.core_python.store import DataStoreReader
 
 import rlpipe
 from rlpipe.backends.base import RunInfo, unescaped
-from rlpipe.backends.swanlab import Mode, Options, SwanLab
+from rlpipe.backends.swanlab import Mode, SwanLab, SwanLabOptions
 from rlpipe.config.loading import load_config
 from rlpipe.metrics.row import Event, Row
 from rlpipe.run.directory import RunDirectory, read_jsonl
@@ -30,7 +30,7 @@ def run_info(tmp_path, mode=Mode.local, first_iteration=1, run_id="r1"):
     directory.mkdir(parents=True, exist_ok=True)
     return RunInfo(
         run_id, "e", "my project", directory, "learner: {lr: 0.001}", 20, 2000, first_iteration, (),
-        options=Options(mode=mode),
+        options=SwanLabOptions(mode=mode),
     )  # fmt: skip
 
 

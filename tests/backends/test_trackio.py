@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlpipe.backends.base import RunInfo
-from rlpipe.backends.trackio import RESERVED, Options, Trackio
+from rlpipe.backends.trackio import RESERVED, Trackio, TrackioOptions
 from rlpipe.metrics.row import Event, Row
 from tests.helpers.stores.trackio import storage
 
@@ -13,7 +13,7 @@ from tests.helpers.stores.trackio import storage
 def run_info(tmp_path, first_iteration=1):
     return RunInfo(
         "r1", "e", "my.project", tmp_path / "e" / "r1", "a: {b: 1}", 20, 2000, first_iteration, (),
-        options=Options(folder=str(tmp_path / "trackio")),
+        options=TrackioOptions(folder=str(tmp_path / "trackio")),
     )  # fmt: skip
 
 

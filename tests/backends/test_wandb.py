@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from rlpipe.backends.wandb import Options
+from rlpipe.backends.wandb import WandbOptions
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.follower import mark_file, read_mark
@@ -208,4 +208,4 @@ class Request(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("tag", ["", 65 * "t"])
 def test_a_tag_that_wandb_refuses_is_refused_before_the_run(tag):
     with pytest.raises(ConfigError, match="W&B accepts tags of 1 to 64 characters"):
-        Options(tags=["sparse", tag])
+        WandbOptions(tags=["sparse", tag])

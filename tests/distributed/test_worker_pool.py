@@ -13,7 +13,7 @@ import pytest
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.distributed.answers import CallError
 from rlpipe.distributed.restarts import RestartBudget, required_answers, wants_spare
-from rlpipe.distributed.worker_pool import Task, WorkerPool
+from rlpipe.distributed.worker_pool import WorkerPool, WorkerTask
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.metrics import catalogue as m
 
@@ -154,8 +154,10 @@ class Story:
         self.answers, self.factory = FakeAnswers(), FakeFactory(plans or {})
         self.pool = WorkerPool(config, workers, self.factory, self.answers, others)
 
-    def task(self, **options: Any) -> Task:
-        return Task(lambda actor, _: [f"batch {actor.pid}", actor.do()], "collect", LIMIT, "rollout.timeout", **options)
+    def task(self, **options: Any) -> WorkerTask:
+        return WorkerTask(
+            lambda actor, _: [f"batch {actor.pid}", actor.do()], "collect", LIMIT, "rollout.timeout", **options
+        )
 
     def collect(self, **options: Any) -> list[Any]:
         """One task to its end; returns the batches."""

@@ -9,7 +9,7 @@ import torch
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
-from rlpipe.learning.replay import ReplayBuffer, Rows
+from rlpipe.learning.replay import ReplayBuffer, StoredRows
 from rlpipe.trajectory import SpaceSpec, Tree
 from rlpipe.trajectory.sequences import Sequences
 
@@ -70,7 +70,7 @@ def test_the_distance_from_a_chunk_counts_only_what_was_demonstrated():
 def test_a_replay_buffer_holds_a_chunk_for_each_step_with_its_discounted_reward(demonstrations):
     buffer = ReplayBuffer(5, SpaceSpec(1, 1).chunked(2), CPU, 0.5)
     buffer.add_demonstrations(demonstrations, 2)
-    held = buffer.transitions(Rows(buffer.state()["rows"]))
+    held = buffer.transitions(StoredRows(buffer.state()["rows"]))
     assert held.actions.tolist() == [[1, 2], [2, 3], [3, 0], [4, 5], [5, 0]]
     assert held.rewards.tolist() == [0, 0.5, 1, 0.5, 1]
     assert held.next_observations[:, 0].tolist() == [1.5, 2.5, 2.5, 4.5, 4.5]

@@ -23,7 +23,7 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.run.backend_processes import BackendProcesses, _BackendProcess
 from rlpipe.run.directory import RunDirectory, read_jsonl
-from rlpipe.run.follower import Follower, Mark, Tail, mark_file, read_mark
+from rlpipe.run.follower import BackendMark, Follower, Tail, mark_file, read_mark
 from rlpipe.training.interruption import Interruption
 from tests.helpers.commands import command
 from tests.helpers.runs import beside, scripted
@@ -257,7 +257,7 @@ def test_rows_wait_for_a_backend_only_once_it_has_loaded_its_library(tmp_path, s
     assert lag(1, seconds=10.0) == 0.0
     assert lag(2, seconds=40.0) == 0.0
     mark_file(tmp_path, "csv").parent.mkdir()
-    mark_file(tmp_path, "csv").write_text(json.dumps(asdict(Mark(iteration=1))))
+    mark_file(tmp_path, "csv").write_text(json.dumps(asdict(BackendMark(iteration=1))))
     assert lag(3, seconds=50.0) == 0.0  # it begins
     assert lag(4, seconds=53.0) == 3.0  # row 2 is 13 seconds old, and could be written for 3
 

@@ -44,7 +44,7 @@ OWN = {
 
 
 @dataclass(frozen=True)
-class Config:
+class PrometheusOptions:
     """Options."""
 
     linger: float = 25.0
@@ -70,7 +70,7 @@ class Prometheus(Backend):
     file for that only with its dashboard, and only for the Ray that started last.
     """
 
-    Config = Config
+    Config = PrometheusOptions
     place = Place.RAY
 
     @classmethod

@@ -108,7 +108,7 @@ def _entry_of(values: Any, n: int, count: int, name: str) -> Any:
     return values[n]
 
 
-class Answer(NamedTuple):
+class VectorStep(NamedTuple):
     """Answer of a vectorised environment to a step.
 
     Attributes:
@@ -150,19 +150,19 @@ class ResetAdapter(ABC):
         self.slots = slots
         self.resetting = np.zeros(slots.num_envs, dtype=bool)
 
-    def step_info(self, answer: Answer, n: int) -> Mapping[str, Any]:  # noqa: ARG002 - for modes where it depends on n
+    def step_info(self, answer: VectorStep, n: int) -> Mapping[str, Any]:  # noqa: ARG002 - for modes where it depends on n
         """Info of environment n about the step itself, before any reset."""
         return answer.info
 
     @abstractmethod
-    def continue_after(self, answer: Answer) -> Continuation:
+    def continue_after(self, answer: VectorStep) -> Continuation:
         """Continues with the next episode where one ended."""
 
 
 class NextStepReset(ResetAdapter):
     """``AutoresetMode.NEXT_STEP``: the step after an episode's last one resets, whatever its action."""
 
-    def continue_after(self, answer: Answer) -> Continuation:
+    def continue_after(self, answer: VectorStep) -> Continuation:
         slots = self.slots
         beginnings: dict[int, Beginning] = {}
         for n in map(int, np.flatnonzero(self.resetting & ~slots.idle)):
@@ -176,7 +176,7 @@ class NextStepReset(ResetAdapter):
 class SameStepReset(ResetAdapter):
     """``AutoresetMode.SAME_STEP``: the last step of an episode also resets; the info holds its true outcome."""
 
-    def step_info(self, answer: Answer, n: int) -> Mapping[str, Any]:
+    def step_info(self, answer: VectorStep, n: int) -> Mapping[str, Any]:
         if not answer.ended[n]:
             return answer.info
         own: Mapping[str, Any] = answer.info.get("final_info", {})
@@ -188,7 +188,7 @@ class SameStepReset(ResetAdapter):
             )
         return own
 
-    def continue_after(self, answer: Answer) -> Continuation:
+    def continue_after(self, answer: VectorStep) -> Continuation:
         slots, info = self.slots, answer.info
         successors = answer.observations
         if answer.ended.any():
@@ -211,7 +211,7 @@ class SameStepReset(ResetAdapter):
 class MaskedReset(ResetAdapter):
     """``AutoresetMode.DISABLED``: nothing resets by itself, so environments that are over are reset here, by a mask."""
 
-    def continue_after(self, answer: Answer) -> Continuation:
+    def continue_after(self, answer: VectorStep) -> Continuation:
         if not answer.over.any():
             return Continuation(answer.observations, answer.observations, {})
         slots = self.slots
@@ -329,7 +329,7 @@ class GymnasiumVector(Simulator):
         valid = ~(self._resets.resetting | slots.idle)
         over = terminated | truncated  # an idle slot still steps; nobody uses its episodes
         terminated, truncated = terminated & valid, truncated & valid
-        answer = Answer(slots.converted(observations), info, over & valid, over)
+        answer = VectorStep(slots.converted(observations), info, over & valid, over)
         infos = {n: self._resets.step_info(answer, n) for n in map(int, np.flatnonzero(valid))}
         told = {n: held for n, own in infos.items() if (held := slots.success(own, n)) is not None}
         success = np.zeros(count, dtype=bool)

@@ -74,7 +74,7 @@ class StockEnv(Protocol):
         """Frees the resources."""
 
 
-class Answer(NamedTuple):
+class SceneStep(NamedTuple):
     """Answer of ManiSkill to a step of K environments; ``info`` is that of the task."""
 
     observations: torch.Tensor
@@ -118,7 +118,7 @@ class SceneGroup:
         """Takes over the state of the scene's stock environment."""
         adopt(self._rows, self._task, self._envs[scene].task, scene)
 
-    def step(self, actions: NDArray[Any], active: list[int]) -> Answer:
+    def step(self, actions: NDArray[Any], active: list[int]) -> SceneStep:
         """Steps the active scenes.
 
         Args:
@@ -128,7 +128,7 @@ class SceneGroup:
         self._physics.active = active
         self._ahead.update(active)
         observations, rewards, terminated, _, info = self._task.step(actions)
-        return Answer(observations, rewards, terminated, info)
+        return SceneStep(observations, rewards, terminated, info)
 
     def close(self) -> None:
         """Drops the group; the stock environments stay."""
@@ -333,12 +333,12 @@ def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv])
         actions = generator.uniform(low, high, (num_envs, spec.action_dim)).astype(np.float32)
         answer = group.step(actions, list(twins))
         for scene, twin in twins.items():
-            stock = Answer(*(part for place, part in enumerate(twin.task.step(actions[scene])) if place != 3))
+            stock = SceneStep(*(part for place, part in enumerate(twin.task.step(actions[scene])) if place != 3))
             if found := next(differences(answer, stock, scene), None):
                 raise NotBatchableError(f"{found} differs from a stock environment's in step {step + 1}")
 
 
-def differences(group: Answer, stock: Answer, scene: int) -> Iterator[str]:
+def differences(group: SceneStep, stock: SceneStep, scene: int) -> Iterator[str]:
     """Yields the name of everything in which a scene of a group differs from a stock environment."""
     pairs: list[tuple[str, Any, Any]] = [
         ("an observation", group.observations, stock.observations),
