@@ -25,7 +25,7 @@ class RunningEpisode:
         number: number of the episode among those of its task, from 0
         generator: source of its action noise
         decisions: number of decisions that were taken so far
-        memory: [H] of a policy with a memory, after the last decision; None before the first
+        memory: [H] of a policy with a memory, after the last decision; None before the first that counts
     """
 
     number: int

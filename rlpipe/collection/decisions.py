@@ -85,6 +85,12 @@ class Outcome(NamedTuple):
     num_steps: NDArray[np.int64] | None = None
     step_rewards: Float32 | None = None
 
+    @property
+    def begins(self) -> Bool:
+        """[N] True where the next decision is the first of an episode: after the end of one, or after a mere reset."""
+        begins: Bool = self.terminated | self.truncated | ~self.valid
+        return begins
+
     @classmethod
     def of(cls, steps: Sequence[Step], chunks: Chunks) -> Outcome:
         """Returns the outcome of decisions.

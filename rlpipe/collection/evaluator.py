@@ -163,7 +163,11 @@ class Evaluator:
                             return MetricWindow(cut_short="it was interrupted")
                         if time.monotonic() > deadline:
                             return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
-                    observations = Outcome.of(steps, self._chunks).observations
+                    outcome = Outcome.of(steps, self._chunks)
+                    begins = outcome.begins
+                    for n, episode in self._running.items():
+                        episode.memory = None if begins[n] else episode.memory
+                    observations = outcome.observations
             finally:
                 self._recorder = None
             window.notes, window.tells_success = tracker.notes, tracker.tells_success

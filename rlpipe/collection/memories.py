@@ -40,7 +40,6 @@ class Memories:
             self._all = memories
 
     def begin_episodes(self, outcome: Outcome) -> None:
-        """Empties the slots whose next decision is the first of an episode: those that ended one, or only reset."""
+        """Empties the slots whose next decision is the first of an episode."""
         if self._all is not None:
-            begins = outcome.terminated | outcome.truncated | ~outcome.valid
-            self._all = self._all.masked_fill(torch.from_numpy(begins).unsqueeze(1), 0.0)
+            self._all = self._all.masked_fill(torch.from_numpy(outcome.begins).unsqueeze(1), 0.0)
