@@ -1,6 +1,6 @@
 """Runs TRL, Stable-Baselines3, CleanRL, rsl_rl and RLlib for seconds, and judges the logs that they write.
 
-    python benchmarks/foreign_logs.py LOGS                 # makes all runs below LOGS, and prints the table of the docs
+    python benchmarks/foreign_logs.py LOGS                 # makes all runs below LOGS, and prints a table of verdicts
     python benchmarks/foreign_logs.py LOGS trl_grpo rllib  # only these
     python benchmarks/foreign_logs.py LOGS --judge         # judges the runs that are there
 

@@ -103,7 +103,7 @@ MERGING = """\
 Workers, learners and minibatches never send averages. They send the ingredients of an average, such as a sum and a
 count, and the number is computed once, from all of them. So a row does not depend on how the data was split: the mean
 over 7 workers is what one worker would have computed from all the data
-([architecture.md](architecture.md#exact-reductions)). Each entry names the way its metric is merged:
+([exactness.md](exactness.md#exact-reductions)). Each entry names the way its metric is merged:
 """
 
 KINDS = (

@@ -80,7 +80,6 @@ def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:
         blocks.append(f"**{title}**\n\n{_table(rows[0])([(row, found[row.name]) for row in rows], baselines)}")
     blocks += [f"![{title}](images/{name})" for name, title in PICTURES.items() if name in pictures]
     if ran := [row for row in table.rows.values() if found[row.name]]:
-        blocks += [_commands(learnt)] if (learnt := [row for row in ran if not row.policies]) else []
         blocks.append(_machines([result for row in ran for result in found[row.name].values()]))
     missing = [_missing(row, found[row.name]) for row in table.rows.values()]
     if any(missing):
@@ -255,19 +254,6 @@ def _durations(seconds: Sequence[float | None]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _commands(rows: Sequence[Row]) -> str:
-    """Commands of each row with something learnt, for its first seed."""
-    lines = [line for row in rows for line in (f"# {row.name}: {row.about}", *_typed(row))]
-    lead = "The commands, for the first seed of each row; PREVIOUS is the directory of the run before:"
-    return f"{lead}\n\n```\n" + "\n".join(lines) + "\n```"
-
-
-def _typed(row: Row) -> list[str]:
-    """Commands of a row as one types them."""
-    trained = [f"rlpipe {command} runner.seed={row.seeds[0]}" for command in row.learnt_by.commands]
-    return [*trained, *(f"rlpipe {command}" for command in row.commands if row.trained)]
 
 
 def _machines(results: Sequence[Result]) -> str:

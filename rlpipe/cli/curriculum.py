@@ -160,7 +160,7 @@ def _notes(progress: CurriculumProgress) -> str:
             "there: successes of those begun in it; since step: environment step of coming there, or solved",
         ]
     if any(one.stuck for one in progress.demonstrations):
-        notes.append(f"yellow: {STUCK} or more episodes began there and it has not moved; see docs/curricula.md")
+        notes.append(f"yellow: {STUCK} or more episodes began there and it has not moved; see docs/demonstrations.md")
     if progress.lengths is not None and progress.lengths.wasteful:
         notes.append(
             "lengths, from beginnings: failures go on long after nearly every success, so shorter episodes would be "

@@ -141,7 +141,7 @@ class RunnerConfig:
     """Number of newest checkpoints that are kept."""
     max_recoveries: int = option(20, least=0, unit="times", affects=_COURSE)
     """How often a run returns to its last checkpoint because its learner, its metric logger or an inference server died
-    (docs/architecture.md#failures-of-actors), before it gives up."""
+    (docs/reliability.md#failures-of-actors), before it gives up."""
     keep_best: bool = option(True, affects=_COURSE)
     """Also keep the checkpoint with the best evaluation. If no checkpoint is due after the best evaluation so far, one
     is written for it. ``rlpipe evaluate RUN --best`` uses it."""
@@ -170,11 +170,11 @@ class EvaluationConfig:
     """Take the most likely action instead of sampling."""
     replays: int = option(4, least=0, most=1000, unit="episodes", affects=Affects.NOTHING)
     """Keep replays of the newest evaluation, and of the best checkpoint's, to watch with ``rlpipe replay RUN``
-    (docs/replays.md): of so many first episodes, of so many failures, and of the best and the worst by return. 0 keeps
-    none. No result depends on it."""
+    (docs/report.md#replays): of so many first episodes, of so many failures, and of the best and the worst by return. 0
+    keeps none. No result depends on it."""
     videos: int = option(0, least=0, most=8, unit="rows", affects=Affects.NOTHING)
     """Make a video of each evaluation from its replays, of so many successes, each beside a failure
-    (docs/replays.md#videos). A process of its own draws it while training goes on."""
+    (docs/report.md#videos). A process of its own draws it while training goes on."""
     timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that a worker has for its share. After it, the evaluation ends without a result, and a worker that does not
     answer is replaced."""

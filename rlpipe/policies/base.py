@@ -48,7 +48,7 @@ class PolicyConfig:
     """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
     chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")
     """Actions of a decision (k), which are taken one after the other, up to the end of the episode
-    ([chunks.md](chunks.md))."""
+    ([policies.md](policies.md#chunks))."""
     execute: int | None = option(None, least=1, unit="environment steps")
     """Actions of a chunk that are taken before the policy decides anew; None takes all of them."""
 

@@ -32,7 +32,7 @@ class SquashedGaussianConfig(SquashedConfig):
 
     random_actions: float = option(0.0, least=0, most=1)
     """Share of the sampled decisions that are uniform within the bounds instead (arXiv:1707.01495, appendix A), for
-    tasks in which a policy that is sure of itself stops touching anything ([hindsight.md](hindsight.md)). Only for
+    tasks in which a policy that is sure of itself stops touching anything ([sparse.md](sparse.md#hindsight)). Only for
     ``sac`` and ``rlpd``. Evaluations have them too if their actions are sampled."""
     random_steps: int = option(0, least=0, below=2**53, unit="environment steps")
     """Steps at the beginning of training in which every decision is uniform within the bounds. Only for ``sac`` and

@@ -34,7 +34,7 @@ class TokenConfig(BinsConfig, PerceptronConfig):
     """Numbers that the perceptron gives for each token; one layer, the same for all, turns them into probabilities."""
     decoding: str = option("parallel", choices=("parallel", AUTOREGRESSIVE))
     """``parallel``: tokens do not depend on each other. ``autoregressive``: each is drawn given those before it, by a
-    causal transformer over the slots ([tokens.md](tokens.md))."""
+    causal transformer over the slots ([policies.md](policies.md#tokens))."""
     decoder_layers: int = option(2, least=1)
     """Blocks of that transformer."""
     decoder_heads: int = option(4, least=1)

@@ -34,7 +34,7 @@ PHASES = (
     m.GENERATE_ROLLOUTS, m.CAL_ADVANTAGES, m.ACTOR_TRAINING, m.SYNC_WEIGHTS, m.EVAL_TIME, m.CHECKPOINT_TIME,
     m.LOG_TIME, m.OTHER_TIME,
 )  # fmt: skip
-"""Phases of the driver's clock, which add up to ``time/step`` (docs/architecture.md, "Time accounting")."""
+"""Phases of the driver's clock, which add up to ``time/step`` (docs/exactness.md#time-accounting)."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class OffPolicyConfig(AlgorithmConfig):
     ([cameras.md](cameras.md))."""
     hindsight: float = option(0.0, least=0, most=1)
     """Share of the sampled experience whose goal is replaced by one that its episode achieved later, for tasks with
-    ``achieved_goal`` and ``desired_goal`` ([hindsight.md](hindsight.md)); 0.8 is usual, 0 for none."""
+    ``achieved_goal`` and ``desired_goal`` ([sparse.md](sparse.md#hindsight)); 0.8 is usual, 0 for none."""
     hindsight_candidates: int = option(1, least=1, below=2**10)
     """Stored steps with a new goal that are drawn for each relabelled one. The first is taken whose goal had not been
     achieved before (arXiv:1905.05498): a block that lies still teaches nothing."""

@@ -32,8 +32,8 @@ class ManiSkillConfig(SimulatorConfig):
     """Time limit; None keeps the registered one."""
     batched: bool | str = option("auto", checks=(_check_batched,))
     """Step all environments of a worker as one, with the same numbers in less time: ``auto`` where a check at the start
-    finds no different number, ``true`` (an error where it does), or ``false`` ([maniskill.md](maniskill.md)). Cameras
-    are always drawn in turn."""
+    finds no different number, ``true`` (an error where it does), or ``false``
+    ([simulators.md](simulators.md#maniskill)). Cameras are always drawn in turn."""
     obs_mode: str = option("state", choices=tuple(MODES), fixed=True)
     """``state``: one vector. The others give a tree with the pictures of the task's cameras ([cameras.md](cameras.md)):
     ``<camera>_rgb``, ``<camera>_depth``, and either ``state`` or what the robot itself senses."""

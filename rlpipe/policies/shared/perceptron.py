@@ -38,9 +38,9 @@ class PerceptronConfig(PolicyConfig):
     """Shift and scale observations by their running mean and deviation, which are part of the weights; of a tree, the
     leaves of fractions."""
     encoders: dict[str, Any] = option({}, checks=(check_encoders,))
-    """For an observation tree, encoders by leaf, with their options ([observations.md](observations.md)): ``{camera:
-    {name: impala_cnn}}``. A leaf that is not named gets the one that fits it: ``drq_cnn`` for an image, ``one_hot`` for
-    a Discrete or MultiDiscrete, ``vector`` for anything else."""
+    """For an observation tree, encoders by leaf, with their options ([policies.md](policies.md#observations)):
+    ``{camera: {name: impala_cnn}}``. A leaf that is not named gets the one that fits it: ``drq_cnn`` for an
+    image, ``one_hot`` for a Discrete or MultiDiscrete, ``vector`` for anything else."""
     actor_observations: list[str] | None = option(None, checks=(check_not_empty,))
     """Leaves of the observation tree that the actor sees; None for all."""
     critic_observations: list[str] | None = option(None, checks=(check_not_empty,))
