@@ -25,7 +25,6 @@ from rich.table import Table
 from throughput import TASK, _processor
 
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.metrics import CATALOGUE
@@ -55,7 +54,7 @@ def collect_on_request(
     }
     config = load_config(tree)
     engine = RayEngine(config)
-    engine.start_workers(stages(config), 0)
+    engine.start_workers(config.schedule, 0)
     engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))
     orders.send(None)
     while orders.recv():

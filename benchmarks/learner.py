@@ -59,7 +59,6 @@ from benchmarks.device.updates import (
 from rlpipe.algorithms.ppo import PPO
 from rlpipe.algorithms.shared.clipped import ClippedAlgorithm
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.learning.base import LearnerBase
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import catalogue as m
@@ -101,7 +100,7 @@ def measure_steps(threads: int) -> None:
     """Prints the milliseconds of CPU time of a gradient step of RLPD and of an update of PPO, the best of several."""
     overrides = [f"learner.num_threads={threads}", "learner.device=cpu"]
     config = load_config("ppo_push_cube", [*overrides, "algorithm.target_kl=null"])
-    ppo = Learner(stages(config), SPEC)
+    ppo = Learner(config.schedule, SPEC)
     for learn, batch in (make_rlpd(GRADIENT_STEPS, *overrides), (ppo, random_batch(50, QUICKSTART))):
         spent = []
         for iteration in range(1, UPDATES + 2):

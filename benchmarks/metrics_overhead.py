@@ -36,7 +36,6 @@ import torch
 from rlpipe.algorithms.ppo import PPO
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics.catalogue.env import EpisodeMetrics
@@ -90,12 +89,12 @@ class Iterations:
         self.config = load_config(
             QUICKSTART, ["learner.lr=0", "learner.num_threads=1", f"runner.logger.log_path={folder}"]
         )
-        plan = stages(self.config)
+        plan = self.config.schedule
         self.worker = RolloutWorker(plan, 0, 1)
         ready = self.worker.ready()
         self.learner = Learner(plan, ready.spec)
         directory = RunDirectory.create(self.config, {})
-        self.logger = MetricLogger(directory, run_info(directory, self.config, plan, 1, ready.spec), self.config, {})
+        self.logger = MetricLogger(directory, run_info(directory, self.config, 1, ready.spec), self.config, {})
         self.count = 0
 
     def run(self, *, write: bool) -> dict[str, float]:
@@ -203,7 +202,7 @@ def make_windows(count: int) -> list[MetricWindow]:
             "runner": {"total_timesteps": SLOTS * STEPS * count, "logger": {"experiment_name": "merging"}},
         }
     )
-    plan = stages(config)
+    plan = config.schedule
     windows, snapshot = [], None
     for rank in range(count):
         worker = RolloutWorker(plan, rank, count)

@@ -39,8 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
 from rlpipe.config.loading import load_config
-from rlpipe.config.selection import task_facts
-from rlpipe.config.stages import stages
+from rlpipe.config.simulators import task_facts
 from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.local import LocalEngine
 
@@ -232,7 +231,7 @@ def worker_loop(task: Task, steps: int) -> Iterator[None]:
     """Collects fragments in this process, each of some steps of every environment."""
     config = load_config(settings(task, steps))
     engine = LocalEngine(config)
-    engine.start_workers(stages(config), 0)
+    engine.start_workers(config.schedule, 0)
     while True:
         engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))
         yield

@@ -22,7 +22,6 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.run.directory import read_jsonl
 from tests.helpers.faulty import assert_whole, pids
 
@@ -47,7 +46,7 @@ def main() -> int:
     chance = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         given = [arguments.config, *arguments.overrides, f"runner.logger.log_path={folder}"]
-        plan = stages(load_config(arguments.config, given[1:]))
+        plan = load_config(arguments.config, given[1:]).schedule
         moments = sorted(chance.sample(range(2, plan[-1].until - 2), arguments.kills))
         command = [sys.executable, "-m", "rlpipe", "train", *given, "runner.logger.logger_backends=[]"]
         process = subprocess.Popen(command)

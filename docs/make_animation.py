@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from make_pictures import IMAGES, Run, terminal
 
 from rlpipe.backends.console import Console
-from rlpipe.config.stages import stages
 from rlpipe.metrics.row import Row
 from rlpipe.report.replays import section
 from rlpipe.report.web.page import page as html
@@ -44,7 +43,7 @@ EYE, TARGET = (0.85, 1.05, 0.8), (-0.22, 0.0, 0.2)
 
 def consoles(run: Run, page: Page, counts: Sequence[int]) -> Iterator[Image.Image]:
     """Draws the live panel after some numbers of iterations."""
-    console = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
+    console = Console(run_info(run.directory, run.config, 1, SpaceSpec(35, 8)))
     shown = 0
     page.set_viewport_size({"width": LEFT, "height": 420})
     for count in counts:

@@ -29,7 +29,6 @@ from rich.console import Console as Terminal
 from rlpipe.backends.console import Console
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml
 from rlpipe.envs.shared.tasks import SeveralTasks
 from rlpipe.metrics.row import Row
@@ -137,7 +136,7 @@ def draw_success(axes: Axes, runs: Sequence[Run]) -> None:
             bounds = [[max(0.0, value - low)], [max(0.0, high - value)]]
             axes.errorbar(step, value, yerr=bounds, fmt="o", color=colour, markersize=4, capsize=3)
     config = runs[0].config
-    plan = stages(config)
+    plan = config.schedule
     for before, after in itertools.pairwise(plan):
         boundary = before.until * config.steps_per_iteration
         axes.axvline(boundary, color="0.6", linestyle=":", linewidth=1)
@@ -262,7 +261,7 @@ def draw_cartpole(runs: Sequence[Run]) -> Figure:
 
 def draw_console(run: Run) -> None:
     """Draws the live panel halfway through the run."""
-    console = Console(run_info(run.directory, run.config, stages(run.config), 1, SpaceSpec(35, 8)))
+    console = Console(run_info(run.directory, run.config, 1, SpaceSpec(35, 8)))
     console.terminal = terminal()
     for row in run.rows[: len(run.rows) // 2]:
         console.show(Row(row["iteration"], row["total_timesteps"], row["time"], row["metrics"]))

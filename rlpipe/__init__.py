@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
-    from rlpipe.config.schema import Config
+    from rlpipe.config.plan import Plan
     from rlpipe.training.engine import Engine
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "load_config", "train"]
 
 
-def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Reads, completes and checks a configuration. What ``policy.base`` names is read as well.
+def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Plan:
+    """Reads, completes and checks a configuration. Its keys are attributes, such as ``config.runner.seed``.
 
     Args:
         source: YAML file, name of a shipped configuration, or the same as a mapping
@@ -31,13 +31,12 @@ def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = 
         rlpipe.errors.ConfigError: it is wrong; nothing has been started or written.
     """
     from rlpipe.config.loading import load_config
-    from rlpipe.training.first_weights import with_base_policy
 
-    return with_base_policy(load_config(source, overrides))
+    return load_config(source, overrides)
 
 
 def train(
-    config: Config,
+    config: Plan,
     *,
     local: bool = False,
     ray_address: str | None = None,
@@ -116,7 +115,6 @@ def evaluate(
     from rlpipe.analysis.evaluation_report import folder_of
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
-    from rlpipe.config.selection import without_learner
     from rlpipe.config.tree import from_yaml
     from rlpipe.errors import ConfigError
     from rlpipe.run.checkpoint import find_checkpoint
@@ -139,7 +137,7 @@ def evaluate(
     state, trained_with = find_checkpoint(path, best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)
-    report = evaluation.evaluate(config, state, _engine(without_learner(config), local, ray_address), shown)
+    report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), shown)
     return report.recorded(folder_of(state.path))
 
 
@@ -157,7 +155,6 @@ def _evaluate_baseline(
     from rlpipe.collection.baselines import check_name
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
-    from rlpipe.config.selection import without_learner
     from rlpipe.demonstrations.checks import check_replay
     from rlpipe.errors import ConfigError
     from rlpipe.run.directory import RunDirectory
@@ -174,13 +171,13 @@ def _evaluate_baseline(
         check_replay(config)
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate_baseline(
-        config, policy, lambda acting: _engine(without_learner(acting), local, ray_address), progress
+        config, policy, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
     )
     folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
     return report.recorded(folder.resolve())
 
 
-def _check_machine(config: Config, local: bool, ray_address: str | None) -> None:
+def _check_machine(config: Plan, local: bool, ray_address: str | None) -> None:
     """Checks this machine, unless the run joins a cluster: its workers go where there may be other devices."""
     from rlpipe.distributed.process_template import joins_cluster
     from rlpipe.training.checks import check_machine
@@ -189,7 +186,7 @@ def _check_machine(config: Config, local: bool, ray_address: str | None) -> None
         check_machine(config)
 
 
-def _engine(config: Config, local: bool, ray_address: str | None) -> Engine:
+def _engine(config: Plan, local: bool, ray_address: str | None) -> Engine:
     if local:
         from rlpipe.training.local import LocalEngine
 

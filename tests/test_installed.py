@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from rlpipe.cli import app
 from rlpipe.cli.configs import description
 from rlpipe.config import shipped
+from rlpipe.config.schema import Config
 from rlpipe.config.sections import build
 from rlpipe.config.tree import read_tree
 from rlpipe.errors import ConfigError
@@ -168,8 +169,8 @@ class TestAnInstallation:
 
     def test_a_copy_of_a_configuration_with_demonstrations_finds_the_shipped_ones(self, user):
         (user.folder / "mine.yaml").write_text(user.rlpipe("configs", "sparse_pick_cube").stdout)
-        code = "from rlpipe.config.sections import build; from rlpipe.config.tree import read_tree; "
-        found = Path(user.python(code + "print(build(read_tree('mine.yaml', [])).demos)"))
+        code = "from rlpipe.config import schema, sections, tree; "
+        found = Path(user.python(code + "print(sections.build(tree.read_tree('mine.yaml', []), schema.Config).demos)"))
         assert found.is_file()
         assert found.read_bytes() == (ROOT / DEMONSTRATIONS).read_bytes()
         assert found.with_suffix(".json").is_file()
@@ -198,7 +199,7 @@ def elsewhere(monkeypatch, tmp_path):
 
 
 def demonstrations_of(*overrides: str) -> Path:
-    return Path(build(read_tree("sparse_pick_cube", overrides)).demos or "")
+    return Path(build(read_tree("sparse_pick_cube", overrides), Config).demos or "")
 
 
 def test_a_file_of_the_working_directory_comes_before_a_shipped_configuration(elsewhere):

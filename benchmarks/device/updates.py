@@ -11,8 +11,6 @@ import torch
 
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import algorithm_class
-from rlpipe.config.stages import stages
 from rlpipe.learning.off_policy import OffPolicyLearner
 from rlpipe.learning.on_policy import Learner, join
 from rlpipe.policies.base import Policy, build_policy
@@ -118,7 +116,7 @@ def configuration(
 
 def make_learner(config: Config, subject: Subject) -> Learner:
     """The learner of a run with this configuration."""
-    return Learner(stages(config), subject.spec)
+    return Learner(config.schedule, subject.spec)
 
 
 def make_rlpd(steps: int, *overrides: str) -> tuple[OffPolicyLearner, TrajectoryBatch]:
@@ -130,7 +128,7 @@ def make_rlpd(steps: int, *overrides: str) -> tuple[OffPolicyLearner, Trajectory
     batch = random_batch(4, subject := Subject({}, SpaceSpec(OBSERVED, ARM_ACTIONS, None, -arm, arm)))
     ratio = f"algorithm.update_to_data={steps / batch.rewards.size}"
     config = load_config("sparse_pick_cube", [ratio, "algorithm.learning_starts=1", *overrides])
-    return OffPolicyLearner(stages(config), subject.spec), batch
+    return OffPolicyLearner(config.schedule, subject.spec), batch
 
 
 def count_parameters(policy: Policy) -> int:
@@ -165,7 +163,7 @@ def minibatch_step(config: Config, subject: Subject, device: str, *, capturable:
         The step, and the number of samples in its minibatch.
     """
     policy = subject.build(config).to(device)
-    algorithm: Any = algorithm_class(config)(config.algorithm)
+    algorithm: Any = config.algorithm_class(config.algorithm)
     algorithm.begin(None)
     batch = random_batch(config.env.train.total_num_envs, subject)
     with torch.no_grad():

@@ -73,7 +73,7 @@ class Command:
         """
         if self.verb == "pretrain":
             return load_pretraining(self.config, self.overrides)
-        return build(read_tree(self.config, self.overrides))
+        return build(read_tree(self.config, self.overrides), Config)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from benchmarks.speed.limits import Limit, stock
 def main() -> None:
     """Measures and prints."""
     from rlpipe.config.loading import load_config
-    from rlpipe.config.stages import stages
     from rlpipe.distributed.engine import RayEngine
     from rlpipe.policies.base import NoWeights, Snapshot
 
@@ -31,7 +30,7 @@ def main() -> None:
     limit = Limit(stock, options.task)
     config = load_config(ours.configuration(options.task))
     engine = RayEngine(config)
-    engine.start_workers(stages(config), 0)
+    engine.start_workers(config.schedule, 0)
 
     def collect(fragments: int) -> float:
         began = time.perf_counter()

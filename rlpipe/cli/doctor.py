@@ -50,8 +50,9 @@ def doctor(
     """
     import rlpipe
     from rlpipe.distributed.node_checks import examine
+    from rlpipe.training.first_weights import with_base_policy
 
-    loaded = rlpipe.load_config(config, overrides or []) if config is not None else None
+    loaded = with_base_policy(rlpipe.load_config(config, overrides or [])) if config is not None else None
     stderr = Console(stderr=True, highlight=False)
     with stderr.status("Checking ..."):
         report = examine(loaded, ray_address, timeout)

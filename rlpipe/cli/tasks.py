@@ -168,7 +168,7 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
 
     from rlpipe.config.schema import FIRST_TRAINING_SEED
     from rlpipe.config.sections import typed
-    from rlpipe.config.selection import task_facts
+    from rlpipe.config.simulators import task_facts
     from rlpipe.envs.shared.make import make_simulator
     from rlpipe.plugins import resolve
     from rlpipe.trajectory.tree import leaves_of

@@ -21,7 +21,7 @@ from rlpipe.errors import ConfigError, UserInterrupt, command_line
 from rlpipe.metrics.row import Status
 
 if TYPE_CHECKING:
-    from rlpipe.config.schema import Config
+    from rlpipe.config.plan import Plan
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
@@ -78,14 +78,14 @@ def train(
     run(rlpipe.load_config(config, changes), local=local, ray_address=ray_address, resume=resume)
 
 
-def run(loaded: Config, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
+def run(loaded: Plan, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
     """Trains, prints a summary, and exits with the code of the outcome."""
     if code := EXIT_CODES[_run(loaded, _listen(), local, ray_address, resume).status]:
         raise typer.Exit(code)
 
 
 def _run(
-    loaded: Config, interruption: Interruption, local: bool, ray_address: str | None, resume: Path | None = None
+    loaded: Plan, interruption: Interruption, local: bool, ray_address: str | None, resume: Path | None = None
 ) -> TrainResult:
     """Trains, and prints a summary."""
     import rlpipe
@@ -127,9 +127,10 @@ def _run_seeds(
     """
     import rlpipe
     from rlpipe.run import resume
+    from rlpipe.training.first_weights import with_base_policy
 
     plan = [
-        rlpipe.load_config(source, [*changes, f"runner.seed={seed}"]) for seed in seeds
+        with_base_policy(rlpipe.load_config(source, [*changes, f"runner.seed={seed}"])) for seed in seeds
     ]  # checks all before the first run
     stderr = Console(stderr=True, highlight=False)
     outcomes: dict[int, tuple[Status, Path | None]] = {}
@@ -163,7 +164,7 @@ def _run_seeds(
         raise typer.Exit(code)
 
 
-def _directories(config: Config) -> set[Path]:
+def _directories(config: Plan) -> set[Path]:
     """Run directories of the experiment and seed."""
     folder = Path(config.runner.logger.log_path, config.runner.logger.experiment_name)
     return {file.parent.resolve() for file in folder.glob(f"*-seed{config.runner.seed}/run.json")}
@@ -205,9 +206,8 @@ def _listen() -> Interruption:
     return interruption
 
 
-def _summarize(result: TrainResult, config: Config) -> None:
+def _summarize(result: TrainResult, config: Plan) -> None:
     from rlpipe.config.sections import options_of
-    from rlpipe.plugins import resolve
     from rlpipe.report.pages import REPORT
 
     console = Console(highlight=False, soft_wrap=True)
@@ -221,8 +221,7 @@ def _summarize(result: TrainResult, config: Config) -> None:
     if (result.directory / REPORT).is_file():
         lines.append(("report", run / REPORT))
     logger = config.runner.logger
-    for name in logger.logger_backends:
-        backend = resolve("backends", name, "logger_backends")
+    for name, backend in config.backend_classes.items():
         options = options_of(name, backend.Config, logger.options.get(name, {}))
         lines.append(("curves", backend.view_command(options, run, logger.project_name)))
     console.print(f"[bold]{result.status}[/] after {result.seconds:,.0f} s of training")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.collection.actions import RunningEpisode
-from rlpipe.config.schema import Config
+from rlpipe.config.plan import Plan
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 from rlpipe.policies.base import GIVE_BOUNDS, PolicyConfig, check_bounds, first_unbounded
@@ -108,7 +108,7 @@ def check_name(name: str) -> None:
         raise ConfigError(f"--policy is {name!r}{nearest(name, NAMES)} Allowed values: {', '.join(NAMES)}.")
 
 
-def acting_config(config: Config) -> Config:
+def acting_config(config: Plan) -> Plan:
     """Returns a configuration for workers without a policy, whose evaluation is otherwise the same.
 
     A baseline has the spaces of the simulator to train in, so that is the one of the evaluation too: its bounds count.

@@ -15,7 +15,6 @@ from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.envs.shared.checks import check_beginnings, check_observations, check_step
 from rlpipe.envs.shared.seeding import seed_global_generators
 from rlpipe.errors import ContractError, SimulatorError
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Decisions
 from rlpipe.trajectory import Bool, Float32, Observations
 
@@ -42,7 +41,7 @@ class Chunks:
     def of(cls, config: Config) -> Chunks:
         """Returns the chunks of a configuration."""
         policy, algorithm = config.policy, config.algorithm
-        in_tokens: bool = resolve("policies", policy.name, "policy.name").in_tokens
+        in_tokens: bool = config.policy_class.in_tokens
         keep_rewards = policy.chunk_size > 1 and algorithm.reward_level == "action"
         return cls(policy.chunk_size, policy.steps_per_decision, algorithm.discount, in_tokens, keep_rewards)
 

@@ -21,7 +21,7 @@ from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
 from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import curriculum_class, simulator_name
+from rlpipe.config.simulators import simulator_name
 from rlpipe.envs.base import Allotment, Simulator
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.envs.shared.tasks import training_allotment
@@ -40,7 +40,7 @@ def _needs_success(config: Config) -> str | None:
     """Names the setting that follows the success of episodes; None without one."""
     if config.rollout.steps_after_success is not None:
         return f"rollout.steps_after_success is {config.rollout.steps_after_success}"
-    if curriculum_class(config).chooses:
+    if config.curriculum_class.chooses:
         return f"curriculum.name is {config.curriculum.name}, which follows the success of episodes"
     return None
 

@@ -7,16 +7,9 @@ from typing import Any
 from rlpipe.config.fields import check_fields
 from rlpipe.config.schema import AUTO, BOUNDED_POLICY, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import (
-    algorithm_class,
-    curriculum_class,
-    declared_metrics,
-    pipeline_kind,
-    simulator_class,
-    task_facts,
-)
+from rlpipe.config.selection import declared_metrics, pipeline_kind
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest, resolve
+from rlpipe.plugins import nearest
 
 
 def check(config: Config) -> None:
@@ -36,7 +29,7 @@ def check(config: Config) -> None:
     if config.policy.chunk_size > 1:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
-    train, evaluated = task_facts(config.env.train, "env.train"), task_facts(config.env.eval, "env.eval")
+    train, evaluated = config.train_facts, config.eval_facts
     if not evaluated.seeds:
         raise ConfigError(evaluated.remedy("seeds"))
     for key, section, facts in (("env.train", config.env.train, train), ("env.eval", config.env.eval, evaluated)):
@@ -156,7 +149,7 @@ def _check_tasks(config: Config) -> None:
             f"{other}.tasks names {len((evaluated if other == 'env.eval' else train).tasks)} tasks, but {key}.tasks is "
             f"empty: name at least one of them in {key}.tasks."
         )
-    several = simulator_class(train, "env.train")
+    several = config.simulator_class
     labels = several.labels(train, "env.train")
     several.check_slots(train, "env.train", config.algorithm.group_size or 1)
     for label in (wanted := several.labels(evaluated, "env.eval")):
@@ -186,12 +179,12 @@ def _check_tasks(config: Config) -> None:
 
 def _check_curriculum(config: Config, facts: Any) -> None:
     """Checks that the simulator can begin episodes as the curriculum chooses, and that one learner follows it."""
-    curriculum, name = curriculum_class(config), config.curriculum.name
+    curriculum, name = config.curriculum_class, config.curriculum.name
     if config.num_demos is not None and config.demos is None:
         raise ConfigError(f"num_demos is {config.num_demos}, but there are no demonstrations: demos=FILE.h5")
     if not curriculum.chooses:
         return
-    if not algorithm_class(config).collects:
+    if not config.algorithm_class.collects:
         raise ConfigError(
             f"curriculum.name is {name}, but algorithm.name={config.algorithm.name} collects no episodes: leave the "
             "curriculum out."
@@ -242,8 +235,7 @@ def _check_curriculum(config: Config, facts: Any) -> None:
 def _check_backends(config: Config) -> None:
     """Checks that every backend can be opened with its options."""
     logger = config.runner.logger
-    for index, name in enumerate(logger.logger_backends):
-        backend = resolve("backends", name, f"runner.logger.logger_backends[{index}]")
+    for name, backend in config.backend_classes.items():
         check_fields(options_of(name, backend.Config, logger.options.get(name)), f"runner.logger.options.{name}")
         backend.check()
     for name in logger.options:
@@ -256,9 +248,9 @@ def _check_backends(config: Config) -> None:
 
 def _check_algorithm(config: Config) -> None:
     """Checks that the algorithm can use the learners and the policy."""
-    algorithm = algorithm_class(config)
+    algorithm = config.algorithm_class
     _check_learners(config, algorithm)
-    policy = resolve("policies", config.policy.name, "policy.name")
+    policy = config.policy_class
     policy.check(config)
     if algorithm.needs_bounds and not policy.bounded:
         raise ConfigError(

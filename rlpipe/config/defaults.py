@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlpipe.config.schema import PLUGIN_KINDS
+from rlpipe.config.schema import PLUGIN_KINDS, Config
 from rlpipe.config.sections import build, evaluation_defaults
 from rlpipe.config.tree import container, leaves
 from rlpipe.errors import ConfigError
@@ -107,7 +107,7 @@ def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache  # a comparison asks for the same defaults with every run
 def _completed_json(tree: str) -> dict[str, Any]:
-    complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(json.loads(tree)))))
+    complete = OmegaConf.create(dataclasses.asdict(build(OmegaConf.create(json.loads(tree)), Config)))
     return dict(leaves(container(complete)))
 
 

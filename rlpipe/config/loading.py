@@ -13,13 +13,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlpipe.config.checks import check
-from rlpipe.config.schema import Config
+from rlpipe.config.plan import Plan
 from rlpipe.config.sections import build
-from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml, read_tree
 
 
-def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Plan:
     """Reads, completes and checks a configuration.
 
     Args:
@@ -28,13 +27,13 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     Raises:
         ConfigError: the configuration is not usable. Nothing has been started or written.
     """
-    config = build(read_tree(source, overrides))
-    check(config)
-    stages(config)  # which checks each of them
-    return config
+    plan = build(read_tree(source, overrides), Plan)
+    check(plan)
+    plan.schedule  # noqa: B018 - checks each stage
+    return plan
 
 
-def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Plan:
     """Loads the configuration of ``rlpipe pretrain``: task and policy of a training run, learnt by behaviour cloning.
 
     Stages, curriculum and the options of another algorithm are left out, because nothing is collected; ``algorithm.*``

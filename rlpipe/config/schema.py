@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from rlpipe.config.fields import Affects, check_folder_name, check_not_empty, check_path, option
+from rlpipe.config.simulators import simulator_class, task_facts
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.dialects import DIALECTS
 from rlpipe.metrics.health import TAGS
+from rlpipe.plugins import resolve
 
 AUTO = "auto"
 
@@ -301,8 +304,8 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run is made from. ``env.*``, ``policy``, ``algorithm`` and ``curriculum`` are the ``Config`` of
-    plug-ins."""
+    """Everything that a run is made from, and the plug-ins that it names, each looked up once. ``env.*``, ``policy``,
+    ``algorithm`` and ``curriculum`` are the ``Config`` of plug-ins."""
 
     env: EnvConfig
     policy: Any
@@ -335,6 +338,49 @@ class Config:
     def steps_per_iteration(self) -> int:
         """Most environment steps of one iteration; chunks that an end of the episode cuts short take fewer."""
         return int(self.steps_per_collection * self.env.train.total_num_envs)
+
+    @cached_property
+    def policy_class(self) -> Any:
+        """Class that ``policy.name`` stands for."""
+        return resolve("policies", self.policy.name, "policy.name")
+
+    @cached_property
+    def algorithm_class(self) -> Any:
+        """Class that ``algorithm.name`` stands for."""
+        return resolve("algorithms", self.algorithm.name, "algorithm.name")
+
+    @cached_property
+    def curriculum_class(self) -> Any:
+        """Class that ``curriculum.name`` stands for."""
+        return resolve("curricula", self.curriculum.name, "curriculum.name")
+
+    @cached_property
+    def backend_classes(self) -> dict[str, Any]:
+        """Classes of ``runner.logger.logger_backends``, by name."""
+        names = self.runner.logger.logger_backends
+        return {
+            name: resolve("backends", name, f"runner.logger.logger_backends[{index}]")
+            for index, name in enumerate(names)
+        }
+
+    @cached_property
+    def simulator_class(self) -> Any:
+        """Class that runs ``env.train``."""
+        return simulator_class(self.env.train, "env.train")
+
+    @cached_property
+    def train_facts(self) -> Any:
+        """``TaskFacts`` of ``env.train``."""
+        return task_facts(self.env.train, "env.train")
+
+    @cached_property
+    def eval_facts(self) -> Any:
+        """``TaskFacts`` of ``env.eval``."""
+        return task_facts(self.env.eval, "env.eval")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the plug-ins out: another process imports those that it uses, and functions cannot be sent."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
@@ -32,6 +32,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
 
+C = TypeVar("C", bound=Config)
 _SECTIONS: dict[str, type[Any]] = {
     "cluster": ClusterConfig,
     "runner": RunnerConfig,
@@ -42,7 +43,7 @@ _SECTIONS: dict[str, type[Any]] = {
 """Sections that are the same whatever the plug-ins."""
 
 
-def build(tree: DictConfig) -> Config:
+def build(tree: DictConfig, schema: type[C]) -> C:
     """Builds the typed configuration from a tree.
 
     Raises:
@@ -55,7 +56,7 @@ def build(tree: DictConfig) -> Config:
             hint = translation(str(name)) or nearest(str(name), known)
             raise ConfigError(f"unknown key {name!s}{hint} Known keys: {', '.join(known)}.")
     sections = {name: typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
-    return Config(
+    return schema(
         env=_simulators(_mapping(found, "env")),
         policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
         algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from rlpipe.config.schema import Config
-from rlpipe.config.selection import algorithm_class, curriculum_class
-from rlpipe.config.stages import stages
+from rlpipe.config.plan import Plan
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.recording import contents
 from rlpipe.errors import ConfigError
 
 
-def check_demonstrations(config: Config) -> None:
+def check_demonstrations(config: Plan) -> None:
     """Checks that demonstrations are given if and only if the run learns from them, that they fit the task, that
     there are enough, and that none has a seed of the evaluation. A trained policy is evaluated without them.
 
     Raises:
         ConfigError: one of these checks fails.
     """
-    algorithm = algorithm_class(config)
-    cloned = max(stage.config.algorithm.cloning_coef or 0.0 for stage in stages(config))
+    algorithm = config.algorithm_class
+    cloned = max(stage.config.algorithm.cloning_coef or 0.0 for stage in config.schedule)
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
             key, value = (
@@ -28,7 +26,7 @@ def check_demonstrations(config: Config) -> None:
             )
             raise ConfigError(f"{key} is {value}, which needs demonstrations: demos=FILE.h5")
         return
-    curriculum = curriculum_class(config)
+    curriculum = config.curriculum_class
     if not (algorithm.needs_demonstrations or cloned or curriculum.needs_states):
         can_clone = config.algorithm.cloning_coef is not None
         raise ConfigError(
@@ -41,7 +39,7 @@ def check_demonstrations(config: Config) -> None:
     _check_drawn(config, config.demos)
 
 
-def check_replay(config: Config) -> None:
+def check_replay(config: Plan) -> None:
     """Checks that there are demonstrations whose actions an evaluation can repeat, and none with a seed of it.
 
     Raises:
@@ -53,12 +51,12 @@ def check_replay(config: Config) -> None:
     _check_drawn(config, config.demos)
 
 
-def demonstration_notes(config: Config) -> tuple[str, ...]:
+def demonstration_notes(config: Plan) -> tuple[str, ...]:
     """Returns what a user should know of the files of demonstrations that a run reads, in sentences."""
     return () if config.demos is None else contents(config.demos).notes(config.demos)
 
 
-def _check_drawn(config: Config, demos: str) -> None:
+def _check_drawn(config: Plan, demos: str) -> None:
     """Checks that there are enough demonstrations, and that none has a seed of the evaluation."""
     if config.num_demos is not None:
         dataset.check_count(demos, config.num_demos)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import task_facts
+from rlpipe.config.simulators import task_facts
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
 from rlpipe.envs.base import Simulator

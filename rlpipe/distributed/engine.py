@@ -20,8 +20,8 @@ from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import Ready, RolloutWorker
-from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import algorithm_class, curriculum_class
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import Stage
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.launcher import Launcher
@@ -40,7 +40,6 @@ from rlpipe.learning.process_group import open_rendezvous
 from rlpipe.learning.shares import share_of_learner
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import NoWeights, Snapshot, Weights
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory
@@ -73,7 +72,7 @@ class RayEngine:
     places = frozenset(Place)
     side_by_side = True
 
-    def __init__(self, config: Config, address: str | None = None) -> None:
+    def __init__(self, config: Plan, address: str | None = None) -> None:
         """Connects to Ray.
 
         Raises:
@@ -158,11 +157,10 @@ class RayEngine:
         )
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
-        policy = resolve("policies", self._config.policy.name, "policy.name")
         first = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
-        seeded = first and not policy.from_files
+        seeded = first and not self._config.policy_class.from_files
         self._make_learners(ready, state)
-        chosen = curriculum_class(self._config).chooses
+        chosen = self._config.curriculum_class.chooses
         if seeded and not (warm or self._config.demos or chosen or self._config.learner.device.startswith("cuda")):
             return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner
         return self._first_snapshot(warm)
@@ -192,7 +190,7 @@ class RayEngine:
         self.wait(snapshots)
         return snapshots[0]
 
-    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Plan, state: Checkpoint | None) -> None:
         self._logger, self._next_logger = self._next_logger or self._launcher.start_logger(), None
         self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
 
@@ -201,7 +199,7 @@ class RayEngine:
         self._end_stateful()
         self._launcher.incarnation, self._steps = incarnation, [0] * self.num_workers
         self._next_logger = self._launcher.start_logger()  # beside the learner, because it takes seconds
-        self._next_logger.load(MetricLogger.__module__, algorithm_class(self._config).__module__)
+        self._next_logger.load(MetricLogger.__module__, self._config.algorithm_class.__module__)
         self._launcher.start_servers()
         self._make_servers(ready)
         self._start_learner_processes()

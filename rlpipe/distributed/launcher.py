@@ -10,7 +10,6 @@ import ray
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import algorithm_class
 from rlpipe.distributed import worker_entry
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.nodes import own_node_id, pinned_to
@@ -133,7 +132,7 @@ class Launcher:
         name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
         hidden = {} if options["num_gpus"] else _NO_GPU
         environment = {**passive_waiting(), **hidden}
-        path = algorithm_class(self._config).learner
+        path = self._config.algorithm_class.learner
         return Actor(Role.LEARNER, name, path, environment, **options, **self._loading(options))
 
     def _loading(self, options: Mapping[str, Any]) -> dict[str, Any]:

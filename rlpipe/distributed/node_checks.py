@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from rlpipe.config.schema import Config
+from rlpipe.config.plan import Plan
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.nodes import alive_nodes, own_node_id, pinned_to
 from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
@@ -47,9 +47,7 @@ class NodeToCheck:
     load: NodeLoad
 
 
-def examine(
-    config: Config | None = None, address: str | None = None, patience: float = PATIENCE_SECONDS
-) -> CheckReport:
+def examine(config: Plan | None = None, address: str | None = None, patience: float = PATIENCE_SECONDS) -> CheckReport:
     """Checks this machine, the cluster and its nodes.
 
     Args:
@@ -100,7 +98,7 @@ def _own_machine() -> list[CheckResult]:
     ]
 
 
-def preflight(config: Config, workers: Mapping[str, int]) -> list[CheckResult]:
+def preflight(config: Plan, workers: Mapping[str, int]) -> list[CheckResult]:
     """Checks the nodes of a run that has connected to Ray, within a second or two: torch and simulators are not loaded.
 
     Args:
@@ -140,7 +138,7 @@ def _required_packages() -> list[str]:
     return [*(requirement.name for requirement in versions.requirements()), *libraries.packages()]
 
 
-def nodes_to_check(config: Config | None) -> tuple[list[NodeToCheck], list[CheckResult]]:
+def nodes_to_check(config: Plan | None) -> tuple[list[NodeToCheck], list[CheckResult]]:
     """Returns the nodes that a run may use, or all without a configuration, and the results about the cluster."""
     nodes = alive_nodes()
     workers = {node.name: int(node.resources.get("CPU", 0.0)) for node in nodes}
@@ -174,7 +172,7 @@ def _summary(nodes: Sequence[Node], used: int) -> CheckResult:
 
 
 def _examine(
-    nodes: Sequence[NodeToCheck], config: Config | None, patience: float, *, short: bool = False
+    nodes: Sequence[NodeToCheck], config: Plan | None, patience: float, *, short: bool = False
 ) -> list[CheckResult]:
     """Collects facts and trials from all nodes at once, and judges them."""
     ends = time.monotonic() + patience

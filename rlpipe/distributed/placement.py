@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlpipe.config.schema import Config
-from rlpipe.config.selection import algorithm_class, curriculum_class, number_of_workers
-from rlpipe.config.stages import stages
+from rlpipe.config.plan import Plan
+from rlpipe.config.selection import number_of_workers
 from rlpipe.distributed.roles import Role
 
 _SHOWN_RESOURCES = ("CPU", "GPU")
@@ -76,7 +75,7 @@ def _selects(selector: str, value: str | None) -> bool:
     return (value in values) != bool(negated)
 
 
-def run_bundles(config: Config, nodes: Sequence[Node]) -> list[Bundle]:
+def run_bundles(config: Plan, nodes: Sequence[Node]) -> list[Bundle]:
     """Returns the bundles of a run: rollout workers by rank, then learners, then inference servers.
 
     Whatever is ``auto`` is decided by the nodes of the cluster.
@@ -95,7 +94,7 @@ def _without_all(bundles: Sequence[Bundle], nodes: Sequence[Node], sparing: Bund
     return nodes
 
 
-def number_of_learners(config: Config, learner: Bundle, nodes: Sequence[Node]) -> int:
+def number_of_learners(config: Plan, learner: Bundle, nodes: Sequence[Node]) -> int:
     """Returns ``learner.num_learners``; ``auto`` is one per GPU that learners may use, if several can learn together.
 
     Inference servers get their GPUs first if there is one for each of them beside one learner.
@@ -103,24 +102,24 @@ def number_of_learners(config: Config, learner: Bundle, nodes: Sequence[Node]) -
     wanted = config.learner.num_learners
     if isinstance(wanted, int):
         return wanted
-    together = algorithm_class(config).shared and not curriculum_class(config).chooses
+    together = config.algorithm_class.shared and not config.curriculum_class.chooses
     several = config.learner.device != "cpu" and together
     if learner.resources.get("GPU", 0.0) < 1 or not several:
         return 1
-    sizes = [stage.config.algorithm.group_size or 1 for stage in stages(config)]
+    sizes = [stage.config.algorithm.group_size or 1 for stage in config.schedule]
     groups: int = config.env.train.total_num_envs // max(sizes)
     servers = inference_bundles(config, without(learner, nodes, sparing=worker_bundle(config)))
     return max(1, min(room(learner, _without_all(servers, nodes, learner)), groups))
 
 
-def worker_bundle(config: Config) -> Bundle:
+def worker_bundle(config: Plan) -> Bundle:
     """Returns the bundle of a rollout worker."""
     cluster = config.cluster
     keys = "rollout.num_workers, cluster.cpus_per_worker, cluster.worker_nodes"
     return Bundle(Role.ROLLOUT_WORKER, keys, {"CPU": cluster.cpus_per_worker}, cluster.worker_nodes, _alone(config))
 
 
-def learner_bundle(config: Config, nodes: Sequence[Node]) -> Bundle:
+def learner_bundle(config: Plan, nodes: Sequence[Node]) -> Bundle:
     """Returns the bundle of a learner. Without a GPU it reserves nothing: it works while the workers wait."""
     cluster, device = config.cluster, config.learner.device
     keys = "learner.device, cluster.cpus_per_learner, cluster.gpus_per_learner, cluster.learner_nodes"
@@ -133,7 +132,7 @@ def learner_bundle(config: Config, nodes: Sequence[Node]) -> Bundle:
     return replace(empty, resources={name: amount for name, amount in needs.items() if amount})
 
 
-def inference_bundles(config: Config, nodes: Sequence[Node]) -> list[Bundle]:
+def inference_bundles(config: Plan, nodes: Sequence[Node]) -> list[Bundle]:
     """Returns the bundles of the inference servers, none if workers hold the policy themselves.
 
     Args:
@@ -157,7 +156,7 @@ def inference_bundles(config: Config, nodes: Sequence[Node]) -> list[Bundle]:
     return [bundle] * rollout.num_inference_servers
 
 
-def _alone(config: Config) -> bool:
+def _alone(config: Plan) -> bool:
     return config.cluster.strategy == "strict_spread"
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.base import Simulator
 from rlpipe.learning.threads import passive_waiting
 from rlpipe.plugins import python_process

@@ -14,7 +14,6 @@ from rlpipe.config.schema import Config
 from rlpipe.config.sections import options_of
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import resolve
 
 CONNECT_SECONDS = 3.0
 """Time in which a server must accept a connection."""
@@ -31,8 +30,7 @@ def check_backends(config: Config) -> Callable[[], list[CheckResult]]:
     logger = config.runner.logger
     found: list[CheckResult] = []
     pending: list[Future[CheckResult]] = []
-    for index, name in enumerate(logger.logger_backends):
-        backend = resolve("backends", name, f"runner.logger.logger_backends[{index}]")
+    for name, backend in config.backend_classes.items():
         options = options_of(name, backend.Config, logger.options.get(name, {}))
         try:
             backend.check()

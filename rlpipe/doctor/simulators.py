@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rlpipe.config.schema import FIRST_TRAINING_SEED, Config
-from rlpipe.config.stages import stages
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import FIRST_TRAINING_SEED
 from rlpipe.doctor.results import CheckResult, fail, ok
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorError, how_it_failed
@@ -43,9 +43,9 @@ class Trial:
     peak: float = 0.0
 
 
-def simulators(config: Config) -> dict[str, Any]:
+def simulators(config: Plan) -> dict[str, Any]:
     """Returns the options of each different simulator of a run by its first use: a stage, or evaluation."""
-    uses = {stage.name: stage.config.env.train for stage in stages(config)} | {"evaluation": config.env.eval}
+    uses = {stage.name: stage.config.env.train for stage in config.schedule} | {"evaluation": config.env.eval}
     found: dict[str, Any] = {}
     for use, options in uses.items():
         single = replace(options, total_num_envs=1)

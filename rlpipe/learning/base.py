@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.config.schema import AUTO, Config, PipelineKind, Stage
-from rlpipe.config.selection import algorithm_class, declared_metrics, pipeline_kind
+from rlpipe.config.selection import declared_metrics, pipeline_kind
 from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
@@ -75,7 +75,7 @@ class LearnerBase(ABC):
         return changed
 
     def _make_algorithm(self) -> Any:
-        return algorithm_class(self._config)(self._config.algorithm)
+        return self._config.algorithm_class(self._config.algorithm)
 
     def snapshot(self) -> Snapshot:
         """Returns the present weights, as far as acting needs them."""
@@ -209,7 +209,7 @@ def _most_threads(config: Config, num_learners: int) -> int:
 
 def learner_class(config: Config) -> type[LearnerBase]:
     """Where the configured algorithm learns."""
-    algorithm = algorithm_class(config)
+    algorithm = config.algorithm_class
     module, _, name = algorithm.learner.partition(":")
     found: type[LearnerBase] = getattr(importlib.import_module(module), name)
     return found

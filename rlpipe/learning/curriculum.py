@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlpipe.config.schema import Config
-from rlpipe.config.selection import curriculum_class
 from rlpipe.curricula.base import Curriculum, DemonstratedEpisode
 from rlpipe.demonstrations.dataset import Demonstrations
 from rlpipe.demonstrations.recording import MATCHED
@@ -24,7 +23,7 @@ def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Cu
     Raises:
         ConfigError: it begins episodes in states, and a demonstration lacks them.
     """
-    kind = curriculum_class(config)
+    kind = config.curriculum_class
     courses = _courses(config, demonstrations) if kind.needs_states and demonstrations is not None else []
     made: Curriculum = kind(config.curriculum, courses, config.runner.seed)
     return made

@@ -27,7 +27,6 @@ from rlpipe.algorithms.base import (
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
-from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.learner_group import SINGLE_LEARNER
@@ -104,7 +103,7 @@ class Learner(LearnerBase):
         """Freezes a copy of the present policy as the reference, if any stage compares with one."""
         configs = [stage.config for stage in self._stages]
         self._reference: Policy | None = None
-        if any(algorithm_class(config)(config.algorithm).keeps_reference for config in configs):
+        if any(config.algorithm_class(config.algorithm).keeps_reference for config in configs):
             self._reference = copy.deepcopy(self._policy).requires_grad_(False)
         self._algorithm.begin(self._reference, self._learners)
 

@@ -22,7 +22,6 @@ from rlpipe.config.fields import check_path, option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
-from rlpipe.plugins import resolve
 from rlpipe.policies.shared.features import Features
 from rlpipe.trajectory import Float32, SpaceSpec, Starts, Tree
 
@@ -466,7 +465,7 @@ def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     check_bounds(spec)
     torch.manual_seed(config.runner.seed)
     spec = spec.chunked(config.policy.chunk_size)
-    policy: Policy = resolve("policies", config.policy.name, "policy.name")(config.policy, spec)
+    policy: Policy = config.policy_class(config.policy, spec)
     if config.algorithm.reward_level == "action" and config.policy.chunk_size > 1:
         policy.value_each_action()
     return policy

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from rlpipe.config.fields import check_fields, check_path, option
 from rlpipe.config.sections import typed
-from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 from rlpipe.policies.base import BASE, Policy, as_base
@@ -78,7 +77,7 @@ class ResidualPolicy(SquashedPolicy):
     def check(cls, config: Any) -> None:
         super().check(config)
         policy = config.policy
-        if not algorithm_class(config).needs_bounds:
+        if not config.algorithm_class.needs_bounds:
             raise ConfigError(
                 f"algorithm.name is {config.algorithm.name}, but the actions of policy.name={policy.name} are clipped, "
                 "so their probabilities are not those of the corrections behind them: set algorithm.name=rlpd or sac."

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.config.fields import option
-from rlpipe.config.selection import algorithm_class
 from rlpipe.errors import ConfigError
 from rlpipe.policies.shared.squashed import EDGE, SquashedConfig, SquashedPolicy
 from rlpipe.trajectory import Float32, SpaceSpec, Tree
@@ -59,7 +58,7 @@ class SquashedGaussianPolicy(SquashedPolicy):
     def check(cls, config: Any) -> None:
         super().check(config)
         policy = config.policy
-        if policy.explores and not algorithm_class(config).needs_bounds:
+        if policy.explores and not config.algorithm_class.needs_bounds:
             key = "random_actions" if policy.random_actions else "random_steps"
             raise ConfigError(
                 f"policy.{key} is {getattr(policy, key)}, but algorithm.name={config.algorithm.name} learns from the "

@@ -11,18 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe.backends.base import Place, RunInfo
-from rlpipe.config.schema import Config, Stage
+from rlpipe.config.plan import Plan
 from rlpipe.config.sections import options_of
-from rlpipe.config.selection import (
-    algorithm_class,
-    best_metrics,
-    curriculum_class,
-    declared_metrics,
-    simulator_class,
-    success_key,
-    task_facts,
-)
-from rlpipe.config.stages import stages
+from rlpipe.config.selection import best_metrics, declared_metrics, success_key
 from rlpipe.config.tree import to_yaml
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -33,7 +24,7 @@ from rlpipe.metrics.reductions import from_json, to_json
 from rlpipe.metrics.row import Event, EventKind, HistogramView, Row, Status
 from rlpipe.metrics.spans import Span, span
 from rlpipe.metrics.window import merged
-from rlpipe.plugins import nearest, resolve
+from rlpipe.plugins import nearest
 from rlpipe.run.backend_group import BackendGroup
 from rlpipe.run.backend_processes import BackendProcesses
 from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
@@ -67,7 +58,7 @@ class MetricLogger:
     It owns rows and events. Checkpoints, replays, alerts and backends are kept by objects of their own.
     """
 
-    def __init__(self, directory: RunDirectory, info: RunInfo, config: Config, kept: Mapping[str, Any]) -> None:
+    def __init__(self, directory: RunDirectory, info: RunInfo, config: Plan, kept: Mapping[str, Any]) -> None:
         """Opens the backends, and judges the earlier rows of a resumed run again.
 
         Args:
@@ -91,7 +82,7 @@ class MetricLogger:
         logger = config.runner.logger
         wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
         self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
-        self._plan = stages(config)
+        self._plan = config.schedule
         self._health = RunHealth(self._declared, self._plan, info)
         contents = directory.read_json()
         # for a later diagnosis, and for backends
@@ -102,13 +93,12 @@ class MetricLogger:
         self._replays = ReplayKeeper(directory.path, config, info.first_iteration)
         if info.first_iteration > 1:
             self._recall()
-        classes = {name: resolve("backends", name, "logger_backends") for name in logger.logger_backends}
         self._backends = BackendGroup(
             cls(replace(info, options=options_of(name, cls.Config, logger.options.get(name, {}))))
-            for name, cls in classes.items()
+            for name, cls in config.backend_classes.items()
             if cls.place in (Place.LOGGER, Place.RAY)
         )
-        separate = [name for name, cls in classes.items() if cls.place is Place.APART]
+        separate = [name for name, cls in config.backend_classes.items() if cls.place is Place.APART]
         self._backend_processes = BackendProcesses(directory, separate, deadline=logger.deadline)
 
     def _recall(self) -> None:
@@ -257,7 +247,7 @@ class MetricLogger:
         Those with a longer time limit than that are waited for.
         """
         train = self._config.env.train
-        if window.episodes or not algorithm_class(self._config).collects:
+        if window.episodes or not self._config.algorithm_class.collects:
             self._steps_without_end, self._patience = 0, _PATIENCE
             return []
         self._steps_without_end += self._config.steps_per_iteration // train.total_num_envs
@@ -348,12 +338,9 @@ class MetricLogger:
         return Backlog(tuple(behind), unwritten, tuple(self._backend_processes.new_remarks()))
 
 
-def run_info(
-    directory: RunDirectory, config: Config, plan: Sequence[Stage], first_iteration: int, spec: SpaceSpec
-) -> RunInfo:
+def run_info(directory: RunDirectory, config: Plan, first_iteration: int, spec: SpaceSpec) -> RunInfo:
     """Collects the facts about a run that backends need. Actions are those of a decision, which may be a chunk."""
-    logger, decided = config.runner.logger, spec.chunked(config.policy.chunk_size)
-    simulator = simulator_class(config.env.train, "env.train")
+    plan, logger, decided = config.schedule, config.runner.logger, spec.chunked(config.policy.chunk_size)
     return RunInfo(
         run_id=directory.run_id,
         created=directory.read_json()["created"],
@@ -370,8 +357,8 @@ def run_info(
         num_actions=decided.num_combinations,
         console_metrics=tuple(
             metric.name
-            for plugin in (algorithm_class(config), curriculum_class(config), simulator)
+            for plugin in (config.algorithm_class, config.curriculum_class, config.simulator_class)
             for metric in plugin.console_metrics
         ),
-        time_limit=task_facts(config.env.train, "env.train").time_limit,
+        time_limit=config.train_facts.time_limit,
     )

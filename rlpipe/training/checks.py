@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
-from rlpipe.config.selection import asking_simulator, task_facts
+from rlpipe.config.simulators import asking_simulator
 from rlpipe.errors import ConfigError
 from rlpipe.learning.device import check_device
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import build_policy
 from rlpipe.run.opengl import check_drawing
 from rlpipe.training.engine import Engine
@@ -23,9 +24,9 @@ def check_engine(config: Config, engine: Engine) -> None:
     """
     if not engine.side_by_side:
         _check_alone(config)
-    for index, name in enumerate(config.runner.logger.logger_backends):
-        key = f"runner.logger.logger_backends[{index}]"
-        if resolve("backends", name, key).place not in engine.places:
+    for index, (name, backend) in enumerate(config.backend_classes.items()):
+        if backend.place not in engine.places:
+            key = f"runner.logger.logger_backends[{index}]"
             raise ConfigError(f"{key} is {name!r}, which works only on Ray: run without --local, or leave it out.")
 
 
@@ -35,12 +36,16 @@ def check_machine(config: Config) -> None:
     Raises:
         ConfigError: it has not.
     """
-    for key, section in (("env.train", config.env.train), ("env.eval", config.env.eval)):
-        facts = task_facts(section, key)
+    for key, section, facts in _simulators(config):
         with asking_simulator(section, key):
             facts.check_machine()
     if config.evaluation.videos:
         check_drawing(f"evaluation.videos={config.evaluation.videos}")
+
+
+def _simulators(config: Config) -> list[tuple[str, Any, Any]]:
+    """Returns key, section and ``TaskFacts`` of the simulators of a run."""
+    return [("env.train", config.env.train, config.train_facts), ("env.eval", config.env.eval, config.eval_facts)]
 
 
 def check_spaces(config: Config) -> None:
@@ -52,8 +57,7 @@ def check_spaces(config: Config) -> None:
     specs = []
     train, evaluated = config.env.train, config.env.eval
     some_tasks = len(evaluated.tasks) < len(train.tasks)  # of which the policy tells apart as many as env.train has
-    for key, section in (("env.train", train), *(() if some_tasks else (("env.eval", evaluated),))):
-        facts = task_facts(section, key)
+    for key, section, facts in _simulators(config)[: 1 if some_tasks else 2]:
         with asking_simulator(section, key):
             spec = facts.find_spaces()
         if spec is not None:

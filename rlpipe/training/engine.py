@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready
-from rlpipe.config.schema import Config, Stage
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import Stage
 from rlpipe.errors import Fault
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
@@ -45,7 +46,7 @@ class Engine(Protocol):
             warm: weights of another policy to begin with; without either, weights follow from the seed
         """
 
-    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Plan, state: Checkpoint | None) -> None:
         """Starts the metric logger."""
 
     def cluster(self) -> dict[str, Any]:

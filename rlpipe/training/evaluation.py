@@ -12,8 +12,7 @@ from rlpipe.analysis.evaluation_report import EvaluationReport
 from rlpipe.collection.baselines import Baseline, DemonstratedActions, Random, Zero, acting_config
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready
-from rlpipe.config.schema import Config
-from rlpipe.config.stages import stages
+from rlpipe.config.plan import Plan
 from rlpipe.demonstrations.dataset import load_actions
 from rlpipe.errors import Fault, RunError
 from rlpipe.foreign import begin_notes, take_notes
@@ -29,7 +28,7 @@ Progress: TypeAlias = Callable[[int, int, float], None]
 log = logging.getLogger("rlpipe")
 
 
-def watch_of(config: Config, progress: Progress, interruption: Interruption) -> Watch:
+def watch_of(config: Plan, progress: Progress, interruption: Interruption) -> Watch:
     """Returns what an evaluation calls after each step: shows the progress, and asks whether to end."""
     began = time.monotonic()
     shown = -math.inf
@@ -44,7 +43,7 @@ def watch_of(config: Config, progress: Progress, interruption: Interruption) -> 
     return watch
 
 
-def evaluate(config: Config, state: Checkpoint, engine: Engine, progress: Progress) -> EvaluationReport:
+def evaluate(config: Plan, state: Checkpoint, engine: Engine, progress: Progress) -> EvaluationReport:
     """Evaluates a checkpoint under a configuration's protocol.
 
     Args:
@@ -60,7 +59,7 @@ def evaluate(config: Config, state: Checkpoint, engine: Engine, progress: Progre
 
 
 def evaluate_baseline(
-    config: Config, name: str, make_engine: Callable[[Config], Engine], progress: Progress
+    config: Plan, name: str, make_engine: Callable[[Plan], Engine], progress: Progress
 ) -> EvaluationReport:
     """Evaluates a baseline under a configuration's protocol.
 
@@ -85,10 +84,10 @@ def evaluate_baseline(
 
 
 def _evaluated(
-    config: Config, make_acting: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
+    config: Plan, make_acting: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
-    plan = stages(config)
+    plan = config.schedule
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.config.checks import check
+from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
@@ -20,7 +21,7 @@ from rlpipe.run.checkpoint import Checkpoint, find_checkpoint, subtree
 _WARM_START, _BASE = "policy.warm_start", "policy.base"
 
 
-def with_base_policy(config: Config) -> Config:
+def with_base_policy(config: Plan) -> Plan:
     """Returns a configuration that also says what the base of its policy is, if that holds one; checked.
 
     Raises:

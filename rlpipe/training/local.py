@@ -12,7 +12,8 @@ from typing import Any
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready, RolloutWorker
-from rlpipe.config.schema import Config, Stage
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import Stage
 from rlpipe.config.selection import number_of_workers
 from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
 from rlpipe.learning.base import LearnerBase, learner_class
@@ -51,7 +52,7 @@ class LocalEngine:
     _logger: MetricLogger
     _opened = False
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Plan) -> None:
         """Takes the configuration of the run."""
         self._config = config
         self.num_workers = number_of_workers(config, 1)
@@ -84,7 +85,7 @@ class LocalEngine:
                 self._learner.resume(state.arrays, state.path)
             return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)
 
-    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Config, state: Checkpoint | None) -> None:
+    def start_logger(self, directory: RunDirectory, info: RunInfo, config: Plan, state: Checkpoint | None) -> None:
         with _actor("metric-logger", "start"):
             self._logger = MetricLogger(directory, info, config, state.meta["metrics"] if state else {})
         self._opened = True

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlpipe.backends.base import Backend
-from rlpipe.config.schema import Config, Stage
-from rlpipe.config.selection import algorithm_class
+from rlpipe.config.plan import Plan
 from rlpipe.errors import ActorLostError, Fault, RunError
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind, Row, Status
@@ -36,8 +35,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        config: Config,
-        plan: Sequence[Stage],
+        config: Plan,
         engine: Engine,
         terminal: Sequence[Backend],
         interruption: Interruption,
@@ -48,7 +46,6 @@ class TrainingLoop:
 
         Args:
             config: configuration of the run
-            plan: stages of the run
             engine: place where the actors live
             terminal: backends that show rows and events on the terminal
             interruption: request to end, checked after every iteration
@@ -56,14 +53,14 @@ class TrainingLoop:
             only_evaluates: True if the weights have learnt from the next one already, so that it is only evaluated
         """
         self._config = config
-        self._algorithm = algorithm_class(config)
-        self._plan = plan
+        self._algorithm = config.algorithm_class
+        self._plan = config.schedule
         self._engine = engine
-        self._pipeline = make_pipeline(config, engine, plan)
+        self._pipeline = make_pipeline(config, engine)
         self._terminal = BackendGroup(terminal)
         self._interruption = interruption
         self._done = done
-        self._total = plan[-1].until
+        self._total = self._plan[-1].until
         self._stage = -1
         self._clock = PhaseClock()
         self._unread: deque[tuple[Ref, set[str]]] = deque()  # rows, and the workers that were replaced before each

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from rlpipe.config.schema import Config, PipelineKind, Stage
-from rlpipe.config.selection import algorithm_class, pipeline_kind
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import PipelineKind, Stage
+from rlpipe.config.selection import pipeline_kind
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.training.engine import Engine, Ref
@@ -229,14 +230,14 @@ class NoCollection:
         """Does nothing."""
 
 
-def make_pipeline(config: Config, engine: Engine, plan: Sequence[Stage]) -> Pipeline:
+def make_pipeline(config: Plan, engine: Engine) -> Pipeline:
     """Returns the pipeline that a configuration asks for."""
-    if not algorithm_class(config).collects:
+    if not config.algorithm_class.collects:
         return NoCollection(engine)
     kind = pipeline_kind(config)
     if kind == PipelineKind.STREAM:
-        return StreamPipeline(engine, plan, config.runner.max_lag)
-    return (AheadPipeline if kind == PipelineKind.AHEAD else SyncPipeline)(engine, plan)
+        return StreamPipeline(engine, config.schedule, config.runner.max_lag)
+    return (AheadPipeline if kind == PipelineKind.AHEAD else SyncPipeline)(engine, config.schedule)
 
 
 def stage_at(plan: Sequence[Stage], iteration: int) -> int:

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlpipe.backends.base import Backend, Place, RunInfo
-from rlpipe.config.schema import Config
-from rlpipe.config.stages import stages
+from rlpipe.config.plan import Plan
 from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, LostRowsError, RunError, UserInterrupt, command_line, how_it_failed
 from rlpipe.foreign import take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
-from rlpipe.plugins import resolve
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import RunDirectory, read_jsonl
@@ -61,7 +59,7 @@ class TrainResult:
 
 
 def train(
-    config: Config,
+    config: Plan,
     engine: Engine,
     *,
     interruption: Interruption | None = None,
@@ -89,12 +87,11 @@ def train(
 class _Run:
     """One run, with the state that outlives the loss of an actor."""
 
-    def __init__(self, config: Config, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
+    def __init__(self, config: Plan, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
         """Reads the checkpoint of a run that is resumed."""
         self._config = config
         self._engine = engine
         self._interruption = interruption
-        self._plan = stages(config)
         self._directory = None if resume is None else RunDirectory.existing(resume)
         self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
         before = {} if self._directory is None else self._directory.read_json()
@@ -165,7 +162,7 @@ class _Run:
         check_engine(config, engine)
         if state is None:
             self._first_weights = first_weights(config)
-        self._ready = engine.start_workers(self._plan, self._incarnation)
+        self._ready = engine.start_workers(config.schedule, self._incarnation)
         snapshot = engine.start_learner(self._ready, state, self._first_weights)
         engine.get(snapshot)  # whatever does not fit is an error before anything is written
         if self._directory is None or state is None:
@@ -208,14 +205,14 @@ class _Run:
 
     def _info(self) -> RunInfo:
         assert self._directory is not None
-        return run_info(self._directory, self._config, self._plan, self._done + 1, self._ready.spec)
+        return run_info(self._directory, self._config, self._done + 1, self._ready.spec)
 
     def _attempt(self, snapshot: Ref, rollback: Rollback, lost: Fault | None) -> Status:
         """Iterates from the last checkpoint until the run ends or an actor is lost."""
         assert self._directory is not None
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         self._loop = TrainingLoop(
-            self._config, self._plan, self._engine, self._terminal, self._interruption, self._done,
+            self._config, self._engine, self._terminal, self._interruption, self._done,
             only_evaluates=self._done < self._learnt,
         )  # fmt: skip
         vanished = [_VANISHED] if self._vanished else []
@@ -307,7 +304,6 @@ class _Run:
         return backlog
 
 
-def _terminal_backends(config: Config) -> list[type[Backend]]:
+def _terminal_backends(config: Plan) -> list[type[Backend]]:
     """Backends of the configuration that live where the terminal is."""
-    found = [resolve("backends", name, "logger_backends") for name in config.runner.logger.logger_backends]
-    return [backend for backend in found if backend.place is Place.TERMINAL]
+    return [backend for backend in config.backend_classes.values() if backend.place is Place.TERMINAL]

@@ -15,7 +15,6 @@ from rlpipe.collection.collector import Collector
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import FIRST_TRAINING_SEED
-from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.aggregation import loss_weights, trajectory_sums
 from rlpipe.learning.on_policy import Learner
@@ -291,7 +290,7 @@ def test_a_stage_may_change_the_size_of_groups(tmp_path):
 
 
 def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
-    plan = stages(grpo(tmp_path, "learner.lr=0.01", kl_beta=0.1))
+    plan = grpo(tmp_path, "learner.lr=0.01", kl_beta=0.1).schedule
     worker = RolloutWorker(plan, 0, 1)
     learner, again = (Learner(plan, worker.ready().spec) for _ in range(2))
     learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])

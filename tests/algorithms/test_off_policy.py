@@ -13,8 +13,6 @@ import rlpipe
 from rlpipe.algorithms.sac import Ensemble
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.protocol import protocol
-from rlpipe.config.selection import algorithm_class
-from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.cloning import cloning_loss
 from rlpipe.functional.n_step import n_step
@@ -298,7 +296,7 @@ def test_a_number_with_equal_bounds_has_no_part_in_the_entropy_to_aim_at(tmp_pat
     config = sac(tmp_path).algorithm
     low, high = np.array([-1.0, 0.0, 0.0], np.float32), np.array([1.0, 1.0, 0.0], np.float32)
     spec = SpaceSpec(1, 3, None, low, high)
-    steps = algorithm_class(sac(tmp_path))(config)
+    steps = sac(tmp_path).algorithm_class(config)
     steps.begin(SquashedGaussianPolicy(SquashedGaussianConfig("squashed_gaussian", [8]), spec), spec, CPU, None)
     assert steps._target_entropy == -0.5 * 2
 
@@ -443,7 +441,7 @@ GOALS = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Place-v0"
 
 @pytest.mark.parametrize("task", [{}, {"env": GOALS}], ids=["vectors", "goals in hindsight"])
 def test_a_restored_learner_goes_on_as_if_nothing_had_happened(task, tmp_path):
-    plan = stages(sac(tmp_path, "rollout.horizon=20", *(["algorithm.hindsight=0.8"] if task else []), **task))
+    plan = sac(tmp_path, "rollout.horizon=20", *(["algorithm.hindsight=0.8"] if task else []), **task).schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = OffPolicyLearner(plan, worker.ready().spec)
     for iteration in (1, 2):
@@ -486,7 +484,7 @@ def test_demonstrations_are_replayed_and_imitated(tmp_path):
 
 
 def test_the_share_of_demonstrations_stands_at_the_end_of_each_batch(tmp_path, monkeypatch):
-    plan = stages(demonstrated(tmp_path, "algorithm.demo_share=0.25"))
+    plan = demonstrated(tmp_path, "algorithm.demo_share=0.25").schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = OffPolicyLearner(plan, worker.ready().spec)
     seen = []
@@ -524,12 +522,12 @@ def test_a_run_writes_what_the_catalogue_says_of_its_algorithm(tmp_path):
 def test_a_stage_may_not_change_the_options_of_its_algorithm(tmp_path):
     parts = [{"name": "one", "timesteps": 64, "overrides": {"algorithm.discount": 0.9}}, {"name": "two"}]
     with pytest.raises(ConfigError, match=r"stages\[0\] \(one\).overrides holds algorithm.discount"):
-        stages(sac(tmp_path, stages=parts))
+        sac(tmp_path, stages=parts)
 
 
 def test_steps_that_are_not_finite_are_left_out_and_counted(tmp_path):
     nan = "env.train.script=[[{length: 8, reward: .nan}]]"
-    plan = stages(sac(tmp_path, nan, "env.train.match_actions=false"))
+    plan = sac(tmp_path, nan, "env.train.match_actions=false").schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = OffPolicyLearner(plan, worker.ready().spec)
     _, window = learner.update(0, 1, worker.collect(learner.snapshot(), 0)[0])
@@ -577,7 +575,7 @@ def test_targets_are_clipped_to_the_returns_that_the_rewards_allow(tmp_path):
 def test_a_penalty_keeps_actions_small(tmp_path):
     sizes = []
     for penalty in (0.0, 100.0):
-        plan = stages(sac(tmp_path, f"algorithm.action_penalty={penalty}", "learner.lr=1e-2"))
+        plan = sac(tmp_path, f"algorithm.action_penalty={penalty}", "learner.lr=1e-2").schedule
         worker = RolloutWorker(plan, 0, 1)
         learner = OffPolicyLearner(plan, worker.ready().spec)
         for iteration in (1, 2, 3, 4, 5):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import rlpipe
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.functional.losses import cloning_weight
 from rlpipe.functional.reference import adaptive_kl_coef
@@ -102,7 +101,7 @@ def test_the_reference_is_the_policy_that_the_run_began_with_and_never_changes(t
     config = scripted(tmp_path, *FIXED, "runner.save_interval=1", "runner.keep_checkpoints=9")
     run = trained(config).directory
     kept = [load(path).arrays for path in sorted((run / "checkpoints").glob("*.npz"))]
-    learner = Learner(stages(config), RolloutWorker(stages(config), 0, 1).ready().spec)
+    learner = Learner(config.schedule, RolloutWorker(config.schedule, 0, 1).ready().spec)
     begun = learner.snapshot().weights
     for arrays in kept:
         reference = subtree("reference/", arrays)
@@ -238,7 +237,7 @@ def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_pa
         config = cloning(tmp_path, "learner.lr=0.01", algorithm=options, env=env)
     else:
         config = cloning(tmp_path, *ADAPTIVE, algorithm=options)
-    plan = stages(config)
+    plan = config.schedule
     worker = RolloutWorker(plan, 0, 1)
     learner, again = (Learner(plan, worker.ready().spec) for _ in range(2))
     for iteration in (1, 2):

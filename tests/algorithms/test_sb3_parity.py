@@ -9,7 +9,6 @@ import torch
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.learning.on_policy import Learner
 from rlpipe.metrics import CATALOGUE, MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -130,7 +129,7 @@ def theirs(in_order) -> Theirs:
 @pytest.fixture(scope="module")
 def ours(theirs: Theirs) -> dict[str, float]:
     """Numbers of our learner and our episode metrics for the same data, in the terms of Stable-Baselines3."""
-    learner = Learner(stages(load_config(CONFIG)), SpaceSpec(4, 1, 2))
+    learner = Learner(load_config(CONFIG).schedule, SpaceSpec(4, 1, 2))
     names = {"actor": "policy_net", "critic": "value_net"}
     heads = {"actor": "action_net", "critic": "value_net"}
     weights = {}

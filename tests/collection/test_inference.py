@@ -15,7 +15,6 @@ from rlpipe.collection import decisions
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config
-from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import Node, inference_bundles
 from rlpipe.doctor.servers import in_background
 from rlpipe.errors import ActorLostError, ConfigError, RunError
@@ -46,12 +45,12 @@ def gru_on_tree(tmp_path, *overrides: str) -> Config:
 
 def policy_of(config: Config):
     """The policy with its first weights, as a worker has it."""
-    return build_policy(config, RolloutWorker(stages(config), 0, 1).ready().spec)
+    return build_policy(config, RolloutWorker(config.schedule, 0, 1).ready().spec)
 
 
 def server_for(config: Config, workers: int) -> InferenceServer:
     """A server that has the first weights and expects these workers."""
-    server = InferenceServer(config, RolloutWorker(stages(config), 0, 1).ready().spec, 0, range(workers))
+    server = InferenceServer(config, RolloutWorker(config.schedule, 0, 1).ready().spec, 0, range(workers))
     server.load(Snapshot(0, NoWeights.FROM_SEED))
     return server
 
@@ -184,7 +183,7 @@ def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, 
     # Workers are processes, each with global generators of its own; two threads would seed those of one another.
     monkeypatch.setattr(decisions, "seed_global_generators", lambda *_: None)
     config = configured(tmp_path, WAIT_FOR_ALL)
-    plan, server = stages(config), server_for(config, 2)
+    plan, server = config.schedule, server_for(config, 2)
     here = [RolloutWorker(plan, rank, 2).collect(Snapshot(0, NoWeights.FROM_SEED), 0) for rank in range(2)]
     asking = [RolloutWorker(plan, rank, 2, 0, server) for rank in range(2)]
     there = [
@@ -206,7 +205,7 @@ def test_workers_that_ask_a_server_do_what_workers_with_the_policy_do(tmp_path, 
 @pytest.mark.parametrize("configured", [scripted, gru, gru_on_tree], ids=["mlp", "gru", "gru on a tree"])
 def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp_path, configured):
     config = configured(tmp_path)
-    own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
+    own, asking = (RolloutWorker(config.schedule, 0, 1, 0, server) for server in (None, server_for(config, 1)))
     for _ in range(2):
         here, there = (worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0] for worker in (own, asking))
         assert np.array_equal(here.actions, there.actions)
@@ -221,7 +220,7 @@ def test_one_worker_that_asks_a_server_gets_the_same_bits_as_with_the_policy(tmp
 )
 def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_path, configured, deterministic):
     config = configured(tmp_path, f"evaluation.deterministic={deterministic}")
-    own, asking = (RolloutWorker(stages(config), 0, 1, 0, server) for server in (None, server_for(config, 1)))
+    own, asking = (RolloutWorker(config.schedule, 0, 1, 0, server) for server in (None, server_for(config, 1)))
     assert (
         own.evaluate(Snapshot(0, NoWeights.FROM_SEED)).eval_episodes
         == asking.evaluate(Snapshot(0, NoWeights.FROM_SEED)).eval_episodes
@@ -230,7 +229,7 @@ def test_an_evaluation_through_a_server_is_that_of_a_worker_to_the_last_bit(tmp_
 
 def test_a_worker_that_asks_a_server_has_no_weights(tmp_path):
     config = scripted(tmp_path)
-    worker = RolloutWorker(stages(config), 0, 1, 0, server_for(config, 1))
+    worker = RolloutWorker(config.schedule, 0, 1, 0, server_for(config, 1))
     assert {tensor.device.type for tensor in worker._policy._policy.state_dict().values()} == {"meta"}
 
 
@@ -335,7 +334,7 @@ class TestOnRay:
         config = faulty(tmp_path, "none", SERVED, "rollout.horizon=20000", "env.train.at=1", *SMALL)
         engine = RayEngine(config)
         try:
-            engine.start_workers(stages(config), 0)
+            engine.start_workers(config.schedule, 0)
             collection = engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
             while not (tmp_path / "fault-0").exists():
                 time.sleep(0.05)

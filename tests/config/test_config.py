@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,7 +15,6 @@ from rlpipe.config.fields import Affects, affected_by, check_fields, option, opt
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.sections import options_of
-from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, require, resolve
@@ -106,11 +106,26 @@ def two_stages(tmp_path, **second):
 
 
 def test_a_stage_lasts_whole_iterations_and_the_last_one_to_the_end(tmp_path):
-    plan = stages(two_stages(tmp_path))  # an iteration has 64 steps
+    plan = two_stages(tmp_path).schedule  # an iteration has 64 steps
     assert [(stage.name, stage.until, stage.config.algorithm.discount) for stage in plan] == [
         ("first", 2, 0.5),
         ("second", 4, 0.99),
     ]
+
+
+def test_a_plan_travels_with_its_stages_and_without_the_plugins_it_has_looked_up(tmp_path):
+    plan = two_stages(tmp_path)
+    sent = pickle.loads(pickle.dumps(plan))
+    assert (sent, sent.schedule) == (plan, plan.schedule)
+    assert {"algorithm_class", "train_facts"} <= vars(plan).keys()
+    assert not {"algorithm_class", "train_facts"} & vars(sent).keys()
+    assert sent.algorithm_class is plan.algorithm_class
+
+
+def test_a_plan_with_another_section_has_stages_of_its_own(tmp_path):
+    plan = two_stages(tmp_path)
+    longer = replace(plan, runner=replace(plan.runner, total_timesteps=2 * plan.runner.total_timesteps))
+    assert longer.schedule[-1].until == 2 * plan.schedule[-1].until
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rlpipe.config.fields import whole_number
 from rlpipe.config.loading import load_config
+from rlpipe.config.schema import Config
 from rlpipe.config.sections import build, options_of
 from rlpipe.config.tree import from_yaml, read_tree, to_yaml
 from rlpipe.errors import ConfigError
@@ -132,14 +133,14 @@ def value_of(config, key):
 @pytest.mark.parametrize("typed", ["~/x", "$HOME/x", "${oc.env:HOME}/x"])
 def test_every_path_knows_the_home_folder(tmp_path, monkeypatch, key, typed):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert value_of(build(read_tree(from_yaml(SCRIPTED), [f"{key}={typed}"])), key) == str(tmp_path / "x")
+    assert value_of(build(read_tree(from_yaml(SCRIPTED), [f"{key}={typed}"]), Config), key) == str(tmp_path / "x")
 
 
 @pytest.mark.parametrize("key", PATHS)
 @pytest.mark.parametrize("typed", ["~nobody_here/x", "$NOT_SET/x", "${NOT_SET}/x"])
 def test_a_path_through_an_unknown_home_or_variable_is_refused(key, typed):
     with pytest.raises(ConfigError, match=r"NOT_SET|nobody_here"):
-        build(read_tree(from_yaml(SCRIPTED), [f"{key}={typed}"]))
+        build(read_tree(from_yaml(SCRIPTED), [f"{key}={typed}"]), Config)
 
 
 def test_a_backends_path_knows_the_home_folder(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import yaml
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.libero import Libero, LiberoConfig
 from rlpipe.envs.shared.child_process.simulator import tasks
 from rlpipe.envs.shared.make import make_simulator

@@ -16,7 +16,7 @@ import pytest
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig

@@ -15,8 +15,7 @@ from rlpipe.collection.seeds import episode_seeds, task_of_slot
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable
-from rlpipe.config.selection import task_facts
-from rlpipe.config.stages import stages
+from rlpipe.config.simulators import task_facts
 from rlpipe.curricula.task_progress import TaskProgress, TaskProgressConfig
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import ScriptedConfig
@@ -264,7 +263,7 @@ def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path, workers):
 def test_a_spare_that_takes_the_place_of_a_worker_gets_its_tasks(tmp_path):
     shares = [EASY | {"share": 3}, HARD]  # of four slots, the third is hard
     env = {"train": {"name": "scripted", "total_num_envs": 4, "tasks": shares}}
-    plan = stages(scripted(tmp_path, "rollout.num_workers=2", env=env))
+    plan = scripted(tmp_path, "rollout.num_workers=2", env=env).schedule
     lost, spare = RolloutWorker(plan, 1, 2), RolloutWorker(plan, 0, 2)
     spare.take_over(rank=1, life=1, incarnation=0)
 

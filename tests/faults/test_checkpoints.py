@@ -24,7 +24,6 @@ from hypothesis.extra import numpy as arrays_of
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE, MetricWindow
@@ -486,7 +485,7 @@ class TestBest:
 
 class TestBestOfARun:
     def logger(self, directory: RunDirectory, config, first: int) -> MetricLogger:
-        return MetricLogger(directory, run_info(directory, config, stages(config), first, SpaceSpec(4, 1)), config, {})
+        return MetricLogger(directory, run_info(directory, config, first, SpaceSpec(4, 1)), config, {})
 
     def evaluated(self, logger: MetricLogger, iteration: int, returned: float) -> str:
         """Path of the checkpoint that is written where none is due."""

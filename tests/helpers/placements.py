@@ -24,7 +24,6 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 import rlpipe
-from rlpipe.config.stages import stages
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.errors import ConfigError
 from tests.helpers.cluster import lean_nodes
@@ -64,7 +63,7 @@ def placed(folder: Path, *wishes: str) -> dict[str, Any]:
     wait_until_free()
     engine = RayEngine(scripted(folder, *wishes))
     try:
-        plan = stages(engine._config)
+        plan = engine._config.schedule
         engine.get(engine.start_learner(engine.start_workers(plan, 0), None))
         return places(engine)
     finally:

@@ -11,7 +11,6 @@ import rlpipe
 from rlpipe.algorithms.sac import SAC
 from rlpipe.algorithms.shared.off_policy import Transitions
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.off_policy import OffPolicyLearner
@@ -63,7 +62,7 @@ VECTORS = SpaceSpec.of_tree({"state": LeafSpec((2,))}, 1, None, LOW, HIGH)
 )
 def test_a_shift_without_an_image_is_an_error(spec, found, tmp_path):
     with pytest.raises(ConfigError, match=rf"algorithm\.random_shift is 4, .* {found}.* set algorithm\.random_shift=0"):
-        OffPolicyLearner(stages(sac(tmp_path, "algorithm.random_shift=4")), spec)
+        OffPolicyLearner(sac(tmp_path, "algorithm.random_shift=4").schedule, spec)
 
 
 @pytest.mark.parametrize("override", ["algorithm.random_shift=4", "policy.shared_encoder=true"])
@@ -119,7 +118,7 @@ def test_targets_follow_a_shared_encoder_slowly(tmp_path):
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_targets_begin_with_the_encoder_of_a_warm_start(shared, tmp_path):
     config = sac(tmp_path, f"policy.shared_encoder={shared}")
-    learner = OffPolicyLearner(stages(config), SPEC)
+    learner = OffPolicyLearner(config.schedule, SPEC)
     critics, targets = learner._algorithm._critics, learner._algorithm._targets
     others = build_policy(sac(tmp_path, f"policy.shared_encoder={shared}", "runner.seed=5"), SPEC)
     first = {name: weight.clone() for name, weight in critics.state_dict().items()}

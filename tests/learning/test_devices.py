@@ -8,8 +8,6 @@ import torch
 
 import rlpipe
 from rlpipe.collection.worker import RolloutWorker
-from rlpipe.config.selection import algorithm_class
-from rlpipe.config.stages import stages
 from rlpipe.learning.base import learner_class
 from rlpipe.metrics import CATALOGUE
 from rlpipe.policies.base import NoWeights, Snapshot
@@ -50,14 +48,14 @@ def make(request, tmp_path):
 
 
 def learner_of(config, spec):
-    return learner_class(config)(stages(config), spec)
+    return learner_class(config)(config.schedule, spec)
 
 
 def collected(config, count=2):
     """The spaces, and so many fragments under the first weights, or none for what learns from demonstrations alone."""
-    worker = RolloutWorker(stages(config), 0, 1)
+    worker = RolloutWorker(config.schedule, 0, 1)
     fragments = [(worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0],) for _ in range(count)]
-    return worker.ready().spec, fragments if algorithm_class(config).collects else [()] * count
+    return worker.ready().spec, fragments if config.algorithm_class.collects else [()] * count
 
 
 def numbers(window):
@@ -102,7 +100,7 @@ def test_a_run_on_a_gpu_trains_resumes_and_is_evaluated(make, precision, tmp_pat
     overrides = ["learner.device=cuda", "runner.save_interval=1"]
     config = make(*overrides)
     if precision == "bfloat16":
-        if not algorithm_class(config).staged:
+        if not config.algorithm_class.staged:
             pytest.skip("learns in float32")
         config = make(*overrides, f"learner.precision={precision}")
     run = rlpipe.train(config, local=True).directory

@@ -17,7 +17,6 @@ import rlpipe
 from rlpipe.algorithms import ppo
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.distributed.placement import Node, run_bundles, shortage
 from rlpipe.distributed.roles import Role
 from rlpipe.errors import ConfigError
@@ -142,7 +141,7 @@ def together():
 
 def collected(config, count):
     """Fragments of three workers under the first weights, for so many iterations."""
-    plan = stages(config)
+    plan = config.schedule
     workers = [RolloutWorker(plan, rank, 3) for rank in range(3)]
     snapshot = Snapshot(0, NoWeights.FROM_SEED)
     return plan, workers[0].ready().spec, [[w.collect(snapshot, 0)[0] for w in workers] for _ in range(count)]
@@ -285,7 +284,7 @@ class TestOptions:
         plan, spec, iterations = collected(run_config(tmp_path, algorithm), 1)
         before, found = learn(0, None, plan, spec, [])[0], []
         for more in ({}, options):
-            after, (window,) = learn(0, None, stages(run_config(tmp_path, algorithm, **more)), spec, iterations)
+            after, (window,) = learn(0, None, run_config(tmp_path, algorithm, **more).schedule, spec, iterations)
             found.append((after["policy/actor.0.weight"] - before["policy/actor.0.weight"], told(window)))
         return found
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from rlpipe.collection.worker import RolloutWorker
-from rlpipe.config.stages import stages
 from rlpipe.learning import base, threads
 from rlpipe.learning.base import learner_class
 from rlpipe.learning.threads import LearnerThreads, choose_threads, passive_waiting, thread_candidates
@@ -110,7 +109,7 @@ def rehearsed_state(monkeypatch, config):
 
 
 def learnt_state(config):
-    plan = stages(config)
+    plan = config.schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = learner_class(config)(plan, worker.ready().spec)
     for iteration in (1, 2):

@@ -17,9 +17,10 @@ from rlpipe.distributed.submission import _needed_files
 from rlpipe.errors import ConfigError
 from rlpipe.policies.residual import ResidualConfig, ResidualPolicy
 from rlpipe.run import checkpoint
+from rlpipe.training.first_weights import with_base_policy
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.demonstrations import demonstrator
-from tests.helpers.runs import lines, sac, scripted, to_mapping
+from tests.helpers.runs import lines, sac, scripted
 
 LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([1.0, 4.0], np.float32)
 HALF_RANGE = torch.tensor([1.0, 2.0])
@@ -279,7 +280,9 @@ def test_a_warm_start_brings_the_base_and_the_steps_so_far(run, tmp_path):
 
 
 def test_the_configuration_says_what_the_base_is_before_a_run_begins(clone, tmp_path):
-    base = rlpipe.load_config(to_mapping(corrected(tmp_path, clone))).policy.base_policy
+    config = corrected(tmp_path, clone)
+    assert not config.policy.base_policy  # loading reads no checkpoint
+    base = with_base_policy(config).policy.base_policy
     assert (base["name"], base["hidden_sizes"], base["chunk_size"]) == ("mlp", [16], 2)
     assert "warm_start" not in base
 

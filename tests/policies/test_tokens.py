@@ -10,7 +10,6 @@ import torch
 
 import rlpipe
 from rlpipe.collection.worker import RolloutWorker
-from rlpipe.config.stages import stages
 from rlpipe.errors import ConfigError
 from rlpipe.learning.on_policy import Learner
 from rlpipe.policies.shared.bins import BinnedActions
@@ -117,7 +116,7 @@ def test_in_the_first_minibatch_every_ratio_is_one_at_every_level(tmp_path):
 @pytest.mark.parametrize("level", ["token", "action", "chunk"])
 def test_one_pass_evaluates_the_policy_before_the_update(level, tmp_path):
     algorithm = {"name": "ppo", "update_epochs": 1, "num_minibatches": 1, "logprob_level": level}
-    plan = stages(scripted(tmp_path, algorithm=algorithm, policy={"name": "tokens", "hidden_sizes": [8], "bins": 4}))
+    plan = scripted(tmp_path, algorithm=algorithm, policy={"name": "tokens", "hidden_sizes": [8], "bins": 4}).schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = Learner(plan, worker.ready().spec)
     batch, _ = worker.collect(learner.snapshot(), 0)

@@ -21,7 +21,6 @@ from rlpipe.algorithms.shared.optimizer import FlatAdam
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
-from rlpipe.config.stages import stages
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import Demonstrated
@@ -187,8 +186,8 @@ def test_cloning_learns_what_to_do_from_the_image(kind, adapters, lr, models):
 )  # fmt: skip
 def test_an_update_changes_what_trains_and_nothing_else(algorithm, kind, dtype, adapters, models, tmp_path):
     config = configured(tmp_path, models[kind, dtype], algorithm=algorithm, adapters=adapters)
-    worker = RolloutWorker(stages(config), 0, 1)
-    learner = Learner(stages(config), worker.ready().spec)
+    worker = RolloutWorker(config.schedule, 0, 1)
+    learner = Learner(config.schedule, worker.ready().spec)
     policy, before = learner._policy, copied(learner._policy)
     batch, _ = worker.collect(learner.snapshot(), 0)
     snapshot, _ = learner.update(0, 1, batch)
@@ -208,13 +207,13 @@ def test_an_update_changes_what_trains_and_nothing_else(algorithm, kind, dtype, 
 
 def test_a_learner_continues_from_a_checkpoint_to_the_last_bit(models, tmp_path):
     config = configured(tmp_path, models["smolvlm", "bfloat16"], "rollout.horizon=4")
-    worker = RolloutWorker(stages(config), 0, 1)
-    one = Learner(stages(config), worker.ready().spec)
+    worker = RolloutWorker(config.schedule, 0, 1)
+    one = Learner(config.schedule, worker.ready().spec)
     batch, _ = worker.collect(one.snapshot(), 0)
     snapshot, _ = one.update(0, 1, batch)
     meta = {"iteration": 1, "config": "{}", "run_id": "a", "metrics": {}}
     kept = checkpoint.load(checkpoint.save(tmp_path, one.state(), meta))
-    other = Learner(stages(config), worker.ready().spec)
+    other = Learner(config.schedule, worker.ready().spec)
     other.resume(kept.arrays, kept.path)
     assert not differ(copied(one._policy), copied(other._policy))
     assert {parameter.dtype for parameter in other._policy.trunk.vision_model.parameters()} == {torch.bfloat16}
@@ -266,7 +265,7 @@ def test_the_example_of_the_documentation_runs(models, tmp_path):
 
 def test_an_inference_server_acts_as_a_copy_in_the_worker(models, tmp_path):
     config = configured(tmp_path, models["smolvlm", "bfloat16"], "rollout.inference_wait=null", adapters=ADAPTERS)
-    plan = stages(config)
+    plan = config.schedule
     own = RolloutWorker(plan, 0, 1)
     snapshot = Learner(plan, own.ready().spec).snapshot()
     server = InferenceServer(config, own.ready().spec, 0, [0])
@@ -383,8 +382,8 @@ def test_neither_three_depths_nor_a_stack_of_pictures_is_a_picture_in_colour():
 
 def test_a_worker_with_other_files_is_refused(models, tmp_path):
     mine, theirs = (configured(tmp_path, models[key]) for key in (("smolvlm", "float32"), "other"))
-    worker = RolloutWorker(stages(mine), 0, 1)
-    learner = Learner(stages(theirs), worker.ready().spec)
+    worker = RolloutWorker(mine.schedule, 0, 1)
+    learner = Learner(theirs.schedule, worker.ready().spec)
     with pytest.raises(ConfigError, match=r"copy the same folder to every machine, and name it with policy.model"):
         worker.collect(learner.snapshot(), 0)
 
@@ -397,6 +396,6 @@ def test_a_file_that_decides_nothing_does_not_count(models, tmp_path):
 
 def test_the_weights_of_all_processes_come_from_the_seed_and_the_files(models, tmp_path):
     config = configured(tmp_path, models["smolvlm", "float32"], adapters=ADAPTERS)
-    spec = RolloutWorker(stages(config), 0, 1).ready().spec
+    spec = RolloutWorker(config.schedule, 0, 1).ready().spec
     one, other = (build_policy(config, spec) for _ in range(2))
     assert not differ(copied(one), copied(other))

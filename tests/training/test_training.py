@@ -20,7 +20,6 @@ from rlpipe.collection.seeds import training_seed
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from rlpipe.config.stages import stages
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError, RunError
 from rlpipe.metrics import CATALOGUE, MetricWindow
@@ -307,8 +306,8 @@ def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tm
 
     config = scripted(tmp_path)
     directory = RunDirectory.create(config, {})
-    plan = stages(config)
-    info = run_info(directory, config, plan, 1, RolloutWorker(plan, 0, 1).ready().spec)
+    plan = config.schedule
+    info = run_info(directory, config, 1, RolloutWorker(plan, 0, 1).ready().spec)
     logger = MetricLogger(directory, info, config, {})
     logger._backends = BackendGroup([Raises(info)])
     window = MetricWindow()
@@ -321,10 +320,9 @@ def test_a_view_beside_the_logger_that_raises_is_left_out_and_the_run_goes_on(tm
 
 def test_the_learner_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_path):
     from rlpipe.collection.worker import RolloutWorker
-    from rlpipe.config.stages import stages
     from rlpipe.learning.on_policy import Learner
 
-    plan = stages(scripted(tmp_path))
+    plan = scripted(tmp_path).schedule
     worker = RolloutWorker(plan, 0, 1)
     learner = Learner(plan, worker.ready().spec)
     batch, _ = worker.collect(learner.snapshot(), 0)
@@ -656,4 +654,4 @@ def test_a_clash_of_names_is_an_error_at_start(tmp_path):
 
 def a_logger(tmp_path: Path, config: Config) -> tuple:
     directory = RunDirectory.create(config, {})
-    return directory, run_info(directory, config, stages(config), 1, SpaceSpec(4, 1)), config, {}
+    return directory, run_info(directory, config, 1, SpaceSpec(4, 1)), config, {}

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlpipe.algorithms.base import Algorithm, AlgorithmConfig, Observed, check_random_shift
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config, PipelineKind
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.base import SimulatorConfig
 from rlpipe.envs.shared.goals import GoalTask, check_goals
 from rlpipe.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlpipe.config.selection import simulator_class, simulator_name
+from rlpipe.config.simulators import simulator_class, simulator_name
 from rlpipe.envs.base import KEY, Allotment, Simulator
 from rlpipe.envs.shared.slots import NextSeed, NextStart
 from rlpipe.errors import ConfigError, ContractError, SimulatorError

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
-from rlpipe.config.selection import simulator_class
+from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.base import KEY, Allotment, Beginning, Simulator, SimulatorConfig, Step, TaskFacts
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.make import make_simulator

@@ -1,8 +1,10 @@
-"""Plans the stages of a run."""
+"""Plan of a run: its configuration, and the stages that follow from it."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,7 +13,6 @@ from rlpipe.config.checks import check
 from rlpipe.config.fields import options
 from rlpipe.config.schema import Config, Stage, StageConfig
 from rlpipe.config.sections import build
-from rlpipe.config.selection import algorithm_class
 from rlpipe.config.tree import flat, reason_of
 from rlpipe.errors import ConfigError
 
@@ -21,27 +22,41 @@ _FIXED = (".name", ".id", ".total_num_envs")
 """Ends of keys that no stage may change, whatever plug-in they belong to: the task, and the work of each worker."""
 
 
-def stages(config: Config) -> list[Stage]:
-    """Plans the stages of a run in turn, each checked; a run without stages is one stage called ``training``.
+@dataclass(frozen=True)
+class Plan(Config):
+    """Everything that a run needs to know before it starts: its configuration, the plug-ins that this names, and its
+    stages. ``load_config`` makes it and has checked all of it."""
 
-    Raises:
-        ConfigError: a stage is impossible.
-    """
-    total = -(-config.runner.total_timesteps // config.steps_per_iteration)
-    if not algorithm_class(config).collects:
-        total = config.algorithm.epochs
-    if not config.stages:
-        return [Stage("training", total, config)]
-    plan: list[Stage] = []
-    begin = 0
-    for index, stage in enumerate(config.stages):
-        key = f"stages[{index}] ({stage.name})"
-        if stage.timesteps is None and index < len(config.stages) - 1:
-            raise ConfigError(f"{key}.timesteps is missing; only the last stage may leave it out.")
-        begin = total if stage.timesteps is None else begin - (-stage.timesteps // config.steps_per_iteration)
-        plan.append(Stage(stage.name, begin, _staged(config, stage, key)))
-    _check_length(plan, total, config)
-    return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in plan]
+    @cached_property
+    def schedule(self) -> list[Stage]:
+        """Stages of the run in turn, each checked; a run without stages is one stage called ``training``.
+
+        Raises:
+            ConfigError: a stage is impossible.
+        """
+        total = -(-self.runner.total_timesteps // self.steps_per_iteration)
+        if not self.algorithm_class.collects:
+            total = self.algorithm.epochs
+        if not self.stages:
+            return [Stage("training", total, self)]
+        planned: list[Stage] = []
+        begin = 0
+        for index, stage in enumerate(self.stages):
+            key = f"stages[{index}] ({stage.name})"
+            if stage.timesteps is None and index < len(self.stages) - 1:
+                raise ConfigError(f"{key}.timesteps is missing; only the last stage may leave it out.")
+            begin = total if stage.timesteps is None else begin - (-stage.timesteps // self.steps_per_iteration)
+            planned.append(Stage(stage.name, begin, _staged(self, stage, key)))
+        _check_length(planned, total, self)
+        return [dataclasses.replace(stage, until=min(stage.until, total)) for stage in planned]
+
+    def without_learner(self) -> Plan:
+        """Returns the plan of an engine that only evaluates, and reserves nothing for a learner."""
+        cluster = dataclasses.replace(self.cluster, cpus_per_learner=0.0, gpus_per_learner=0.0, learner_nodes={})
+        return dataclasses.replace(self, cluster=cluster)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"schedule": self.schedule}
 
 
 def _staged(config: Config, stage: StageConfig, key: str) -> Config:
@@ -61,7 +76,7 @@ def _staged(config: Config, stage: StageConfig, key: str) -> Config:
             OmegaConf.update(tree, name, value, force_add=True)
         except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
             raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
-    staged = build(tree)
+    staged = build(tree, Config)
     check(staged)
     _check_fixed("env.train", staged.env.train, config.env.train, key)
     _check_fixed("algorithm", staged.algorithm, config.algorithm, key)
@@ -76,7 +91,7 @@ def _check_override(config: Config, name: str, key: str) -> None:
             f"{key}.overrides holds {name}; a stage may change keys under env.train, algorithm and learner, "
             "but not the task, the plug-ins or the number of environments."
         )
-    if name.startswith("algorithm.") and not algorithm_class(config).staged:
+    if name.startswith("algorithm.") and not config.algorithm_class.staged:
         raise ConfigError(
             f"{key}.overrides holds {name}, but the options of algorithm.name={config.algorithm.name} stay the "
             "same for a run."
@@ -98,22 +113,22 @@ def _check_fixed(section: str, staged: Any, whole: Any, key: str) -> None:
             raise ConfigError(f"{key}.overrides changes {section}.{name}, which stays the same for a run.")
 
 
-def _check_length(plan: list[Stage], total: int, config: Config) -> None:
+def _check_length(planned: list[Stage], total: int, config: Config) -> None:
     """Checks that the stages fill the run, and that the last one begins before its end.
 
     Args:
-        plan: stages with the iterations after which they would end.
+        planned: stages with the iterations after which they would end.
         total: iterations of the run.
         config: configuration of the run.
     """
-    if plan[-1].until < total:
+    if planned[-1].until < total:
         raise ConfigError(
-            f"the stages last {plan[-1].until * config.steps_per_iteration} environment steps, but "
+            f"the stages last {planned[-1].until * config.steps_per_iteration} environment steps, but "
             f"runner.total_timesteps is {config.runner.total_timesteps}: leave timesteps out of the last stage, or "
             "lengthen one."
         )
-    if len(plan) > 1 and plan[-2].until >= total:
+    if len(planned) > 1 and planned[-2].until >= total:
         raise ConfigError(
-            f"runner.total_timesteps is {config.runner.total_timesteps}, which ends before stage {plan[-1].name} "
-            f"begins, at {plan[-2].until * config.steps_per_iteration} environment steps."
+            f"runner.total_timesteps is {config.runner.total_timesteps}, which ends before stage {planned[-1].name} "
+            f"begins, at {planned[-2].until * config.steps_per_iteration} environment steps."
         )
