@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import functools
 import json
 import pkgutil
 import re
-import runpy
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,12 @@ import pytest
 from omegaconf import OmegaConf
 
 import rlpipe
-from rlpipe.algorithms.base import AlgorithmConfig, OnPolicyConfig
-from rlpipe.algorithms.sac import SACConfig
-from rlpipe.algorithms.shared.off_policy import OffPolicyConfig
+from docs.generate import configuration, pages, stored
 from rlpipe.config.schema import Config, StageConfig
-from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
-from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.plugins import available, resolve
 from rlpipe.policies.base import PolicyConfig
-from rlpipe.policies.encoders.base import EncoderConfig
-from rlpipe.policies.shared.perceptron import PerceptronConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
 from tests.helpers.commands import command
@@ -39,24 +33,24 @@ DOCS = Path(__file__).parent.parent / "docs"
 REQUIRED = "required"
 
 
-def test_the_page_of_metrics_is_up_to_date():
-    expected = runpy.run_path(str(DOCS / "generate_metrics.py"))["page"]()
-    written = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert written == expected, "run: python docs/generate_metrics.py > docs/metrics.md"
+REFERENCE = stored()
 
 
-def test_every_metric_has_one_entry_on_the_page():
-    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^(?:### `|- \*\*`)([^`]+)`", page, flags=re.MULTILINE)
-    assert sorted(entries) == sorted(CATALOGUE)
+def test_the_reference_is_up_to_date(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)  # a default that is read where the reference is written
+    expected = pages()
+    assert REFERENCE.keys() == expected.keys(), "run: python -m docs.generate"
+    assert [path for path, text in expected.items() if REFERENCE[path] != text] == [], "run: python -m docs.generate"
 
 
-@pytest.mark.parametrize("metric", CATALOGUE.values(), ids=lambda metric: metric.name)
-def test_what_a_metric_says_of_itself_is_a_sentence(metric):
-    for text in filter(None, (metric.meaning, metric.language)):
-        assert text[0].isupper()
-        assert text.endswith(".")
-        assert "  " not in text
+def test_every_metric_has_one_entry_in_the_reference():
+    text = "\n".join(page for path, page in REFERENCE.items() if path.startswith("reference/metrics/"))
+    assert sorted(re.findall(r"^(?:## `|- \*\*`)([^`]+)`", text, flags=re.MULTILINE)) == sorted(CATALOGUE)
+
+
+def test_what_a_metric_says_of_itself_is_a_sentence():
+    texts = [text for metric in CATALOGUE.values() for text in (metric.meaning, metric.language) if text]
+    assert [text for text in texts if not text[0].isupper() or not text.endswith(".") or "  " in text] == []
 
 
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("*/*.md"))]
@@ -74,109 +68,105 @@ def test_a_misspelt_key_is_answered_as_the_page_says():
     assert str(caught.value) in " ".join(text.split())
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "api").glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_of_the_api_leads_to_the_source_where_the_site_shows_docstrings(page):
-    text = page.read_text(encoding="utf-8")
-    linked = {(page.parent / link).resolve() for link in re.findall(r"^Source: .*\((.+)\)$", text, flags=re.MULTILINE)}
-    named = re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
-    assert {Path(str(inspect.getsourcefile(pkgutil.resolve_name(name)))) for name in named} == linked
+def slug(heading: str) -> str:
+    """Anchor of a heading, as forges and the site make it."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w -]", "", plain).strip().replace(" ", "-")
 
 
-# --- configuration.md: one table row for each key, | `key` | default | ...
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings of a page, outside of its blocks of code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
 
 
-CONFIGURATION = runpy.run_path(str(DOCS / "generate_configuration.py"))
+def leads_somewhere(target: Path, anchor: str) -> bool:
+    return target.exists() and (not anchor or target.suffix != ".md" or anchor in anchors(target))
 
 
-def test_the_tables_of_the_configuration_are_up_to_date():
-    written = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    assert written == CONFIGURATION["page"](written), "run: python docs/generate_configuration.py"
+def test_every_link_leads_somewhere():
+    broken = []
+    for page in [*PAGES, *(DOCS / path for path in REFERENCE)]:
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+            if not leads_somewhere(page.parent / path if path else page, anchor):
+                broken.append(f"{page.name}: {path}#{anchor}")
+    assert broken == []
+
+
+def test_every_page_that_the_code_names_exists():
+    named = {
+        (name, anchor)
+        for folder in ("rlpipe", "configs", "tests", "benchmarks", "launch")
+        for file in (DOCS.parent / folder).rglob("*")
+        if file.suffix in (".py", ".yaml", ".sh", ".toml") and "node_modules" not in file.parts
+        for name, anchor in re.findall(r"\bdocs/([\w/]+\.md)(?:#([\w-]+))?", file.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert [link for link in sorted(named) if not leads_somewhere(DOCS / link[0], link[1])] == []
+
+
+# --- reference/configuration: one table row for each key, | `key` | default | ...
 
 
 def test_what_a_key_says_of_itself_is_a_sentence():
-    for key in (key for keys in CONFIGURATION["sections"]().values() for key in keys):
-        assert re.match(r"[A-Z`]", key.meaning), key
+    for key in (key for parts in configuration.parts().values() for part in parts for key in part.keys):
+        assert re.match(r"[A-Z`]", key.meaning) or key.name.startswith("runner.logger.options"), key
         assert key.meaning.endswith("."), key
 
 
-def default(field: dataclasses.Field) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return REQUIRED
-
-
-def keys(schema: type[Any], prefix: str, skip: set[str] | frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
+def keys(schema: type[Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Full key and default of each field, with nested groups taken apart."""
     for field in dataclasses.fields(schema):
-        value = default(field)
+        value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         if dataclasses.is_dataclass(value):
             yield from keys(type(value), f"{prefix}{field.name}.")
-        elif field.name not in skip:
+        else:
             yield f"{prefix}{field.name}", value
 
 
-POLICY_BASES = {PolicyConfig: "Every policy", PerceptronConfig: "Every policy made of perceptrons"}
-ALGORITHM_BASES = {
-    AlgorithmConfig: "Every algorithm",
-    OnPolicyConfig: "Every algorithm that learns from fresh trajectories",
-    OffPolicyConfig: "Every algorithm that learns from a replay buffer",
-    SACConfig: "Soft actor-critic",
-}
-
-
-def keys_of(kind: str, prefix: str, bases: dict[Any, str]) -> Iterator[tuple[str, str, Any]]:
-    """(section, key, default) of what plug-ins of a kind have in common, and of what each adds or changes."""
-    plug_ins = {resolve(kind, name, "name").Config: f"`{prefix}name: {name}`" for name in available(kind)}
-    for schema, section in {**plug_ins, **bases}.items():
-        above = next((base for base in schema.__mro__[1:] if base in bases), None)
-        common = dict(keys(above, prefix)) if above else {}
-        for key, value in keys(schema, prefix):
-            if key not in common or common[key] != value:
-                yield section, key, value
-
-
-PLUGGED = {"env", "policy", "algorithm", "curriculum", "stages", "num_demos"}
-"""Keys whose tables stand under a heading of another name."""
-DOCUMENTED = [
-    *((key.split(".")[0], key, value) for key, value in keys(Config, "", PLUGGED)),
-    *(("stages", key, value) for key, value in keys(StageConfig, "stages[i].")),
-    ("demos", "num_demos", None),
-    *keys_of("envs", "env.train.", {SimulatorConfig: "Every env.train"}),
-    *keys_of("policies", "policy.", POLICY_BASES),
-    *keys_of("policies.encoders", "policy.encoders.LEAF.", {EncoderConfig: "Every encoder"}),
-    *keys_of("algorithms", "algorithm.", ALGORITHM_BASES),
-    *keys_of(
-        "curricula",
-        "curriculum.",
-        {CurriculumConfig: "Every curriculum", ChoosingConfig: "Every curriculum that chooses starts"},
-    ),
-]
-
-
-def tables() -> dict[str, dict[str, str]]:
-    """Default as written, by heading and key, from the tables that begin with these two columns."""
-    found: dict[str, dict[str, str]] = {}
-    heading, of_keys = "", False
-    for line in (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        of_keys = line.startswith("| key | default |") or (of_keys and line.startswith("|"))
-        if of_keys and (match := re.match(r"\| `([^`]+)` \| `?([^|`]*)`? \|", line)):
-            found.setdefault(heading, {})[match[1]] = match[2]
+def documented(page: str) -> dict[str, set[str]]:
+    """Defaults as written, by key; a plug-in that has another default than others of its kind repeats the key."""
+    found: dict[str, set[str]] = {}
+    text = REFERENCE[f"reference/configuration/{page}.md"]
+    for key, default in re.findall(r"^\| `([^`]+)` \| `?([^|`]*)`? \|", text, flags=re.MULTILINE):
+        found.setdefault(key, set()).add(default)
     return found
 
 
-@pytest.mark.parametrize(("section", "key", "value"), DOCUMENTED, ids=lambda value: str(value))
-def test_every_configuration_key_is_documented_with_its_default(section, key, value):
-    written = tables()[section][key]
-    assert OmegaConf.create(f"value: {written}").value == value
+PLUGGED = {
+    "envs": ("env", "env.train."),
+    "policies": ("policy", "policy."),
+    "policies.encoders": ("policy", "policy.encoders.LEAF."),
+    "algorithms": ("algorithm", "algorithm."),
+    "curricula": ("curriculum", "curriculum."),
+    "backends": ("backends", "runner.logger.options.{}."),
+}
 
 
-def test_no_configuration_key_is_documented_that_does_not_exist():
-    written = {(section, key) for section, rows in tables().items() for key in rows}
-    assert written == {(section, key) for section, key, _ in DOCUMENTED}
+def written(value: Any) -> Any:
+    return getattr(value, "name", value) if isinstance(value, Enum) else value
+
+
+@pytest.mark.parametrize("kind", PLUGGED)
+def test_every_key_of_a_plug_in_is_documented_with_its_default(kind, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    page, prefix = PLUGGED[kind]
+    rows = documented(page)
+    for name in available(kind):
+        for key, value in keys(resolve(kind, name, "name").Config, prefix.format(name)):
+            read = [OmegaConf.create(f"value: {default}").value for default in rows[key]]
+            assert (REQUIRED if value is dataclasses.MISSING else written(value)) in read, key
+
+
+def test_every_other_key_is_documented_with_its_default():
+    other = {"env", "policy", "algorithm", "curriculum", "stages"}
+    for key, value in [*keys(Config, ""), *keys(StageConfig, "stages[i].")]:
+        section = key.split(".")[0].removesuffix("[i]")
+        if section not in other or key.startswith("stages["):
+            (default,) = documented("demos" if section == "num_demos" else section)[key]
+            assert OmegaConf.create(f"value: {default}").value == (REQUIRED if value is dataclasses.MISSING else value)
 
 
 # --- algorithms/: options with their defaults, formulas, metrics and files

@@ -23,7 +23,7 @@ LIKELIHOOD = "likelihood"
 
 @dataclass(frozen=True)
 class BehaviourCloningConfig(AlgorithmConfig):
-    """Options of behaviour cloning; needs ``demos``."""
+    """Options of behaviour cloning. Needs ``demos``."""
 
     epochs: int = option(200, least=1)
     """Largest number of passes over the demonstrations; each is an iteration of the run."""

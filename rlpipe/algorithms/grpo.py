@@ -30,7 +30,8 @@ __all__ = ["GRPO"]
 
 @dataclass(frozen=True)
 class GRPOConfig(ClippedConfig):
-    """Options of GRPO. In each iteration every environment runs one episode, of at most ``rollout.horizon`` steps."""
+    """Options of GRPO. Each iteration runs whole episodes, so ``rollout.horizon`` must reach their time limit. It
+    counts as horizon times environments towards ``runner.total_timesteps``, though episodes may end sooner."""
 
     clip_ratio_high: float = 0.28
     """How far the probability ratio may rise above 1 before the gradient is cut; further than it may fall, so that rare

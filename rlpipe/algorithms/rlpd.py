@@ -16,7 +16,7 @@ __all__ = ["RLPD"]
 
 @dataclass(frozen=True)
 class RLPDConfig(SACConfig):
-    """Options of RLPD; needs ``demos``."""
+    """Options of RLPD. Needs ``demos``."""
 
     demo_share: float = option(0.5, above=0, below=1)
     """Share of each batch that is demonstrated."""

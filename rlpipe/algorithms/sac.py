@@ -40,7 +40,7 @@ __all__ = ["SAC"]
 
 @dataclass(frozen=True)
 class SACConfig(OffPolicyConfig):
-    """Options of soft actor-critic."""
+    """Options of soft actor-critic. Need ``policy.name=squashed_gaussian`` or ``residual``."""
 
     num_critics: int = option(2, least=1)
     """Number of Q networks (E)."""

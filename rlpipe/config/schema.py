@@ -38,7 +38,8 @@ _METHOD = Affects.RESULTS | Affects.COMPARISON
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where Ray places the actors of a run."""
+    """Where Ray places the actors of a run. The address of the cluster is no key: ``--ray-address``, else the
+    environment variable ``RAY_ADDRESS``, else a Ray of the run's own on this machine."""
 
     cpus_per_worker: float = option(1.0, above=0, unit="CPUs", affects=Affects.COMPARISON)
     """CPUs that Ray reserves for each rollout worker; its torch runs on one thread."""
@@ -99,7 +100,7 @@ class LoggerConfig:
     per_worker: bool = option(False, affects=Affects.NOTHING)
     """Also write the metrics of each rollout worker by itself, as ``workers/<rank>/<metric>`` in the same run."""
     dialects: list[str] = option([], choices=tuple(DIALECTS), affects=Affects.NOTHING)
-    """Other systems whose own metric names are written as well (docs/metrics.md)."""
+    """Other systems whose own metric names are written as well (docs/dialects.md)."""
     console_style: str = option("table", choices=("table", "sb3", "line"), affects=Affects.NOTHING)
     """How the terminal shows an iteration: ``table``, ``sb3`` (a boxed table), or ``line`` (one short line)."""
 

@@ -42,7 +42,7 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class DMControlConfig(SuccessConfig):
-    """Options of a dm_control task."""
+    """Options of a dm_control task. Needs ``pip install 'rlpipe[dm-control]'``; see docs/simulators.md#dm_control."""
 
     id: str = option("")
     """``manipulation/NAME``, such as ``manipulation/reach_site_features``, or ``DOMAIN/TASK`` of the control suite,

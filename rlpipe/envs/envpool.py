@@ -37,7 +37,7 @@ RESERVED = {"batch_size", "num_envs", "num_threads", "seed"}
 
 @dataclass(frozen=True)
 class EnvPoolConfig(SuccessConfig):
-    """Options of an EnvPool task."""
+    """Options of an EnvPool task. Needs ``pip install 'rlpipe[envpool]'``; see docs/simulators.md#envpool."""
 
     id: str = option("")
     """Id of the task, such as ``MetaWorld/PickPlace-v3``, ``FetchPush-v4`` or ``PandaPickCube-v1``."""

@@ -47,7 +47,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class LiberoConfig(SimulatorConfig):
-    """Options of a LIBERO task."""
+    """Options of a LIBERO task. As a rule it needs a Python of its own; see docs/simulators.md#libero."""
 
     id: str = option("libero_spatial/0")
     """Suite and task, by its number or its name, such as ``libero_goal/push_the_plate_to_the_front_of_the_stove``."""

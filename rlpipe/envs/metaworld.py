@@ -28,7 +28,7 @@ TIME_LIMIT = 500
 
 @dataclass(frozen=True)
 class MetaWorldConfig(SuccessConfig):
-    """Options of a Meta-World task."""
+    """Options of a Meta-World task. Needs ``pip install 'rlpipe[metaworld]'``; see docs/simulators.md#meta-world."""
 
     id: str = option("")
     """Name of the task, such as ``reach-v3`` or ``pick-place-v3``."""

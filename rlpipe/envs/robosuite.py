@@ -35,7 +35,7 @@ STATES = "-state"
 
 @dataclass(frozen=True)
 class RobosuiteConfig(SuccessConfig):
-    """Options of a robosuite task."""
+    """Options of a robosuite task. Needs a Python of its own; see docs/simulators.md#robosuite."""
 
     id: str = option("")
     """Name of the task, such as ``Lift``, ``Stack``, ``NutAssemblySquare`` or ``TwoArmLift``."""

@@ -26,7 +26,7 @@ __all__ = ["GRUPolicy"]
 
 @dataclass(frozen=True)
 class GRUConfig(UnboundedConfig):
-    """Options of the memory and of the perceptrons behind it."""
+    """Options of the memory and of the perceptrons behind it. See docs/policies.md#memory."""
 
     hidden_sizes: list[int] = field(default_factory=lambda: [128])
     memory_size: int = option(128, least=1, below=2**16, unit="units")

@@ -20,7 +20,7 @@ def _check_batched(key: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class ManiSkillConfig(SimulatorConfig):
-    """Options of a ManiSkill task."""
+    """Options of a ManiSkill task. Needs ``pip install 'rlpipe[maniskill]'``."""
 
     id: str = option("")
     """Registered task, such as ``PushCube-v1``."""

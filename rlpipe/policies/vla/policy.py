@@ -42,7 +42,7 @@ __all__ = ["VLAPolicy"]
 
 @dataclass(frozen=True)
 class VLAConfig(BinsConfig, PolicyConfig):
-    """Options of the model and of the tokens."""
+    """Options of the model and of the tokens. Needs ``pip install 'rlpipe[vla]'``; see docs/vla.md."""
 
     model: str = option("", checks=(check_not_empty, check_path), unit="folder")
     """Folder with a Hugging Face image-text-to-text model: ``config.json``, ``*.safetensors``, tokenizer and processor.

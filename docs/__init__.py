@@ -1,0 +1,1 @@
+"""Guides, the reference, and the scripts that write it."""
