@@ -27,7 +27,7 @@ from rlpipe.secrets import is_credential, redacted
 
 log = logging.getLogger("rlpipe")
 
-_OWN_TOKEN = secrets.token_hex(32)
+OWN_TOKEN = secrets.token_hex(32)
 """Token of the clusters that this process starts; one for all, because Ray reads a process's token only once."""
 
 
@@ -117,7 +117,7 @@ class Cluster:
             ray.shutdown()
         if self._template is not None:
             self._template.end()
-        if self.started and os.environ.get("RAY_AUTH_TOKEN") == _OWN_TOKEN:
+        if self.started and os.environ.get("RAY_AUTH_TOKEN") == OWN_TOKEN:
             del os.environ["RAY_AUTH_TOKEN"]  # a cluster that is joined later has another one
 
 
@@ -148,7 +148,7 @@ def _start(options: dict[str, Any], template: ProcessTemplate | None) -> Path:
     # Ray turns token authentication on by itself. A token of this run's own avoids ~/.ray/auth_token, whose mere
     # existence would turn it on for every Ray that is started on this machine later.
     if not os.environ.get("RAY_AUTH_TOKEN"):
-        os.environ["RAY_AUTH_TOKEN"] = _OWN_TOKEN
+        os.environ["RAY_AUTH_TOKEN"] = OWN_TOKEN
     # By default Ray runs actors at niceness 15, so any other work would stall a learner of several threads.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # By default Ray starts an idle process per CPU, which would compete with the actors that are starting.

@@ -21,7 +21,8 @@ from tests.helpers.runs import sac, scripted
 def kept(run) -> dict[int, list[Span]]:
     """Spans by iteration."""
     return {
-        row["iteration"]: [Span(**span) for span in row["spans"]] for row in read_jsonl(run.path / "timeline.jsonl")
+        row["iteration"]: [Span.from_json(span) for span in row["spans"]]
+        for row in read_jsonl(run.path / "timeline.jsonl")
     }
 
 

@@ -69,7 +69,7 @@ def test_tensorboard_plays_it_at_its_iteration(run):
 
 def test_trackio_shows_it_at_its_iteration(run, tmp_path):
     held = storage(tmp_path)
-    trackio.Trackio(info(run, trackio.Options(folder=str(tmp_path / "trackio")))).event(EVENT)
+    trackio.Trackio(info(run, trackio.TrackioOptions(folder=str(tmp_path / "trackio")))).event(EVENT)
     (row,) = held.get_logs("p", "r1")
     assert (row["step"], row[TAG]["_type"], row[TAG]["caption"]) == (3, "trackio.video", "iteration-000003")
 
@@ -77,14 +77,14 @@ def test_trackio_shows_it_at_its_iteration(run, tmp_path):
 def test_mlflow_keeps_the_file_beside_its_database(run, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    mlflow.MLflow(info(run, mlflow.Options())).event(EVENT)
+    mlflow.MLflow(info(run, mlflow.MLflowOptions())).event(EVENT)
     (kept,) = (run.parents[1] / "mlartifacts").glob("**/*.mp4")
     assert kept.parts[-2:] == ("videos", "iteration-000003.mp4")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_wandb_gets_it_with_the_next_row_so_that_its_steps_stay(run):
-    backend = wandb.WandB(info(run, wandb.Options(mode="offline")))
+    backend = wandb.WandB(info(run, wandb.WandbOptions(mode="offline")))
     backend.write(ROWS[0])
     backend.event(EVENT)
     backend.write(ROWS[1])
