@@ -21,7 +21,7 @@ from ray._private.ray_constants import PROCESS_TYPE_DASHBOARD_AGENT, PROCESS_TYP
 from rlpipe.config.schema import Config
 from rlpipe.config.tree import to_yaml
 from rlpipe.distributed import worker_entry
-from rlpipe.distributed.cluster import OWN_TOKEN
+from rlpipe.distributed.cluster import OWN_TOKEN as TOKEN  # runs of a test process may start a Ray before this one
 from rlpipe.distributed.own_ray import lean_node, start_ray, worker_program
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT, ProcessTemplate
 from rlpipe.run.directory import read_jsonl
@@ -63,7 +63,7 @@ def start_shared_ray() -> None:
     if ray.is_initialized():
         return
     end_shared_ray()
-    os.environ.setdefault("RAY_AUTH_TOKEN", OWN_TOKEN)  # a run of this process may have started a Ray before
+    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
     for name, value in PATIENT.items():
         os.environ.setdefault(name, value)
     _templates.append(template := ProcessTemplate(WORKER_ENVIRONMENT))
@@ -166,7 +166,7 @@ class SimulatedCluster:
 def simulated(nodes: int, cpus: float, *, lean: bool = False, **variables: str) -> Iterator[SimulatedCluster]:
     """A cluster with the health settings that the docs recommend, and its environment; or one of ``lean_nodes``."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RAY_AUTH_TOKEN": OWN_TOKEN, **RECOMMENDED, **PATIENT, **LEAN, **variables}.items():
+        for name, value in {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **LEAN, **variables}.items():
             patch.setenv(name, value)
         with lean_nodes() if lean else contextlib.nullcontext():
             cluster = SimulatedCluster(nodes, cpus)
