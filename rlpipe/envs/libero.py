@@ -135,7 +135,7 @@ class LiberoEnv(SingleEnv):
             suite = benchmark.get_benchmark(suite_name)()
         self.instruction: str = suite.get_task(number).language
         self._stored = suite.get_task_init_states(number) if config.initial_states == "stored" else None
-        self._limit = _time_limit(config)
+        self._limit = time_limit(config)
         self._settle_steps, self._cameras = config.settle_steps, config.has_cameras
         pictures = {"camera_heights": config.camera_size, "camera_widths": config.camera_size} if self._cameras else {}
         self._env = ControlEnv(
@@ -218,7 +218,7 @@ class Libero(OneByOne):
         if importlib.util.find_spec("libero") is None:
             raise ConfigError(f"{key}.name is libero, which {MISSING}")
         _place(config.id, key)
-        return replace(super().describe(config, key), time_limit=_time_limit(config))
+        return replace(super().describe(config, key), time_limit=time_limit(config))
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -236,7 +236,8 @@ class Libero(OneByOne):
         return made
 
 
-def _time_limit(config: LiberoConfig) -> int:
+def time_limit(config: LiberoConfig) -> int:
+    """Returns the environment steps after which every episode ends."""
     return _limit(config.id.partition("/")[0]) if config.max_episode_steps is None else config.max_episode_steps
 
 

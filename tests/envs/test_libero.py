@@ -14,7 +14,7 @@ import yaml
 import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.config.simulators import simulator_class
-from rlpipe.envs.libero import Libero, LiberoConfig
+from rlpipe.envs.libero import Libero, LiberoConfig, time_limit
 from rlpipe.envs.shared.child_process.simulator import tasks
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError
@@ -50,8 +50,8 @@ def test_without_libero_the_error_says_how_to_give_it_a_python_of_its_own():
     [("libero_spatial/0", 220), ("libero_goal_swap/1", 300), ("libero_10/x", 520), ("libero_study_table/0", 600)],
 )
 def test_each_suite_has_a_time_limit_of_its_own(wanted, limit):
-    assert Libero.describe(LiberoConfig("libero", id=wanted), "env.train").time_limit == limit
-    assert Libero.describe(LiberoConfig("libero", id=wanted, max_episode_steps=7), "env.train").time_limit == 7
+    assert time_limit(LiberoConfig("libero", id=wanted)) == limit
+    assert time_limit(LiberoConfig("libero", id=wanted, max_episode_steps=7)) == 7
 
 
 @real
