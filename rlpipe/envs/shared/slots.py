@@ -54,6 +54,8 @@ class Slots:
         self._next_seed = next_seed
         self._limit = _ENDLESS if limit is None else limit
         self._left: NDArray[np.int64] = np.full(count, self._limit)
+        self._never: Bool = np.zeros(count, dtype=bool)
+        self._any_limit = limit is not None  # nothing to count otherwise, in every step of every run
 
     def begin(self, n: int, next_start: NextStart | None = None) -> NextEpisode | None:
         """Asks how the next episode of a slot begins; None if there is none, and the slot is idle from now on."""
@@ -64,6 +66,7 @@ class Slots:
         chosen = None if next_start is None else next_start(n)
         own = None if chosen is None else chosen.limit
         self._left[n] = self._limit if own is None else min(own, self._limit)
+        self._any_limit |= own is not None
         return NextEpisode(seed, chosen)
 
     def stepping(self, active: Bool | None) -> Bool:
@@ -78,6 +81,8 @@ class Slots:
             success: [N] after the step.
             steps_after_success: environment steps of an episode after its first success; None for all.
         """
+        if not self._any_limit and steps_after_success is None:
+            return self._never
         self._left -= valid
         if steps_after_success is not None:
             self._left = np.where(valid & success, np.minimum(self._left, steps_after_success), self._left)
