@@ -1,4 +1,4 @@
-"""What the source of the package says beside its docstrings."""
+"""Texts of fields and constants, which stand in the source and not in docstrings."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class EvaluatedRun:
 
     @property
     def kind(self) -> dict[str, Any]:
-        """What the run has in common with others of its experiment, as of ``kind_of``."""
+        """Settings that the run has in common with others of its experiment, as of ``kind_of``."""
         return kind_of(self.config, self.protocol)
 
     @property

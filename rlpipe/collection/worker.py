@@ -110,14 +110,12 @@ class RolloutWorker:
         self._broken = False
         self._server = server
         self._policy: Policy | ServedPolicy | None = None
-        if self._config.rollout.inference == NO_INFERENCE:
-            pass  # the evaluation brings its baseline
-        elif server is None:
-            self._policy = build_policy(self._config, self._simulator.spec)
-        else:
+        if server is not None:
             with torch.device("meta"):  # shapes without numbers
                 shapes = build_policy(self._config, self._simulator.spec)
             self._policy = ServedPolicy(shapes, server, rank)
+        elif self._config.rollout.inference != NO_INFERENCE:  # else the evaluation brings a baseline
+            self._policy = build_policy(self._config, self._simulator.spec)
         self._collector: Collector | None = None
 
     @property

@@ -142,7 +142,7 @@ def nothing_needed() -> None:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What is known of a configured simulator before anything starts.
+    """Facts about a configured simulator that are known before anything starts.
 
     Attributes:
         time_limit: environment steps after which every episode ends; None if that is not known.

@@ -1,1 +1,1 @@
-"""What algorithms share."""
+"""Code that several algorithms share."""

@@ -1,1 +1,1 @@
-"""What backends share."""
+"""Code that several backends share."""

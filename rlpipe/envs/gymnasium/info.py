@@ -1,4 +1,4 @@
-"""What the info of a step tells beside its observation: success, reward terms, numbers of the task."""
+"""Success, reward terms and numbers of the task, read from the info of a step."""
 
 from __future__ import annotations
 

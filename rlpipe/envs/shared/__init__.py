@@ -1,1 +1,1 @@
-"""What simulators share."""
+"""Code that several simulators share."""

@@ -1,1 +1,1 @@
-"""What policies share."""
+"""Code that several policies share."""
