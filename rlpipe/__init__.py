@@ -58,7 +58,6 @@ def train(
     """
     from rlpipe.demonstrations.checks import check_demonstrations
     from rlpipe.foreign import begin_notes
-    from rlpipe.report.pages import write
     from rlpipe.run.directory import RunDirectory, find_run
     from rlpipe.run.resume import locked_run
     from rlpipe.training import recovery
@@ -73,7 +72,7 @@ def train(
     with locked_run(config, None if resume is None else find_run(Path(resume))) as run:
         if run is not None:
             RunDirectory.existing(run).check()
-        engine, write_report = _engine(config, local, ray_address), write if config.runner.report else None
+        engine, write_report = _engine(config, local, ray_address), _write_report if config.runner.report else None
         return recovery.train(config, engine, interruption=interruption, resume=run, write_report=write_report)
 
 
@@ -184,6 +183,13 @@ def _check_machine(config: Plan, local: bool, ray_address: str | None) -> None:
 
     if local or not joins_cluster(ray_address):
         check_machine(config)
+
+
+def _write_report(runs: Sequence[Path]) -> None:
+    """Writes the report of a run that has ended. Loads what draws it only then: no run starts later for it."""
+    from rlpipe.report.pages import write
+
+    write(runs)
 
 
 def _engine(config: Plan, local: bool, ray_address: str | None) -> Engine:
