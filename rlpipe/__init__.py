@@ -3,6 +3,7 @@
 config = rlpipe.load_config("configs/ppo_push_cube.yaml", ["rollout.num_workers=8"])
 result = rlpipe.train(config)                   # on Ray; rlpipe.train(config, local=True) in this process
 report = rlpipe.evaluate(result.checkpoint, episodes=400)
+policy = rlpipe.load_policy(result.checkpoint)  # action = policy.act(observation)
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.config.plan import Plan
+    from rlpipe.serving.acting import ActingPolicy
     from rlpipe.training.engine import Engine
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
 
-__all__ = ["evaluate", "load_config", "train"]
+__all__ = ["evaluate", "load_config", "load_policy", "train"]
 
 
 def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Plan:
@@ -138,6 +140,26 @@ def evaluate(
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), shown)
     return report.recorded(folder_of(state.path))
+
+
+def load_policy(
+    path: str | Path, *, best: bool = False, deterministic: bool | None = None, seed: int = 0
+) -> ActingPolicy:
+    """Loads a trained policy, to act with it: ``action = policy.act(observation)``, and ``policy.reset()`` where an
+    episode begins. Starts no simulator and no Ray.
+
+    Args:
+        path: run directory, which means its newest whole checkpoint, or checkpoint file
+        best: in a run directory, take the checkpoint with the best evaluation instead of the newest
+        deterministic: take the most likely actions; None does what the evaluations of its run did
+        seed: where actions are sampled, seed of the first episode; with that of an evaluated episode, the noise is the
+            same as there
+    Raises:
+        rlpipe.errors.ConfigError: there is no such policy, or this machine has not what it is made of.
+    """
+    from rlpipe.serving.loading import load_policy
+
+    return load_policy(Path(path), best=best, deterministic=deterministic, seed=seed)
 
 
 def _evaluate_baseline(

@@ -17,7 +17,7 @@ LAYERS = (
     ("config",),
     ("envs", "policies", "backends", "curricula"),
     ("collection", "run", "algorithms", "demonstrations"),
-    ("learning", "analysis", "doctor"),
+    ("learning", "analysis", "doctor", "serving"),
     ("training", "distributed", "report"),
     ("cli", "__init__"),
 )

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from rlpipe.config.tree import from_yaml
 from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.trajectory import SpaceSpec
 
 _KEPT = ("total_iterations", "total_timesteps", "stages", "console_style", "action_dims", "num_actions")
 
@@ -39,6 +40,7 @@ class RunInfo:
         options: of the backend, an instance of its ``Config``.
         created: time at which the run began, ISO 8601.
         time_limit: environment steps after which every training episode ends; None for none.
+        spaces: observations and actions that the policy is made for.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class RunInfo:
     options: Any = None
     created: str = ""
     time_limit: int | None = None
+    spaces: SpaceSpec | None = None
 
     @property
     def config(self) -> dict[str, Any]:

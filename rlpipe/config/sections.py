@@ -68,6 +68,18 @@ def build(tree: DictConfig, schema: type[C]) -> C:
     )
 
 
+def acting_sections(tree: Mapping[str, Any]) -> tuple[type[Any], Any, Any]:
+    """Builds what a policy needs to act, of a resolved configuration: its simulator need not exist here.
+
+    Returns:
+        Class and options of the policy, and options of the algorithm.
+    Raises:
+        ConfigError: a key is unknown or a value has the wrong type, or the policy does not exist here.
+    """
+    policy = _plugin("policy", _mapping(tree, "policy"))
+    return resolve("policies", policy.name, "policy.name"), policy, _plugin("algorithm", _mapping(tree, "algorithm"))
+
+
 def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) -> Any:
     """Builds the options of a backend, complete and typed.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -462,10 +462,21 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
 
 def build_policy(config: Config, spec: SpaceSpec) -> Policy:
     """Builds the configured policy for the spaces of a simulator; its first weights depend on ``runner.seed`` alone."""
-    check_bounds(spec)
     torch.manual_seed(config.runner.seed)
-    spec = spec.chunked(config.policy.chunk_size)
-    policy: Policy = config.policy_class(config.policy, spec)
-    if config.algorithm.reward_level == "action" and config.policy.chunk_size > 1:
-        policy.value_each_action()
-    return policy
+    return make_policy(config.policy_class, config.policy, config.algorithm, spec)
+
+
+def make_policy(class_: Callable[..., Policy], policy: PolicyConfig, algorithm: Any, spec: SpaceSpec) -> Policy:
+    """Makes a policy of a class for the spaces of a simulator, with the values that an algorithm learns of it.
+
+    Args:
+        class_: class of the policy.
+        policy: its options.
+        algorithm: options of the algorithm.
+        spec: spaces of the simulator, whose actions are those of one environment step.
+    """
+    check_bounds(spec)
+    made = class_(policy, spec.chunked(policy.chunk_size))
+    if algorithm.reward_level == "action" and policy.chunk_size > 1:
+        made.value_each_action()
+    return made

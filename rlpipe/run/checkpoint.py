@@ -28,6 +28,7 @@ from rlpipe.files import line, parsed
 from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
 from rlpipe.run.shapes import Iteration
+from rlpipe.trajectory import SpaceSpec
 
 log = logging.getLogger("rlpipe")
 
@@ -56,12 +57,18 @@ class Checkpoint:
     Attributes:
         path: path of the file
         arrays: policy, optimiser and random states, by name
-        meta: ``iteration``, ``config`` (YAML), ``run_id`` and ``metrics`` (states that accumulate over the run)
+        meta: ``iteration``, ``config`` (YAML), ``run_id``, ``metrics`` (states that accumulate over the run) and
+            ``spaces`` (observations and actions that the policy is made for; the oldest checkpoints lack them)
     """
 
     path: Path
     arrays: dict[str, NDArray[Any]]
     meta: dict[str, Any]
+
+    @property
+    def spaces(self) -> SpaceSpec | None:
+        """Observations and actions that the policy is made for; None where the checkpoint is too old to tell."""
+        return SpaceSpec.from_json(self.meta["spaces"]) if "spaces" in self.meta else None
 
 
 def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Path:
@@ -209,6 +216,11 @@ def _wrong_meta(meta: Any) -> str:
             metric.merge(metric).read()
         except Exception as error:  # the arithmetic may raise anything for fields that no state has
             return f"the state of {name} in {_META} is not valid: {type(error).__name__}: {error}"
+    try:
+        if "spaces" in meta:
+            SpaceSpec.from_json(meta["spaces"])
+    except (KeyError, TypeError, ValueError) as error:
+        return f"spaces in {_META} are not valid: {type(error).__name__}: {error}"
     return ""
 
 

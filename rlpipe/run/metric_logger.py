@@ -310,6 +310,7 @@ class MetricLogger:
             "config": self._info.config_yaml,
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
             **({"row": False} if self._prepared else {}),
+            **({} if self._info.spaces is None else {"spaces": self._info.spaces.as_json()}),
         }
         try:
             path = self._checkpoints.save(arrays, meta)
@@ -361,4 +362,5 @@ def run_info(directory: RunDirectory, config: Plan, first_iteration: int, spec: 
             for metric in plugin.console_metrics
         ),
         time_limit=config.train_facts.time_limit,
+        spaces=spec,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,6 +37,12 @@ class LeafSpec:
     def size(self) -> int:
         """Number of entries."""
         return math.prod(self.shape)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> LeafSpec:
+        """Restores a leaf from its fields in JSON, which has no tuples."""
+        choices = fields["choices"]
+        return cls(tuple(fields["shape"]), str(np.dtype(fields["dtype"])), None if choices is None else tuple(choices))
 
     @property
     def is_image(self) -> bool:
@@ -117,6 +123,36 @@ class SpaceSpec:
         if self.action_low is None or self.action_high is None:
             raise ValueError("discrete actions have no bounds.")
         return np.minimum(np.maximum(actions, self.action_low), self.action_high)  # np.clip is slower on small arrays
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them, for a file that tells a policy's spaces; infinite bounds are strings."""
+        low, high = (
+            None if bound is None else [float(x) if np.isfinite(x) else str(x) for x in bound]
+            for bound in (self.action_low, self.action_high)
+        )
+        leaves = None if self.leaves is None else {name: asdict(leaf) for name, leaf in self.leaves.items()}
+        return {**vars(self), "action_low": low, "action_high": high, "leaves": leaves}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> SpaceSpec:
+        """Restores the spaces from what ``as_json`` returned and a file kept.
+
+        Raises:
+            KeyError, TypeError, ValueError: the fields are others.
+        """
+        low, high = (
+            None if fields[name] is None else np.asarray([float(x) for x in fields[name]], dtype=np.float32)
+            for name in ("action_low", "action_high")
+        )
+        parts, leaves = fields["num_actions"], fields["leaves"]
+        return cls(
+            int(fields["observation_dim"]),
+            int(fields["action_dim"]),
+            tuple(map(int, parts)) if isinstance(parts, list | tuple) else parts,
+            low,
+            high,
+            leaves and {name: LeafSpec.from_json(leaf) for name, leaf in leaves.items()},
+        )
 
     def same_as(self, other: SpaceSpec) -> bool:
         """True if a policy made for one also fits the other."""
