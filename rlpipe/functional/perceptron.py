@@ -36,14 +36,14 @@ def suits(x: Tensor, weights: Sequence[Tensor], activation: str) -> bool:
         activation: name of the nonlinearity.
     """
     return (
-        _HAS_ONEDNN
+        not torch.compiler.is_compiling()  # which fuses by itself, and must not fix the number of rows
+        and _HAS_ONEDNN
         and activation in _ACTIVATIONS
         and x.dim() == 2
         and x.device.type == weights[0].device.type == "cpu"
         and x.dtype == weights[0].dtype == torch.float32
         and len(x) * max(weight.numel() for weight in weights) >= LEAST_MULTIPLICATIONS
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()  # which fuses by itself
     )
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ NumPy has no bfloat16: the bits of such numbers are uint16, which every NumPy ca
 """
 BASE = "base."
 """Beginning of the names of weights that belong to the policy that another one holds."""
+NoiseKinds: TypeAlias = tuple[tuple[str, int], ...]
+"""Distribution (``normal``, ``uniform`` or ``gumbel``) and number of columns of each part of the noise, in order."""
+_DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Float32]] = {
+    "normal": lambda generator, shape: generator.standard_normal(shape, dtype=np.float32),
+    "uniform": lambda generator, shape: generator.random(shape, dtype=np.float32),
+    "gumbel": lambda generator, shape: generator.gumbel(size=shape).astype(np.float32),
+}
 _FILES = "files_sha256"
 """Name among the weights of the digest of the files that a policy is made from."""
 
@@ -188,12 +195,18 @@ class Policy(ABC, nn.Module):
                     f"that gives the probability of each part of an action: leave algorithm.{key} out."
                 )
 
-    @abstractmethod
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        """Distributions of the columns of the noise; a policy that overrides ``noise`` itself need not tell them."""
+        return ()
+
     def noise(self, generator: np.random.Generator, steps: int) -> Float32:
         """[steps, noise width] random numbers that ``act`` turns into sampled actions.
 
         They must not depend on the weights: with an inference server, the policy that draws them has none.
         """
+        columns = [_DRAWS[kind](generator, (steps, width)) for kind, width in self.noise_kinds]
+        return columns[0] if len(columns) == 1 else np.concatenate([*columns, np.empty((steps, 0), np.float32)], 1)
 
     @abstractmethod
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -20,9 +19,9 @@ from rlpipe.config.fields import check_fields, check_path, option
 from rlpipe.config.sections import typed
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
-from rlpipe.policies.base import BASE, Policy, as_base
+from rlpipe.policies.base import BASE, NoiseKinds, Policy, as_base
 from rlpipe.policies.shared.squashed import EDGE, SquashedConfig, SquashedPolicy
-from rlpipe.trajectory import Float32, SpaceSpec, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
 
 __all__ = ["ResidualPolicy"]
 
@@ -135,11 +134,9 @@ class ResidualPolicy(SquashedPolicy):
     def count_steps(self, steps: int) -> None:
         self.collected += steps
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        drawn = super().noise(generator, steps)
-        if not self._schedule:
-            return drawn
-        return np.concatenate([drawn, generator.random((steps, 1), dtype=np.float32)], axis=1)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (*super().noise_kinds, *([("uniform", 1)] if self._schedule else []))
 
     def base_actions(self, observations: Tensor | Tree) -> Tensor:
         """[B, A] most likely actions of the base, within the bounds."""

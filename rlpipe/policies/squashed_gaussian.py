@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
+from rlpipe.policies.base import NoiseKinds
 from rlpipe.policies.shared.squashed import EDGE, SquashedConfig, SquashedPolicy
-from rlpipe.trajectory import Float32, SpaceSpec, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
 
 __all__ = ["SquashedGaussianPolicy"]
 
@@ -86,11 +86,9 @@ class SquashedGaussianPolicy(SquashedPolicy):
         if self._random_steps:
             self.collected += steps
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        drawn = super().noise(generator, steps)
-        if not self._explores:
-            return drawn
-        return np.concatenate([drawn, generator.random((steps, 1 + drawn.shape[1]), dtype=np.float32)], axis=1)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (*super().noise_kinds, *([("uniform", 1 + self.spec.action_dim)] if self._explores else []))
 
     def _moments(self, observations: Tensor | Tree) -> tuple[Tensor, Tensor]:
         """[B, A] means and logarithms of standard deviations, before squashing."""
@@ -109,9 +107,10 @@ class SquashedGaussianPolicy(SquashedPolicy):
         gaussian = mean + log_std.exp() * noise[:, :width]
         if noise.shape[-1] == width:
             return gaussian
-        starts = self._random_steps and self.collected < self._random_steps
-        chosen, uniform = noise[:, width : width + 1], 2.0 * noise[:, width + 1 :] - 1.0
-        return torch.where(chosen < (1.0 if starts else self._share), uniform.clamp(-EDGE, EDGE).atanh(), gaussian)
+        chosen, uniform = noise[:, width : width + 1] < self._share, 2.0 * noise[:, width + 1 :] - 1.0
+        if self._random_steps:  # a comparison on the device: reading the number on the host would wait for it
+            chosen = chosen | (self.collected < self._random_steps)
+        return torch.where(chosen, uniform.clamp(-EDGE, EDGE).atanh(), gaussian)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)

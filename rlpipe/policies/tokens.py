@@ -9,16 +9,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import finite_bounds
+from rlpipe.policies.base import NoiseKinds, finite_bounds
 from rlpipe.policies.shared.bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.shared.decoder import CausalDecoder
 from rlpipe.policies.shared.perceptron import Head, PerceptronConfig, PerceptronPolicy
-from rlpipe.trajectory import Float32, SpaceSpec, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
 
 __all__ = ["TokenPolicy"]
 
@@ -77,15 +76,16 @@ class TokenPolicy(BinnedActions, PerceptronPolicy):
     def _slots(self, observations: Tensor | Tree) -> Tensor:
         """[B, k * A, slot width] outputs of the perceptron."""
         outputs = self.actor_outputs(observations)
-        return outputs.view(len(outputs), self.spec.action_dim, self.head.in_features)
+        return outputs.view(outputs.shape[0], self.spec.action_dim, self.head.in_features)
 
     def _log_probs(self, slots: Tensor) -> Tensor:
         """[..., bins] log-probabilities of every token, of slots or outputs of the decoder [..., slot width]."""
         every: Tensor = self.head(slots).log_softmax(-1)
         return every
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        return generator.random((steps, self.spec.action_dim), dtype=np.float32)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (("uniform", self.spec.action_dim),)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         slots = self._slots(observations)

@@ -30,5 +30,6 @@ class OneHot(Encoder):
         return "a Discrete or MultiDiscrete space" if leaf.choices is None else None
 
     def forward(self, values: Tensor) -> Tensor:
-        places = values.reshape(len(values), len(self.first)).long() + self.first
-        return torch.zeros(len(values), self.width, device=values.device).scatter_(1, places, 1.0)
+        rows = values.shape[0]
+        places = values.reshape(rows, len(self.first)).long() + self.first
+        return torch.zeros(rows, self.width, device=values.device).scatter_(1, places, 1.0)

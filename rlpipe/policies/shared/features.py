@@ -84,7 +84,7 @@ class TreeMoments(nn.Module):
         leaves = dict(observations.leaves)
         for (name, size), moments in zip(self._sizes.items(), self._moments, strict=True):
             values = leaves[name]
-            leaves[name] = moments.normalize(values.reshape(len(values), size)).view_as(values)  # type: ignore[operator]
+            leaves[name] = moments.normalize(values.reshape(values.shape[0], size)).view_as(values)  # type: ignore[operator]
         return Tree(leaves)
 
 

@@ -50,4 +50,4 @@ class PartsPolicy(Policy):
 
     def _apart(self, entries: Tensor) -> Tensor:
         """[B, k, entries / k] values of the parts of each action, of which there may be none at all."""
-        return entries.reshape(len(entries), self.chunk_size, entries.shape[-1] // self.chunk_size)
+        return entries.reshape(entries.shape[0], self.chunk_size, entries.shape[-1] // self.chunk_size)

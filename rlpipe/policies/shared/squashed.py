@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import finite_bounds
+from rlpipe.policies.base import NoiseKinds, finite_bounds
 from rlpipe.policies.shared.perceptron import PerceptronConfig, PerceptronPolicy
-from rlpipe.trajectory import Float32, SpaceSpec
+from rlpipe.trajectory import SpaceSpec
 
 EDGE = 1.0 - 1e-6
 """Bound to which the squashed numbers of given actions are clamped: at 1 itself the density is infinite."""
@@ -96,5 +96,6 @@ class SquashedPolicy(PerceptronPolicy):
         slope = 2.0 * (math.log(2.0) - unsquashed - functional.softplus(-2.0 * unsquashed))
         return gaussian - (slope if scale is None else slope + scale.log())
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (("normal", self.spec.action_dim),)

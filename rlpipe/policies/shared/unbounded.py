@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
+from rlpipe.policies.base import NoiseKinds
 from rlpipe.policies.shared.perceptron import (
     PerceptronConfig,
     PerceptronPolicy,
     gaussian_log_densities,
     gaussian_log_prob,
 )
-from rlpipe.trajectory import Float32, SpaceSpec, Tree
+from rlpipe.trajectory import SpaceSpec, Tree
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,9 @@ class UnboundedPolicy(PerceptronPolicy):
         self._choices = counts  # of each part of a discrete action
         self.log_std = None if counts else nn.Parameter(torch.full((spec.action_dim,), config.initial_log_std))
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        if self._choices:
-            return generator.gumbel(size=(steps, sum(self._choices))).astype(np.float32)
-        return generator.standard_normal((steps, self.spec.action_dim), dtype=np.float32)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (("gumbel", sum(self._choices)) if self._choices else ("normal", self.spec.action_dim),)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.choose(self.actor_outputs(observations), noise)

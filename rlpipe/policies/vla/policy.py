@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.policies.base import PolicyConfig, Weights, finite_bounds
+from rlpipe.policies.base import NoiseKinds, PolicyConfig, Weights, finite_bounds
 from rlpipe.policies.shared.bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.shared.parts import PartsPolicy
 from rlpipe.policies.shared.perceptron import Head, perceptron
@@ -35,7 +34,7 @@ from rlpipe.policies.vla.vision_language import (
     load_model,
     parse_adapters,
 )
-from rlpipe.trajectory import Float32, LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 
 __all__ = ["VLAPolicy"]
 
@@ -147,8 +146,9 @@ class VLAPolicy(BinnedActions, PartsPolicy):
         every: Tensor = self.head(self._hidden(observations)[:, 1:]).log_softmax(-1)
         return every
 
-    def noise(self, generator: np.random.Generator, steps: int) -> Float32:
-        return generator.random((steps, self.spec.action_dim), dtype=np.float32)
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        return (("uniform", self.spec.action_dim),)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)
