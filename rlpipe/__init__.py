@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.config.plan import Plan
-    from rlpipe.serving.acting import ActingPolicy
+    from rlpipe.serving.runner import ActingPolicy
     from rlpipe.training.engine import Engine
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
@@ -149,7 +149,7 @@ def load_policy(
     episode begins. Starts no simulator and no Ray.
 
     Args:
-        path: run directory, which means its newest whole checkpoint, or checkpoint file
+        path: run directory, which means its newest whole checkpoint, checkpoint file, or folder of an export
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         deterministic: take the most likely actions; None does what the evaluations of its run did
         seed: where actions are sampled, seed of the first episode; with that of an evaluated episode, the noise is the

@@ -17,8 +17,8 @@ LAYERS = (
     ("config",),
     ("envs", "policies", "backends", "curricula"),
     ("collection", "run", "algorithms", "demonstrations"),
-    ("learning", "analysis", "doctor", "serving"),
-    ("training", "distributed", "report"),
+    ("learning", "analysis", "doctor"),
+    ("training", "distributed", "report", "serving"),
     ("cli", "__init__"),
 )
 """Packages by layer, the lowest first. A file imports from lower layers and from its own package."""
