@@ -14,7 +14,7 @@ import rlpipe
 from rlpipe.errors import ConfigError
 from rlpipe.run import checkpoint
 from rlpipe.serving.export import export_policy
-from tests.serving.test_load_policy import trained
+from tests.helpers.acting import trained
 
 
 @pytest.fixture(scope="module")
