@@ -172,6 +172,24 @@ class ContractError(RunError):
         return ContractError, (self.problem,)
 
 
+class PolicyError(RunError):
+    """A policy from elsewhere failed, or answered what is no action; none of its episodes count.
+
+    Attributes:
+        name: what ``--policy`` says.
+        problem: what it did, without a full stop: "closed the connection".
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        """Takes the policy's name and the problem."""
+        super().__init__(Fault(f"the policy {name}", problem))
+        self.name, self.problem = name, problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Crosses to another process by its name and its problem."""
+        return PolicyError, (self.name, self.problem)
+
+
 class SimulatorError(RuntimeError):
     """A simulator raised. The message says during which call; the cause is the simulator's own exception."""
 

@@ -113,6 +113,27 @@ def _folder(kind: str) -> str:
     return f"rlpipe/{kind.replace('.', '/')}"
 
 
+def imported(name: str, key: str) -> Any:
+    """Returns an object of code outside this package.
+
+    Args:
+        name: ``package.module:name``.
+        key: configuration key or option that names it, for the error.
+    Raises:
+        ConfigError: importing it failed.
+    """
+    module_name, _, object_name = name.partition(":")
+    try:
+        with foreign_code(f"importing {module_name}"):
+            return getattr(importlib.import_module(module_name), object_name)
+    except BaseException as error:  # a module outside the package may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        raise ConfigError(
+            f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}."
+            f"{f' {WHERE_MODULES_ARE}.' if missing else ''}"
+        ) from error
+
+
 def resolve(kind: str, name: str, key: str) -> type[Any]:
     """Returns the class of a plug-in.
 
@@ -124,16 +145,7 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
         ConfigError: there is no such plug-in.
     """
     if ":" in name:
-        module_name, _, class_name = name.partition(":")
-        try:
-            with foreign_code(f"importing {module_name}"):
-                found = getattr(importlib.import_module(module_name), class_name)
-        except BaseException as error:  # a module outside the package may raise anything
-            missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
-            raise ConfigError(
-                f"{key} is {name!r}, but importing it failed: it {how_it_failed(error)}."
-                f"{f' {WHERE_MODULES_ARE}.' if missing else ''}"
-            ) from error
+        found = imported(name, key)
         interface = getattr(importlib.import_module(f"rlpipe.{kind}.base"), _INTERFACES[kind])
         if not isinstance(found, type) or not issubclass(found, interface):
             raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")

@@ -23,12 +23,14 @@ class RunningEpisode:
 
     Attributes:
         number: number of the episode among those of its task, from 0
+        seed: seed that it was reset with
         generator: source of its action noise
         decisions: number of decisions that were taken so far
         memory: [H] of a policy with a memory, after the last decision; None before the first that counts
     """
 
     number: int
+    seed: int
     generator: np.random.Generator
     decisions: int = 0
     memory: Tensor | None = None

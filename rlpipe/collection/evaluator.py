@@ -105,7 +105,7 @@ class Evaluator:
             return None
         seed = self._queues[n].popleft()
         generator = np.random.default_rng([self._noise_seed, seed])
-        self._running[n] = RunningEpisode(seed - self._protocol.first_seed, generator)
+        self._running[n] = RunningEpisode(seed - self._protocol.first_seed, seed, generator)
         return seed
 
     def _actions(self, source: ActionSource, observations: Observations) -> NDArray[Any]:

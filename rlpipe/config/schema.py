@@ -163,6 +163,27 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True)
+class ExternalConfig:
+    """How a policy from elsewhere sees the task and is asked (``rlpipe evaluate --policy``; docs/deploy.md)."""
+
+    inputs: dict[str, str] = option({}, affects=Affects.NOTHING)
+    """For each name under which the policy reads something, the leaf of the observation that it gets (``observation``
+    is the whole vector), or a text behind ``=``: ``{observation/image: camera/rgb, prompt: "=push the cube"}``. Without
+    any, it gets the observation as it is."""
+    image_layout: str = option("hwc", choices=("hwc", "chw"), affects=Affects.NOTHING)
+    """Order of the axes of pictures: height, width, channels, or channels first."""
+    image_size: int | None = option(None, least=1, most=4096, unit="pixels", affects=Affects.NOTHING)
+    """Side of the square into which pictures are scaled, with black beside them where they are no square; None leaves
+    them as they are."""
+    execute: int | None = option(None, least=1, unit="environment steps", affects=Affects.NOTHING)
+    """Actions of an answer that are taken before the policy is asked again; None takes all of them."""
+    protocol: str = option("openpi", choices=("openpi", "vla-eval"), affects=Affects.NOTHING)
+    """What a policy at ``ws://HOST:PORT`` speaks."""
+    timeout: float = option(60.0, above=0, unit="s", affects=Affects.NOTHING)
+    """Time that such a policy has for an answer."""
+
+
+@dataclass(frozen=True)
 class EvaluationConfig:
     """Protocol of an evaluation."""
 
@@ -182,6 +203,7 @@ class EvaluationConfig:
     timeout: float = option(3600.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that a worker has for its share. After it, the evaluation ends without a result, and a worker that does not
     answer is replaced."""
+    external: ExternalConfig = field(default_factory=ExternalConfig)
 
     @property
     def seeds(self) -> range:

@@ -195,7 +195,7 @@ def _checked(state: Checkpoint, policy: Policy, card: Mapping[str, Any], file: P
         ConfigError: they do not decide alike.
     """
     spaces = SpaceSpec.from_json(card["spaces"])
-    ours, theirs = decisions_of(policy), runner.onnx_decisions(file)
+    ours, theirs = decisions_of(policy), runner.onnx_decisions(runner.open_graph(file))
     generator = np.random.default_rng(0)
     visited = _visited(state, policy, card)
     batches = [random_observations(spaces, RANDOM_OBSERVATIONS, generator), *([visited] if visited is not None else [])]

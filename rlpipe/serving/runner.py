@@ -232,17 +232,22 @@ def load(folder: str | Path = ".", *, seed: int = 0) -> ActingPolicy:
     """
     path = Path(folder)
     card = json.loads((path / "card.json").read_text(encoding="utf-8"))
-    return ActingPolicy(onnx_decisions(path / "policy.onnx"), card, seed=seed)
+    return ActingPolicy(onnx_decisions(open_graph(path / "policy.onnx")), card, seed=seed)
 
 
-def onnx_decisions(file: Path) -> Decide:
-    """Returns what decides by an ONNX graph: inputs ``obs`` or ``obs.<leaf>``, ``noise`` and ``memory``, outputs
-    ``actions`` and ``memory_out``; ``noise`` and ``memory`` where the policy has any."""
+def open_graph(file: Path) -> Any:
+    """Opens an ONNX graph on one core of the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one decision is small, and a thread would wake others up for nothing
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def onnx_decisions(session: Any) -> Decide:
+    """Returns what decides by an ONNX graph: inputs ``obs`` or ``obs.<leaf>``, ``noise`` and ``memory``, outputs
+    ``actions`` and ``memory_out``; ``noise`` and ``memory`` where the policy has any."""
     inputs, outputs = ([entry.name for entry in entries] for entries in (session.get_inputs(), session.get_outputs()))
 
     def decide(observations: Observations, noise: Any, memories: Any) -> tuple[NDArray[Any], Any]:

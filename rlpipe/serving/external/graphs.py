@@ -1,0 +1,115 @@
+"""An ONNX graph as a policy: ``--policy model.onnx``, ours or anybody's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlpipe.collection.actions import RunningEpisode
+from rlpipe.config.schema import ExternalConfig
+from rlpipe.errors import ConfigError, PolicyError
+from rlpipe.plugins import require
+from rlpipe.serving import runner
+from rlpipe.serving.external.base import ExternalPolicy
+from rlpipe.trajectory import SpaceSpec
+
+
+class GraphPolicy(ExternalPolicy):
+    """Runs a graph in onnxruntime, on the CPU, row by row.
+
+    An export of ours brings its card among the graph's properties: memory, noise and chunks are its own. Another graph
+    has an input for each leaf that it reads (``evaluation.external.inputs`` renames them), or a single one, and its
+    first output holds the actions.
+    """
+
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+        """Opens the graph once, so that what is wrong with it is known before anything starts.
+
+        Raises:
+            ConfigError: onnxruntime is missing, the file is no graph, or it takes something else.
+        """
+        super().__init__(name, spec, config)
+        require("onnxruntime", "onnx", f"--policy {name}")
+        self._session: Any = None
+        card = self._card()
+        if card and not SpaceSpec.from_json(card["spaces"]).same_as(spec):
+            raise ConfigError(
+                f"--policy {name} was exported for other observations or actions than those of this task: "
+                f"{_sizes(SpaceSpec.from_json(card['spaces']))} instead of {_sizes(spec)}."
+            )
+        if not card:
+            self._check_inputs()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_session": None}
+
+    def _open(self) -> Any:
+        """Returns the session of this process."""
+        if self._session is None:
+            import onnxruntime
+
+            try:
+                self._session = runner.open_graph(Path(self.name))
+            except Exception as error:  # onnxruntime has an exception for each kind, without a common base
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise ConfigError(
+                    f"--policy {self.name} cannot be opened as an ONNX graph by onnxruntime {onnxruntime.__version__}: "
+                    f"{reason}."
+                ) from error
+        return self._session
+
+    def _card(self) -> dict[str, Any]:
+        """Returns the card of an export of ours; empty for another graph."""
+        properties: Mapping[str, str] = self._open().get_modelmeta().custom_metadata_map
+        if not {"spaces", "chunk_size", "execute"} <= {*properties}:
+            return {}
+        try:
+            return {key: json.loads(text) for key, text in properties.items()}
+        except ValueError as error:
+            raise ConfigError(f"--policy {self.name} has properties that are not JSON: {error}.") from error
+
+    def _check_inputs(self) -> None:
+        """Checks that each input of a graph of others has an observation of its shape."""
+        example = self.shown(self.spec.observations(1)[0])
+        for entry in self._open().get_inputs():
+            array = self._input(entry.name, example)
+            shape = tuple(entry.shape[1:])
+            fixed = all(isinstance(size, int) for size in shape)
+            if array is None or (fixed and np.shape(array) != shape):
+                what = "there is none of that name" if array is None else f"the observation has {np.shape(array)}"
+                raise ConfigError(
+                    f"--policy {self.name} has the input {entry.name} of the shape {list(entry.shape)}, but {what}: "
+                    "evaluation.external.inputs says which leaf an input gets."
+                )
+
+    def _input(self, name: str, shown: Any) -> Any:
+        """Returns what an input of the graph gets; None if there is nothing for it."""
+        if not isinstance(shown, Mapping):
+            return shown if len(self._open().get_inputs()) == 1 else None
+        return shown.get(name, shown.get(name.removeprefix("obs.")))
+
+    def begin(self, episode: RunningEpisode) -> Any:
+        card = self._card()
+        if not card:
+            return None
+        acting = runner.ActingPolicy(runner.onnx_decisions(self._open()), card, seed=episode.seed)
+        return acting
+
+    def ask(self, session: Any, observation: Any) -> Any:
+        if session is not None:
+            return session.act_chunk(observation)[: self.config.execute or session.card["execute"]]
+        graph = self._open()
+        feed = {entry.name: np.asarray(self._input(entry.name, observation))[None] for entry in graph.get_inputs()}
+        try:
+            return graph.run(None, feed)[0][0]
+        except Exception as error:
+            raise PolicyError(self.name, f"failed: {str(error).splitlines()[0]}") from error
+
+
+def _sizes(spec: SpaceSpec) -> str:
+    observed = f"{spec.observation_dim} numbers" if spec.leaves is None else ", ".join(spec.leaves)
+    return f"{observed} and {spec.num_actions or spec.action_dim} actions"
