@@ -127,9 +127,9 @@ def evaluate(
     changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
     changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
-    shown = progress or (lambda *_: None)
+    progress = progress or (lambda *_: None)
     if policy is not None:
-        return _evaluate_baseline(path, policy, best, changes, local, ray_address, shown)
+        return _evaluate_baseline(path, policy, best, changes, local, ray_address, progress)
     if str(checkpoint) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
         raise ConfigError(
             f"{checkpoint} is a configuration, which has learnt nothing: name a run that was trained with it, or "
@@ -138,7 +138,7 @@ def evaluate(
     state, trained_with = find_checkpoint(path, best)
     config = load_config(from_yaml(trained_with), changes)
     _check_machine(config, local, ray_address)
-    report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), shown)
+    report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), progress)
     return report.recorded(folder_of(state.path))
 
 

@@ -52,9 +52,9 @@ class ForeignError(RuntimeError):
     @classmethod
     def because_of(cls, error: BaseException) -> ForeignError:
         """Returns the exception that stands in for another, which is its cause."""
-        made = cls(how_it_failed(error))
-        made.__cause__ = error
-        return made
+        substitute = cls(how_it_failed(error))
+        substitute.__cause__ = error
+        return substitute
 
     @classmethod
     def of(cls, error: BaseException) -> Exception:
@@ -94,7 +94,7 @@ class Fault:
         log: last lines of its log; empty if they are no longer available.
         advice: what to try.
         planned: True if the run itself ended the actor, which no budget is charged for.
-        taken: seconds from the fault until the replacement had finished the task.
+        seconds: time from the fault until the replacement had finished the task.
         successor: process of the replacement.
     """
 
@@ -107,7 +107,7 @@ class Fault:
     log: tuple[str, ...] = ()
     advice: str = ""
     planned: bool = False
-    taken: float | None = None
+    seconds: float | None = None
     successor: int | None = None
 
     @property
@@ -115,15 +115,14 @@ class Fault:
         """Sentence about what happened, without its full stop."""
         process = f" (process {self.pid})" if self.pid is not None else ""
         where = f" on {self.host}{process}" if self.host else ""
-        told = " while " in self.what  # as an error of a simulator does
-        doing = f" while it was to {self.doing}" if self.doing and not told else ""
+        says_when = " while " in self.what  # as an error of a simulator does
+        doing = f" while it was to {self.doing}" if self.doing and not says_when else ""
         return f"{self.actor}{where} {self.what}{doing}"
 
     def as_json(self) -> dict[str, Any]:
         """Returns the known fields for ``events.jsonl`` and ``run.json``; the actor is stored under ``part``."""
-        fields = {"part": self.actor, "what": self.what, "doing": self.doing, "host": self.host, "node": self.node,
-                  "pid": self.pid, "log": list(self.log), "advice": self.advice, "planned": self.planned,
-                  "seconds": self.taken, "successor": self.successor}  # fmt: skip
+        fields = {"part": self.actor, **vars(self), "log": list(self.log)}
+        del fields["actor"]
         return {name: value for name, value in fields.items() if value not in ("", None, [], False)}
 
     def story(self) -> str:
@@ -143,7 +142,6 @@ class RunError(RuntimeError):
     """
 
     def __init__(self, fault: Fault, *after: str) -> None:
-        """Builds the message from the fault and the lines after it."""
         super().__init__("\n".join([fault.story(), *after]))
         self.fault, self.after = fault, after
 
@@ -163,7 +161,6 @@ class ContractError(RunError):
     """
 
     def __init__(self, problem: str) -> None:
-        """Takes the problem."""
         super().__init__(Fault("the simulator", f"returned a wrong value: {problem}"))
         self.problem = problem
 
@@ -214,7 +211,6 @@ class SimulatorProcessError(RuntimeError):
     """
 
     def __init__(self, what: str, output: str = "") -> None:
-        """Builds the message from both."""
         super().__init__(what, output)
         self.what, self.output = what, output
 

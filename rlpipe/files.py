@@ -7,9 +7,11 @@ import os
 import re
 import reprlib
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from rlpipe.errors import ConfigError
 
@@ -46,38 +48,31 @@ def parsed(text: bytes, shape: type[T], where: str) -> T:
     """Parses JSON of a known shape.
 
     Args:
-        text: JSON.
-        shape: type of the value.
         where: where the text comes from, for the error.
     Raises:
         ConfigError: the text is not JSON, or has another shape.
     """
-    from pydantic import ValidationError
-
-    try:
-        found: T = _adapter(shape).validate_json(text)  # type: ignore[arg-type] # a type can be hashed
-    except ValidationError as error:
-        raise ConfigError(_first_mistake(error, where)) from error
-    return found
+    return _validated(shape, where, lambda adapter: adapter.validate_json(text))
 
 
 def checked(value: Any, shape: type[T], where: str) -> T:
     """Checks the shape of a value that was read in another way, such as from YAML.
 
     Args:
-        value: to check.
-        shape: its type.
         where: where the value comes from, for the error.
     Raises:
         ConfigError: the value has another shape.
     """
+    return _validated(shape, where, lambda adapter: adapter.validate_python(value))
+
+
+def _validated(shape: type[T], where: str, validate: Callable[[TypeAdapter[T]], T]) -> T:
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(shape).validate_python(value)  # type: ignore[arg-type] # a type can be hashed
+        return validate(_adapter(shape))  # type: ignore[arg-type] # a type can be hashed
     except ValidationError as error:
         raise ConfigError(_first_mistake(error, where)) from error
-    return found
 
 
 def _first_mistake(error: ValidationError, where: str) -> str:
@@ -88,11 +83,11 @@ def _first_mistake(error: ValidationError, where: str) -> str:
     place = ""
     for step in first["loc"]:
         place += f"[{step}]" if isinstance(step, int) else f"{'.' * bool(place)}{step}"
-    found = f"{where}: {_short(place)}" if place else where
+    subject = f"{where}: {_short(place)}" if place else where
     if first["type"] == "missing":
-        return f"{found} is missing."
+        return f"{subject} is missing."
     demand = first["msg"].replace("Input should", "it must").removeprefix("Value error, ")
-    return f"{found} is {reprlib.repr(first['input'])}; {demand}."
+    return f"{subject} is {reprlib.repr(first['input'])}; {demand}."
 
 
 def _short(text: str) -> str:
@@ -138,17 +133,47 @@ def user_path(text: str, key: str) -> Path:
     """Returns the path that a user means: ``~`` and ``~name`` are home folders, ``$NAME`` is a variable.
 
     Args:
-        text: as it was typed.
         key: where it was given, for the error.
     Raises:
         ConfigError: there is no such user or variable.
     """
-    found = os.path.expandvars(os.path.expanduser(text))
-    unknown = re.match(r"~[^/]*", found) or re.search(r"\$(\w+|\{[^}]*\})", found)
-    if unknown and not os.path.lexists(found):
-        what = "user has such a home folder" if found.startswith("~") else "variable of the environment is called so"
+    path = os.path.expandvars(os.path.expanduser(text))
+    unknown = re.match(r"~[^/]*", path) or re.search(r"\$(\w+|\{[^}]*\})", path)
+    if unknown and not os.path.lexists(path):
+        what = "user has such a home folder" if path.startswith("~") else "variable of the environment is called so"
         raise ConfigError(f"{key} is {text!r}, but {unknown[0]} is unknown: no {what}. Write the path out.")
-    return Path(found)
+    return Path(path)
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
+    """Opens a file that takes its name once it is complete, in the place of an older one; a failure leaves nothing.
+
+    Args:
+        sync: wait until the file and its name are on the disk.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    if sync:
+        fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk too. Some network file systems refuse; the files are safe."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def kind_of(path: Path) -> str:

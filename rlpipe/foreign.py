@@ -41,26 +41,27 @@ def _set_handler(number: int) -> Callable[[Any], object]:
 
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
     """Returns the handlers, without that of absl, which many libraries load; it is there only where no other is."""
-    return [one for one in logger.handlers if not type(one).__module__.startswith("absl.")]
+    return [handler for handler in logger.handlers if not type(handler).__module__.startswith("absl.")]
 
 
 def _read_loggers() -> Any:
-    return [(one.level, one.disabled, one.propagate, *_handlers(one)) for one in _LOGGERS], logging.root.manager.disable
+    loggers = [(logger.level, logger.disabled, logger.propagate, *_handlers(logger)) for logger in _LOGGERS]
+    return loggers, logging.root.manager.disable
 
 
 def _set_loggers(before: Any) -> None:
-    for one, (level, disabled, propagate, *handlers) in zip(_LOGGERS, before[0], strict=True):
-        one.setLevel(level)
-        one.disabled, one.propagate, one.handlers[:] = disabled, propagate, handlers
+    for logger, (level, disabled, propagate, *handlers) in zip(_LOGGERS, before[0], strict=True):
+        logger.setLevel(level)
+        logger.disabled, logger.propagate, logger.handlers[:] = disabled, propagate, handlers
     logging.disable(before[1])
 
 
 def _raised_warnings() -> Any:
-    return [one for one in warnings.filters if one[0] == "error"]
+    return [rule for rule in warnings.filters if rule[0] == "error"]
 
 
 def _set_raised_warnings(before: Any) -> None:
-    warnings.filters[:] = [one for one in warnings.filters if one[0] != "error" or one in before]  # type: ignore[index]
+    warnings.filters[:] = [rule for rule in warnings.filters if rule[0] != "error" or rule in before]  # type: ignore[index]
 
 
 def _read_variables() -> Any:
@@ -126,11 +127,11 @@ _KEPT = ("the working directory", "the locale", "environment variables", "torch'
 """Parts that such code finds again as it left them the next time: it may rely on them, and its neighbours do not."""
 _states = dict(_PROCESS)
 _left: dict[str, dict[str, Any]] = {}
-_told: set[tuple[str, str]] = set()
+_reported: set[tuple[str, str]] = set()
 _changed: dict[str, dict[str, None]] = {}
-"""Parts that are to be told, by what changed them."""
+"""Parts still to be reported, by the code that changed them."""
 _remarks: list[str] = []
-"""Other sentences that are to be told."""
+"""Other sentences still to be reported."""
 
 
 def _read() -> dict[str, Any]:
@@ -162,8 +163,8 @@ def foreign_code(name: str) -> Iterator[None]:
             changed = {part: value for part, value in before.items() if after[part] != value}
             _set(changed)
             _left.setdefault(name, {}).update({part: after[part] for part in changed})
-            if new := {part: None for part in changed if (name, part) not in _told}:
-                _told.update((name, part) for part in new)
+            if new := {part: None for part in changed if (name, part) not in _reported}:
+                _reported.update((name, part) for part in new)
                 _changed.setdefault(name, {}).update(new)
 
 
@@ -198,26 +199,26 @@ def _own_folder(parent: str) -> str:
     with suppress(OSError):
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        found = os.lstat(path)  # another user may have made it, or a link
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and os.access(path, os.W_OK):
+        status = os.lstat(path)  # another user may have made it, or a link
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and os.access(path, os.W_OK):
             return path
     return ""
 
 
 def take_notes() -> list[str]:
-    """Returns one sentence on what each has changed since the last call; a run is told no change twice."""
-    found = [*_remarks] + [
+    """Returns one sentence on what each has changed since the last call; no change is reported twice in a run."""
+    notes = [*_remarks] + [
         f"{name[0].upper()}{name[1:]} changed {' and '.join(parts)}; that was undone for the rest of the run."
         for name, parts in _changed.items()
     ]
     _changed.clear()
     _remarks.clear()
-    return found
+    return notes
 
 
 def begin_notes() -> None:
-    """Begins a run, which is to be told everything, whatever an earlier one in this process was told."""
-    _told.clear()
+    """Begins a run, to which every change is reported again."""
+    _reported.clear()
 
 
 class _ProcessExit(SystemExit):

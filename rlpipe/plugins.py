@@ -40,9 +40,9 @@ _searched: list[str] = []
 
 def find_modules_in(*folders: str | Path) -> None:
     """Lets ``import`` find modules in folders, behind the standard library and everything that is installed."""
-    known = {os.path.abspath(folder) for folder in sys.path}
+    present = {os.path.abspath(folder) for folder in sys.path}
     for folder in map(os.path.abspath, folders):
-        if folder not in known and os.path.isdir(folder):
+        if folder not in present and os.path.isdir(folder):
             sys.path.append(folder)
             _searched.append(folder)
 
@@ -75,17 +75,17 @@ def python_process(*arguments: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-P", *arguments], {**os.environ, "PYTHONPATH": path}
 
 
-def closest(name: str, known: Iterable[str], similarity: float = 0.5) -> str | None:
+def closest(name: str, names: Iterable[str], similarity: float = 0.5) -> str | None:
     """Returns the most similar known name, in any case; None if none is as similar (from 0 to 1) as asked."""
-    spelled = {one.lower(): one for one in known}
+    spelled = {candidate.lower(): candidate for candidate in names}
     matches = difflib.get_close_matches(name.lower(), list(spelled), n=1, cutoff=similarity)
     return spelled[matches[0]] if matches else None
 
 
-def nearest(name: str, known: Iterable[str], similarity: float = 0.5) -> str:
+def nearest(name: str, names: Iterable[str], similarity: float = 0.5) -> str:
     """End of a sentence: ``; did you mean 'x'?`` with the most similar known name, or a full stop if there is none."""
-    found = closest(name, known, similarity)
-    return "." if found is None else f"; did you mean {found!r}?"
+    match = closest(name, names, similarity)
+    return "." if match is None else f"; did you mean {match!r}?"
 
 
 def available(kind: str) -> list[str]:
@@ -102,10 +102,10 @@ def _modules(kind: str) -> dict[str, str]:
         f"rlpipe.distributed.{kind}": root.joinpath("distributed", *way),
     }
     return {
-        found.name: f"{package}.{found.name}"
+        plugin.name: f"{package}.{plugin.name}"
         for package, folder in folders.items()
-        for found in pkgutil.iter_modules([str(folder)])
-        if found.name not in ("base", "shared") and f"{kind}.{found.name}" not in _INTERFACES
+        for plugin in pkgutil.iter_modules([str(folder)])
+        if plugin.name not in ("base", "shared") and f"{kind}.{plugin.name}" not in _INTERFACES
     }
 
 
@@ -145,17 +145,17 @@ def resolve(kind: str, name: str, key: str) -> type[Any]:
         ConfigError: there is no such plug-in.
     """
     if ":" in name:
-        found = imported(name, key)
+        class_ = imported(name, key)
         interface = getattr(importlib.import_module(f"rlpipe.{kind}.base"), _INTERFACES[kind])
-        if not isinstance(found, type) or not issubclass(found, interface):
+        if not isinstance(class_, type) or not issubclass(class_, interface):
             raise ConfigError(f"{key} is {name!r}, which is not a class with the interface of {_folder(kind)}/base.py.")
-        return found
+        return class_
     modules = _modules(kind)
     if name not in modules:
-        known = sorted(modules)
+        names = sorted(modules)
         raise ConfigError(
-            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}; it has {', '.join(known)}"
-            f"{nearest(name, known)} For your own file write 'package.module:Class'."
+            f"{key} is {name!r}, but {_folder(kind)}/ has no {name}; it has {', '.join(names)}"
+            f"{nearest(name, names)} For your own file write 'package.module:Class'."
         )
     module = importlib.import_module(modules[name])
     (class_name,) = module.__all__

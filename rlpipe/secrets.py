@@ -38,29 +38,26 @@ def is_credential(name: str) -> bool:
 def check_no_secrets(tree: Mapping[Any, Any], environ: Mapping[str, str]) -> None:
     """Checks that a resolved configuration holds no credential.
 
-    Args:
-        tree: nested mappings, lists and values.
-        environ: environment variables of the process.
     Raises:
         ConfigError: it holds one; the message names the key and never the value.
     """
-    known = _values(environ)
-    for path, value in _leaves(tree):
-        text, key = str(value), ".".join(path).replace(".[", "[")
+    credentials = _values(environ)
+    for path, value in leaves(tree):
+        text, key = str(value), dotted(path)
         if text and any(_holds_credential(name, value) for name in path):
             raise ConfigError(f"{key} looks like a credential and has a value. {_ADVICE}")
         if _IN_URL.search(text):
             raise ConfigError(f"{key} is an address with a password in it (user:password@). {_ADVICE}")
-        for secret, variable in known.items():
+        for secret, variable in credentials.items():
             if secret == text or (len(secret) >= _MIN_CONTAINED and secret in text):
                 raise ConfigError(f"{key} holds the value of the environment variable {variable}. {_ADVICE}")
 
 
 def redacted(text: str, environ: Mapping[str, str]) -> str:
     """Returns the text with ``***`` for each credential of the environment and each password in an address."""
-    known = sorted((secret for secret in _values(environ) if len(secret) >= _MIN_CONTAINED), key=len, reverse=True)
-    if known:
-        text = re.sub("|".join(map(re.escape, known)), "***", text)
+    credentials = [re.escape(secret) for secret in _values(environ) if len(secret) >= _MIN_CONTAINED]
+    if credentials:
+        text = re.sub("|".join(sorted(credentials, key=len, reverse=True)), "***", text)
     return _IN_URL.sub("***", text)
 
 
@@ -84,18 +81,23 @@ def _holds_credential(name: str, value: str | float) -> bool:
 
 def _values(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variable that holds each credential of the environment, by the credential."""
-    found = {value.strip(): name for name, value in environ.items() if is_credential(name)}
-    found |= {match[1]: name for name, value in environ.items() for match in _IN_URL.finditer(value)}
-    return {secret: name for secret, name in found.items() if len(secret) >= _MIN_EQUAL}
+    variables = {value.strip(): name for name, value in environ.items() if is_credential(name)}
+    variables |= {match[1]: name for name, value in environ.items() for match in _IN_URL.finditer(value)}
+    return {secret: name for secret, name in variables.items() if len(secret) >= _MIN_EQUAL}
 
 
-def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str | float]]:
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str | float]]:
     """Yields every string and number with the keys that lead to it."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            yield from _leaves(value, (*path, str(name)))
+            yield from leaves(value, (*path, str(name)))
     elif isinstance(tree, (list, tuple)):
         for index, value in enumerate(tree):
-            yield from _leaves(value, (*path, f"[{index}]"))
+            yield from leaves(value, (*path, f"[{index}]"))
     elif isinstance(tree, (str, int, float)) and not isinstance(tree, bool):
         yield path, tree
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """Returns the key that ``leaves`` gives as a path, such as ``env.train.tasks[0].id``."""
+    return ".".join(path).replace(".[", "[")

@@ -84,7 +84,7 @@ def _rows(results: Sequence[CheckResult], nodes: int) -> list[tuple[Text, Text, 
     """Returns a line for each different finding, the worst first, with its nodes unless it concerns all."""
     groups: dict[tuple[CheckStatus, str, str], list[str]] = {}
     for result in sorted(results, key=lambda result: list(SIGNS).index(result.status)):
-        groups.setdefault((result.status, result.found, result.remedy), []).append(result.node)
+        groups.setdefault((result.status, result.message, result.remedy), []).append(result.node)
     rows, in_order = [], 0
     for (status, found, remedy), where in groups.items():
         in_order += status == CheckStatus.OK

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -28,21 +28,14 @@ if TYPE_CHECKING:
     from rlpipe.distributed.job_server import JobOutcome
     from rlpipe.distributed.submission import Submission
 
-EXIT_CODES = {
-    "SUCCEEDED": ExitCode.DONE,
-    "FAILED": ExitCode.FAILED,
-    "STOPPED": ExitCode.INTERRUPTED,
-    "LOST": ExitCode.UNKNOWN,
-    "DETACHED": ExitCode.UNKNOWN,
+_ENDS = {
+    "SUCCEEDED": (ExitCode.DONE, "[bold green]succeeded[/]"),
+    "FAILED": (ExitCode.FAILED, "[bold red]failed[/]"),
+    "STOPPED": (ExitCode.INTERRUPTED, "[bold yellow]stopped[/]"),
+    "LOST": (ExitCode.UNKNOWN, "[bold red]lost contact[/], the job may continue"),
+    "DETACHED": (ExitCode.UNKNOWN, "[bold]no longer following[/], the job continues"),
 }
-"""Exit code of each ``rlpipe.distributed.job_server.JobEnd``."""
-_HEADINGS = {
-    "SUCCEEDED": "[bold green]succeeded[/]",
-    "FAILED": "[bold red]failed[/]",
-    "STOPPED": "[bold yellow]stopped[/]",
-    "LOST": "[bold red]lost contact[/], the job may continue",
-    "DETACHED": "[bold]no longer following[/], the job continues",
-}
+"""Exit code and heading of each ``rlpipe.distributed.job_server.JobEnd``, without its slow import."""
 _MEANINGS: dict[int, str] = {
     ExitCode.REFUSED: "it could not use the configuration",
     ExitCode.CRITICAL: "a critical alert ended the run",
@@ -52,68 +45,56 @@ _MEANINGS: dict[int, str] = {
 _NOTHING_SENT = "interrupted; nothing was sent."
 
 
-Configuration: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        help="YAML file in the current folder, which is sent with the job as a whole, or the name of a shipped "
-        "configuration."
-    ),
-]
-Overrides: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
-]
-Address: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Job server of the cluster, http://HOST:8265.", envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"]),
-]
-Detach: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--detach",
-        help="Return at once; print the job id and the commands to follow the job, stop it and fetch its results.",
-    ),
-]
-Follow: TypeAlias = Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")]
-Stop: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="JOB", help="Stop a job: ask it to save a checkpoint and exit, and wait until it has."),
-]
-Resume: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
-]
-Variables: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
-]
-Excludes: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN", help="Files to leave out of the package (.gitignore syntax).")
-]
-MaxPackage: TypeAlias = Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")]
-StopWait: TypeAlias = Annotated[
-    int, typer.Option(metavar="SECONDS", help="Time a stopped job has to finish its iteration and save.")
-]
-LostAfter: TypeAlias = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Time without an answer after which contact counts as lost.")
-]
-
-
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(name="submit")(submit)
 
 
 def submit(
-    config: Configuration = None,
-    overrides: Overrides = None,
-    address: Address = None,
-    detach: Detach = False,
-    follow: Follow = None,
-    stop: Stop = None,
-    resume: Resume = None,
-    env: Variables = None,
-    exclude: Excludes = None,
-    max_package: MaxPackage = 100.0,
-    stop_wait: StopWait = 300,
-    lost_after: LostAfter = 300.0,
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="YAML file in the current folder, which is sent with the job as a whole, or the name of a shipped "
+            "configuration."
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Job server of the cluster, http://HOST:8265.", envvar=["RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"]
+        ),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return at once; print the job id and the commands to follow the job, stop it and fetch its results.",
+        ),
+    ] = False,
+    follow: Annotated[str | None, typer.Option(metavar="JOB", help="Follow a job that was sent before.")] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Stop a job: ask it to save a checkpoint and exit, and wait until it has."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Run directory on the cluster to continue, instead of CONFIG.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Environment variable to forward; or NAME=value.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Files to leave out of the package (.gitignore syntax).")
+    ] = None,
+    max_package: Annotated[float, typer.Option(metavar="MB", help="Refuse a bigger package.")] = 100.0,
+    stop_wait: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Time a stopped job has to finish its iteration and save.")
+    ] = 300,
+    lost_after: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time without an answer after which contact counts as lost.")
+    ] = 300.0,
 ) -> None:
     """Train on a cluster as a Ray job: check, pack, send, and follow it to its end.
 
@@ -122,18 +103,18 @@ def submit(
     Ctrl-C stops following; the job continues (exit code 3). Before sending has begun, Ctrl-C cancels the submission
     (exit code 2).
     """
-    known = _known_job(follow, stop, config, resume)
+    existing_job = _known_job(follow, stop, config, resume)
     address = _checked(address)
     for package in ("aiohttp", "pathspec"):
         require(package, "cluster", "rlpipe submit")
     changes = [*([config] if resume is not None and config is not None else []), *(overrides or [])]
     with _sigterm_like_ctrl_c():
-        job, submission = known or "", None
+        job, submission = existing_job or "", None
         try:
             import rlpipe.distributed.job_server  # noqa: F401 - slow, so Ctrl-C meanwhile must count as before sending
             from rlpipe.distributed.submission import job_id, prepare
 
-            if known is None:
+            if existing_job is None:
                 submission = prepare(
                     config if resume is None else None, changes, folder=Path.cwd(), resume=resume, env=env or [],
                     excludes=exclude or [], max_megabytes=max_package, stop_wait=stop_wait,
@@ -147,17 +128,13 @@ def submit(
 
 
 def _known_job(follow: str | None, stop: str | None, config: str | None, resume: str | None) -> str | None:
-    """Returns the job to follow or to stop; None if one is to be sent.
-
-    Raises:
-        ConfigError: the arguments ask for both, or for neither.
-    """
-    known = follow or stop
-    if known is not None and (config is not None or resume is not None or (follow and stop)):
+    """Returns the job to follow or to stop; None if one is to be sent. The arguments must ask for one of these."""
+    existing_job = follow or stop
+    if existing_job is not None and (config is not None or resume is not None or (follow and stop)):
         raise ConfigError("--follow and --stop need a job that exists: give only one of them, and no configuration.")
-    if known is None and config is None and resume is None:
+    if existing_job is None and config is None and resume is None:
         raise ConfigError("name a configuration, such as configs/ppo_push_cube.yaml, or a job to --follow or --stop.")
-    return known
+    return existing_job
 
 
 def _checked(address: str | None) -> str:
@@ -173,11 +150,7 @@ def _checked(address: str | None) -> str:
 def _carry_out(
     address: str, job: str, submission: Submission | None, *, stop: bool, detach: bool, lost_after: float
 ) -> JobOutcome | None:
-    """Sends a job, or finds one that was sent before, and follows it.
-
-    Returns:
-        The outcome; None with ``detach``.
-    """
+    """Sends a job, or finds one that was sent before, and follows it; returns the outcome, None with ``detach``."""
     from rlpipe.distributed.job_server import JobEnd, JobOutcome, LostContactError, connect
 
     server = None
@@ -204,12 +177,8 @@ def _carry_out(
 
 
 def _finish(outcome: JobOutcome | None, job: str, address: str, submission: Submission | None) -> None:
-    """Shows how the job ended, or how to go on with it, and exits with the code of the outcome.
-
-    Raises:
-        typer.Exit: the job did not succeed, as far as is known.
-    """
-    code = ExitCode.UNKNOWN if outcome is None else EXIT_CODES[outcome.end]
+    """Shows how the job ended, or how to follow it, and exits with the code of the outcome."""
+    code = ExitCode.UNKNOWN if outcome is None else _ENDS[outcome.end][0]
     if outcome is not None:
         _report(outcome)
     if code == ExitCode.UNKNOWN:
@@ -249,7 +218,6 @@ def _write(text: str) -> None:
 
 
 def _show(submission: Submission) -> None:
-    """Prints what will be sent."""
     from rlpipe.distributed.packages import DEFAULT
 
     sent = submission.package
@@ -288,11 +256,11 @@ def _hints(job: str, address: str, submission: Submission | None) -> None:
 
 
 def _report(outcome: JobOutcome) -> None:
-    """Prints how the job ended."""
     spent = "" if outcome.seconds is None else f" after {timedelta(seconds=round(outcome.seconds))}"
     why = outcome.message if outcome.exit_code is None else f"exit code {outcome.exit_code}"
     if outcome.exit_code in _MEANINGS:
         why += f": {_MEANINGS[outcome.exit_code]}"
-    _console().print(f"{_HEADINGS[outcome.end]}{spent}{f' ({escape(why)})' if why else ''}")
+    _, heading = _ENDS[outcome.end]
+    _console().print(f"{heading}{spent}{f' ({escape(why)})' if why else ''}")
     if outcome.advice:
         _console().print(escape(outcome.advice))

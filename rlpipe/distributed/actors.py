@@ -104,8 +104,8 @@ class ActorProcess:
 
     def memory(self) -> int:
         """Returns the resident bytes of this process, and of a simulator that has a process of its own."""
-        total, own = 0, psutil.Process()
-        for process in (own, *own.children(recursive=True)):
+        total, actor_process = 0, psutil.Process()
+        for process in (actor_process, *actor_process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
         return total
@@ -139,10 +139,7 @@ class Actor:
         """Starts the process.
 
         Args:
-            role: its role in the run.
-            name: its name in messages and files.
             path: ``module:Class`` of the object that ``make`` makes in the process.
-            environment: environment variables of the process.
             options: Ray's options of the actor.
         """
         self.role = role
@@ -167,9 +164,7 @@ class Actor:
 
         Args:
             method: function of its class, of which the name is sent.
-            args: positional arguments of the method.
             num_returns: number of references to return; with several, the method returns as many objects.
-            named: keyword arguments of the method.
         """
         return self.handle.call.options(num_returns=num_returns).remote(method.__name__, *args, **named)
 
@@ -180,10 +175,10 @@ class Actor:
     def location(self, timeout: float = ANSWER_SECONDS) -> Location | None:
         """Returns where the process runs or ran, or None if it has not started."""
         try:
-            found: Location = ray.get(self.location_ref, timeout=timeout)
+            location: Location = ray.get(self.location_ref, timeout=timeout)
         except RayError:
             return None
-        return found
+        return location
 
     def memory(self) -> Any:
         """Returns the reference of the resident bytes of the process."""

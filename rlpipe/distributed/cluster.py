@@ -47,7 +47,6 @@ class Cluster:
         """Connects.
 
         Args:
-            address: of the cluster to join.
             template: process from which a cluster that is started here forks its workers; it ends with the cluster.
         Raises:
             ConfigError: nothing answers at the address, or the cluster has another token.
@@ -123,7 +122,7 @@ class Cluster:
 
 def _join(address: str, options: dict[str, Any]) -> None:
     if problem := check_address(address):  # Ray itself may take minutes to notice
-        raise ConfigError(f"{problem.found} {problem.remedy}")
+        raise ConfigError(f"{problem.message} {problem.remedy}")
     log.info("Joining Ray at %s", address)
     try:
         ray.init(address=address, **options)
@@ -141,8 +140,8 @@ def _start(options: dict[str, Any], template: ProcessTemplate | None) -> Path:
     scratch = scratch_folder()
     if (unfit := check_scratch(scratch)) is not None:
         if not scratch.usable:
-            raise ConfigError(f"Ray cannot start: {unfit.found} {unfit.remedy}")
-        log.warning("%s RAY_TMPDIR=FOLDER chooses another.", unfit.found)
+            raise ConfigError(f"Ray cannot start: {unfit.message} {unfit.remedy}")
+        log.warning("%s RAY_TMPDIR=FOLDER chooses another.", unfit.message)
     options["_temp_dir"] = f"{scratch.path}/ray"
     log.info("Starting Ray on this machine")
     # Ray turns token authentication on by itself. A token of this run's own avoids ~/.ray/auth_token, whose mere
@@ -181,7 +180,6 @@ def token_refused(address: str, *, sent: bool | None = None) -> str:
     """Returns what is wrong with the token for a cluster that refused the connection, and what to do.
 
     Args:
-        address: of the cluster.
         sent: True if the token was sent; None to follow Ray, which sends it to a named address only with
             RAY_AUTH_MODE=token.
     """

@@ -55,12 +55,7 @@ _EVALUATION_SLACK = 10.0
 
 @dataclass
 class _Collection:
-    """Collection that is under way.
-
-    Attributes:
-        task: task of the workers.
-        server_windows: references of the inference servers' windows.
-    """
+    """Collection that is under way, with references of the inference servers' windows."""
 
     task: WorkerTask
     server_windows: list[Any]
@@ -71,6 +66,8 @@ class RayEngine:
 
     places = frozenset(Place)
     side_by_side = True
+    _worker_pool: WorkerPool
+    _opened = False
 
     def __init__(self, config: Plan, address: str | None = None) -> None:
         """Connects to Ray.
@@ -83,7 +80,6 @@ class RayEngine:
         self._cluster = Cluster(address, template)
         self._bundles = run_bundles(config, alive_nodes())
         self._launcher = Launcher(config, self._bundles, has_template=template is not None)
-        self._worker_pool: WorkerPool | None = None
         self._learners: list[Actor] = []
         self._logger: Actor | None = None
         self._next_logger: Actor | None = None  # starting, after its predecessor was lost
@@ -104,8 +100,7 @@ class RayEngine:
     @property
     def actors(self) -> list[Actor]:
         """All present actors: workers by rank, then the others."""
-        workers = self._worker_pool.actors if self._worker_pool else []
-        return [*workers, *self._other_actors]
+        return [*self._worker_pool.actors, *self._other_actors]
 
     @property
     def _other_actors(self) -> list[Actor]:
@@ -128,6 +123,7 @@ class RayEngine:
         self._launcher.begin(self._placement, plan, incarnation)
         self._launcher.start_servers()
         self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._lost_dependency)
+        self._opened = True
         self._start_learner_processes()  # beside the simulators: run.json will say where they are
         ready = self._worker_pool.wait_until_ready()
         self._make_servers(ready)
@@ -157,11 +153,12 @@ class RayEngine:
         )
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
+        config = self._config
         first = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
-        seeded = first and not self._config.policy_class.from_files
+        seeded = first and not config.policy_class.from_files
         self._make_learners(ready, state)
-        chosen = self._config.curriculum_class.chooses
-        if seeded and not (warm or self._config.demos or chosen or self._config.learner.device.startswith("cuda")):
+        on_gpu = config.learner.device.startswith("cuda")
+        if seeded and not (warm or config.demos or config.curriculum_class.chooses or on_gpu):
             return ray.put(Snapshot(0, NoWeights.FROM_SEED))  # the workers need not wait for the learner
         return self._first_snapshot(warm)
 
@@ -195,7 +192,6 @@ class RayEngine:
         self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
-        assert self._worker_pool is not None
         self._end_stateful()
         self._launcher.incarnation, self._steps = incarnation, [0] * self.num_workers
         self._next_logger = self._launcher.start_logger()  # beside the learner, because it takes seconds
@@ -233,7 +229,7 @@ class RayEngine:
     def _locations(self) -> dict[str, dict[str, Any]]:
         """Returns host, node and clock of each actor; the metric logger will be on the driver's node."""
         node, timeout = own_node_id(), self._config.cluster.start_timeout
-        own = {"host": platform.node(), "node": node, "clock": 0.0}
+        driver = {"host": platform.node(), "node": node, "clock": 0.0}
         started = [actor for actor in self.actors if actor is not self._logger]
         try:
             locations = ray.get([actor.location_ref for actor in started], timeout=timeout)
@@ -244,12 +240,12 @@ class RayEngine:
             ) from error
         except RayError as error:
             raise self._explained(error) from None
-        clocks, found = {node: 0.0}, {"driver": own}
+        clocks, places = {node: 0.0}, {"driver": driver}
         for actor, at in zip(started, locations, strict=True):
             if at.node not in clocks:
                 clocks[at.node] = self._clock_offset(actor)
-            found[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clocks[at.node]}
-        return {**found, Role.METRIC_LOGGER.actor_name(): own}
+            places[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clocks[at.node]}
+        return {**places, Role.METRIC_LOGGER.actor_name(): driver}
 
     def _clock_offset(self, actor: Actor) -> float:
         """Returns the seconds by which the clock of an actor's node is ahead of the driver's.
@@ -259,10 +255,10 @@ class RayEngine:
         """
         answers: list[tuple[float, float]] = []
         for _ in range(3):
-            asked = time.time()
+            asked_at = time.time()
             clock = self.get(actor.handle.where.remote()).clock
-            answered = time.time()
-            answers.append((answered - asked, clock - (asked + answered) / 2))
+            answered_at = time.time()
+            answers.append((answered_at - asked_at, clock - (asked_at + answered_at) / 2))
         return round(min(answers)[1], 6)
 
     def draining_nodes(self) -> list[str]:
@@ -280,7 +276,6 @@ class RayEngine:
 
     def evacuate(self) -> None:
         assert self._placement is not None
-        assert self._worker_pool is not None
         self._worker_pool.evacuate(self._draining, self._placement.move)
         movable = [*self._learners, *self._servers]  # in the order of their bundles, which follow those of the workers
         leaving = [
@@ -301,11 +296,10 @@ class RayEngine:
         return [server.call(InferenceServer.load, snapshot) for server in self._servers] or [snapshot]
 
     def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
-        assert self._worker_pool is not None
         snapshots, seconds = self._act_with(snapshot), self._config.rollout.timeout
         first_steps = list(self._steps)
-        for one in range(self.num_workers) if rank is None else [rank]:
-            self._steps[one] += self._config.steps_per_collection
+        for worker_rank in range(self.num_workers) if rank is None else [rank]:
+            self._steps[worker_rank] += self._config.steps_per_collection
 
         def send(worker: Actor, rank: int) -> Any:
             arguments = snapshots[rank % len(snapshots)], stage, first_steps[rank]
@@ -322,7 +316,6 @@ class RayEngine:
         return _Collection(task, windows)
 
     def gather(self, collection: _Collection) -> tuple[list[Any], list[Any]]:
-        assert self._worker_pool is not None
         pairs, windows = self._worker_pool.gather(collection.task)
         if self._servers:
             for rank in set(range(self.num_workers)) - set(collection.task.requests):
@@ -332,7 +325,6 @@ class RayEngine:
         return [batch for batch, _ in pairs], [*windows, *self._worker_pool.take_losses()]
 
     def wait_for_any(self, collections: Sequence[_Collection], refs: list[Any]) -> list[Any]:
-        assert self._worker_pool is not None
         done = self._worker_pool.poll([collection.task for collection in collections], refs)
         return [ref for ref in refs if ref not in done]
 
@@ -349,16 +341,15 @@ class RayEngine:
         group_size = config.algorithm.group_size or 1
         pairs = []
         for rank, learner in enumerate(self._learners):
-            taken = share_of_learner(rank, size, count, environments, group_size).workers
-            own = batches[taken.start : taken.stop]
-            pairs.append(learner.call(LearnerBase.update, stage, iteration, *own, num_returns=2, fragments=count))
+            workers = share_of_learner(rank, size, count, environments, group_size).workers
+            arguments = stage, iteration, *batches[workers.start : workers.stop]
+            pairs.append(learner.call(LearnerBase.update, *arguments, num_returns=2, fragments=count))
         return pairs[0][0], [window for _, window in pairs]
 
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
     def evaluate(self, snapshot: Any, watch: Watch) -> list[MetricWindow]:
-        assert self._worker_pool is not None
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
         def send(worker: Actor, rank: int) -> Any:
@@ -430,7 +421,7 @@ class RayEngine:
         return None
 
     def repaired_faults(self) -> list[Fault]:
-        return self._worker_pool.repaired_faults() if self._worker_pool else []
+        return self._worker_pool.repaired_faults()
 
     # --- ending
 
@@ -446,9 +437,9 @@ class RayEngine:
         return backlog
 
     def close(self) -> None:
-        if self._worker_pool is not None:
+        if self._opened:
             self._worker_pool.end()
-            self._worker_pool = None
+            self._opened = False
         self._end_stateful()
         if self._placement is not None:
             self._placement.close()

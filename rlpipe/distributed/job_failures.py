@@ -19,15 +19,11 @@ _ADVICE = (
 
 
 def advice_on(log: str) -> str:
-    """Returns what to do about a job that ran in the wrong environment; empty for any other cause.
-
-    Args:
-        log: end of the job's log.
-    """
-    if found := _WRONG_PYTHON.search(log):
-        return f"The cluster ran the job with {found[1]}, which has no package {found[2]}. {_ADVICE}"
-    if (found := _MISSING_MODULE.search(log)) and _is_required(found[1]):
-        return f"The cluster ran the job with a Python that has no package {found[1]}. {_ADVICE}"
+    """Returns what to do about a job that ran in the wrong environment, by the end of its log; else empty."""
+    if match := _WRONG_PYTHON.search(log):
+        return f"The cluster ran the job with {match[1]}, which has no package {match[2]}. {_ADVICE}"
+    if (match := _MISSING_MODULE.search(log)) and _is_required(match[1]):
+        return f"The cluster ran the job with a Python that has no package {match[1]}. {_ADVICE}"
     if _NO_PYTHON.search(log):
         return f"The cluster found no python for the job. {_ADVICE}"
     return ""

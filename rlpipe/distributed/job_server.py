@@ -104,33 +104,31 @@ class _Client(JobSubmissionClient):  # type: ignore[misc]
 
 
 def connect(address: str) -> Server:
-    """Connects to the job server at an address.
+    """Connects to the job server at an address, ``http://HOST:8265`` or ``https``.
 
-    Args:
-        address: ``http://HOST:8265``, or ``https``.
     Raises:
         ConfigError: it is not such an address, nothing answers there, or the token is missing or wrong.
     """
-    shown = redacted(address, {})
+    url = redacted(address, {})
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         host = address.rpartition("://")[2].rpartition(":")[0] or address
         raise ConfigError(
-            f"the address is {shown!r}, but jobs are sent to the port of the dashboard, over HTTP: http://{host}:8265"
+            f"the address is {url!r}, but jobs are sent to the port of the dashboard, over HTTP: http://{host}:8265"
         )
     for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk", "ray._private.runtime_env"):
         logging.getLogger(name).setLevel(logging.WARNING)
     secret, _ = token(os.environ)
-    wanted = bool(secret) and os.environ.get("RAY_AUTH_MODE", "token").lower() != "disabled"
-    headers = {"Authorization": f"Bearer {secret}"} if wanted else {}
+    sends_token = bool(secret) and os.environ.get("RAY_AUTH_MODE", "token").lower() != "disabled"
+    headers = {"Authorization": f"Bearer {secret}"} if sends_token else {}
     try:
         with _only_this_address(address):
-            return Server(_Client(address, headers=headers), shown)
+            return Server(_Client(address, headers=headers), url)
     except AuthenticationError as error:
-        raise ConfigError(token_refused(shown, sent=wanted)) from error
+        raise ConfigError(token_refused(url, sent=sends_token)) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"no Ray job server answers at {shown}: {redacted(str(error), os.environ)} Is it the address of the "
+            f"no Ray job server answers at {url}: {redacted(str(error), os.environ)} Is it the address of the "
             "dashboard (port 8265), and can this machine reach it? If not, open a tunnel: "
             "ssh -L 8265:localhost:8265 HEAD"
         ) from error
@@ -158,7 +156,6 @@ class Server:
     """
 
     def __init__(self, client: _Client, address: str) -> None:
-        """See ``connect``."""
         self._client = client
         self.address = address
 
@@ -218,8 +215,8 @@ class Server:
                 jobs = self._client.list_jobs()
             except _TROUBLE as error:
                 raise LostContactError(f"{self.address} does not answer: {error}") from error
-            known = [found.submission_id for found in jobs if found.submission_id]
-            latest = f"; the latest are {', '.join(known[-5:])}." if known else "; it has had none yet."
+            job_ids = [info.submission_id for info in jobs if info.submission_id]
+            latest = f"; the latest are {', '.join(job_ids[-5:])}." if job_ids else "; it has had none yet."
             raise ConfigError(f"{self.address} has no job {job}{latest}")
 
     def _has(self, job: str) -> bool:
@@ -235,7 +232,6 @@ class Server:
         """Waits for the end of a job. Ctrl-C and SIGTERM end the waiting and leave the job alone.
 
         Args:
-            job: its id.
             write: receives the job's log as it grows; None to leave the log alone.
             report: receives news of the connection.
             lost_after: seconds without any answer after which contact counts as lost.

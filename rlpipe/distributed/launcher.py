@@ -56,15 +56,16 @@ class Launcher:
         num_servers: number of inference servers.
         servers: present inference servers.
         incarnation: number of times the run was resumed.
-        plan_ref: reference of the stages of the run; None before ``begin``.
+        plan_ref: reference of the stages of the run, from ``begin`` on.
     """
+
+    _placement: RunPlacement
+    plan_ref: Any
 
     def __init__(self, config: Config, bundles: Sequence[Bundle], *, has_template: bool = False) -> None:
         """Counts the actors; starts none.
 
         Args:
-            config: configuration of the run.
-            bundles: bundles of its actors.
             has_template: True if Ray's processes are forked from a template.
         """
         self._config = config
@@ -75,20 +76,14 @@ class Launcher:
         )
         self.servers: list[Actor] = []
         self.incarnation = 0
-        self._placement: RunPlacement | None = None
-        self.plan_ref: Any = None
 
     def begin(self, placement: RunPlacement, plan: Sequence[Stage], incarnation: int) -> None:
         """Takes the reserved places and the stages of the run."""
         self._placement, self.plan_ref, self.incarnation = placement, ray.put(plan), incarnation
 
-    def _place(self, index: int) -> dict[str, Any]:
-        assert self._placement is not None
-        return self._placement.place(index)
-
     def start_worker(self, rank: int, life: int) -> Actor:
         """Starts the worker of a rank; ``life`` counts the workers of this rank before it."""
-        return self._worker(Role.ROLLOUT_WORKER.actor_name(rank), rank, life, **self._place(rank))
+        return self._worker(Role.ROLLOUT_WORKER.actor_name(rank), rank, life, **self._placement.place(rank))
 
     def start_spare(self, node: str) -> Actor:
         """Starts a worker without a rank, which will use the CPUs reserved for the worker it replaces."""
@@ -114,7 +109,7 @@ class Launcher:
         self.servers = [self._start_server(index) for index in range(self.num_servers)]
 
     def _start_server(self, index: int) -> Actor:
-        options = self._place(self.num_workers + self.num_learners + index)
+        options = self._placement.place(self.num_workers + self.num_learners + index)
         threads = {"OMP_NUM_THREADS": str(max(1, int(options["num_cpus"])))}
         return Actor(
             Role.INFERENCE_SERVER,
@@ -128,7 +123,7 @@ class Launcher:
 
     def start_learner(self, rank: int) -> Actor:
         """Starts the process of a learner."""
-        options = self._place(self.num_workers + rank)
+        options = self._placement.place(self.num_workers + rank)
         name = Role.LEARNER.actor_name(None if self.num_learners == 1 else rank)
         hidden = {} if options["num_gpus"] else _NO_GPU
         environment = {**passive_waiting(), **hidden}

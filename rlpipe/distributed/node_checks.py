@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from rlpipe.config.plan import Plan
 from rlpipe.distributed.cluster import Cluster
-from rlpipe.distributed.nodes import alive_nodes, own_node_id, pinned_to
+from rlpipe.distributed.nodes import alive_nodes, missing_from_ray, own_node_id, pinned_to
 from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
 from rlpipe.distributed.roles import Role
 from rlpipe.doctor import driver, facts, libraries, machine, servers, simulators, versions
@@ -34,13 +34,7 @@ _LOGS = "look at /tmp/ray/session_latest/logs there, or below its RAY_TMPDIR or 
 
 @dataclass(frozen=True)
 class NodeToCheck:
-    """Node to check.
-
-    Attributes:
-        name: unique name of the node.
-        node_id: Ray's id of the node.
-        load: load that the run may put on it.
-    """
+    """Node to check, by its unique name and Ray's id of it, with the load that the run may put on it."""
 
     name: str
     node_id: str
@@ -59,21 +53,21 @@ def examine(config: Plan | None = None, address: str | None = None, patience: fl
     address = address or os.environ.get("RAY_ADDRESS")
     joined = address is not None or ray.is_initialized()
     backend_results = servers.check_backends(config) if config else list
-    own = driver.check_driver(config, address)
-    own.append(driver.check_ray_default(_missing_from_ray(), joined=joined, config=config))
+    driver_results = driver.check_driver(config, address)
+    driver_results.append(driver.check_ray_default(missing_from_ray(), joined=joined, config=config))
     connected = _connect(address)
     if isinstance(connected, CheckResult):
-        results = [connected, *own, *backend_results(), *_own_machine()]
+        results = [connected, *driver_results, *backend_results(), *_own_machine()]
         return CheckReport(results, [], time.perf_counter() - began)
     try:
         nodes, placement = nodes_to_check(config)
         own_ray = "" if joined else ", started for this, as a run does without an address"
         where = f" at {address}" if address else own_ray
-        placement[0] = replace(placement[0], found=placement[0].found + where)
-        found = _examine(nodes, config, patience)
+        placement[0] = replace(placement[0], message=placement[0].message + where)
+        node_results = _examine(nodes, config, patience)
     finally:
         connected.close()
-    results = [*placement, *own, *backend_results(), *found]
+    results = [*placement, *driver_results, *backend_results(), *node_results]
     return CheckReport(results, [node.name for node in nodes], time.perf_counter() - began)
 
 
@@ -89,12 +83,12 @@ def _connect(address: str | None) -> Cluster | CheckResult:
 
 def _own_machine() -> list[CheckResult]:
     """Checks this machine alone, which may show why Ray does not start."""
-    own = facts.look(_required_packages())
-    load = NodeLoad(own.cpus, len(own.gpus))
+    local_facts = facts.look(_required_packages())
+    load = NodeLoad(local_facts.cpus, len(local_facts.gpus))
     return [
-        *versions.check_versions(own, {"": own}, versions.requirements()),
-        *machine.check_machine(own, load),
-        *libraries.check_libraries(own),
+        *versions.check_versions(local_facts, {"": local_facts}, versions.requirements()),
+        *machine.check_machine(local_facts, load),
+        *libraries.check_libraries(local_facts),
     ]
 
 
@@ -102,7 +96,6 @@ def preflight(config: Plan, workers: Mapping[str, int]) -> list[CheckResult]:
     """Checks the nodes of a run that has connected to Ray, within a second or two: torch and simulators are not loaded.
 
     Args:
-        config: configuration of the run.
         workers: number of rollout workers placed on each node, by its id.
     Returns:
         Warnings.
@@ -121,17 +114,8 @@ def preflight(config: Plan, workers: Mapping[str, int]) -> list[CheckResult]:
 
 def tolerated(result: CheckResult) -> CheckResult:
     """Turns the failure of a slow node into a warning: it may still start its workers in time."""
-    slow = (result.name, result.found) == (_NODE, _SILENT)
+    slow = (result.name, result.message) == (_NODE, _SILENT)
     return replace(result, status=CheckStatus.WARN) if slow else result
-
-
-def _missing_from_ray() -> str:
-    """Returns a package of Ray's extra ``default`` that is not installed; empty for none."""
-    try:
-        import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it starts its servers
-    except ImportError as error:
-        return error.name or str(error)
-    return ""
 
 
 def _required_packages() -> list[str]:
@@ -146,15 +130,15 @@ def nodes_to_check(config: Plan | None) -> tuple[list[NodeToCheck], list[CheckRe
     if config is not None:
         bundles = run_bundles(config, nodes)
         if lacking := shortage(bundles, nodes):
-            found = f"{lacking}. There is:\n{node_table(nodes)}"
-            problems.append(fail("placement", found, "ask for less, or add nodes."))
+            message = f"{lacking}. There is:\n{node_table(nodes)}"
+            problems.append(fail("placement", message, "ask for less, or add nodes."))
         worker, others = bundles[0], [bundle for bundle in bundles if bundle.role != Role.ROLLOUT_WORKER]
         placed = [bundle for bundle in others if bundle.resources or bundle.labels]
-        own, most = own_node_id(), len(bundles) - len(others)
+        driver_node, most = own_node_id(), len(bundles) - len(others)
         workers = {node.name: min(most, room(worker, [node])) for node in nodes}
         used = {
             node.name for node in nodes
-            if workers[node.name] or any(bundle.fits(node) for bundle in placed) or node.node_id == own
+            if workers[node.name] or any(bundle.fits(node) for bundle in placed) or node.node_id == driver_node
         }  # fmt: skip
     selected = [NodeToCheck(node.name, node.node_id, _load(node, workers[node.name])) for node in nodes]
     return [node for node in selected if node.name in used], [_summary(nodes, len(used)), *problems]
@@ -177,7 +161,7 @@ def _examine(
     """Collects facts and trials from all nodes at once, and judges them."""
     ends = time.monotonic() + patience
     needed, device = _required_packages(), "auto" if config is None else config.learner.device
-    own = facts.look(needed, deep=False)
+    driver_facts = facts.look(needed, deep=False)
     near = own_node_id() if short else ""  # a task would take longer than everything else
     looking = {
         node.name: run_task(node, facts.look, needed, deep=not short, sees_gpus=not short)
@@ -190,18 +174,18 @@ def _examine(
     if config is not None and not short:
         cameras = any(getattr(options, "needs_vulkan", False) for options in configured.values())
         trying = {node.name: run_task(node, _try_simulators, configured) for node in nodes if node.load.workers}
-    known, results = _answers(_NODE, looking, ends)
-    known |= {node.name: own for node in nodes if node.node_id == near}
+    facts_by_node, results = _answers(_NODE, looking, ends)
+    facts_by_node |= {node.name: driver_facts for node in nodes if node.node_id == near}
     trials, silent = _answers("simulator", trying, ends)
-    results += versions.check_versions(own, known, versions.requirements()) if known else []
+    results += versions.check_versions(driver_facts, facts_by_node, versions.requirements()) if facts_by_node else []
     for node in nodes:
         tried: list[simulators.Trial] = trials.get(node.name, [])
         judged = [simulators.check_trial(trial) for trial in tried]
-        if node.name in known:
+        if node.name in facts_by_node:
             peak = max([machine.WORKER_BYTES, *(trial.peak for trial in tried)])
-            judged = machine.check_machine(known[node.name], node.load, device, peak, cameras=cameras) + judged
-            told = libraries.check_libraries(known[node.name], used)
-            judged += [result for result in told if not short or result.status == CheckStatus.FAIL]
+            judged = machine.check_machine(facts_by_node[node.name], node.load, device, peak, cameras=cameras) + judged
+            library_results = libraries.check_libraries(facts_by_node[node.name], used)
+            judged += [result for result in library_results if not short or result.status == CheckStatus.FAIL]
         results += [replace(result, node=node.name) for result in judged]
     return results + silent
 

@@ -52,6 +52,15 @@ def draining_nodes() -> dict[str, float]:
         return {}
 
 
+def missing_from_ray() -> str:
+    """Returns a package of Ray's extra ``default`` that is not installed; empty for none."""
+    try:
+        import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it starts servers and opens ports
+    except ImportError as error:
+        return error.name or str(error)
+    return ""
+
+
 def own_node_id() -> str:
     """Returns the id of the node of this process."""
     return str(ray.get_runtime_context().get_node_id())

@@ -57,11 +57,7 @@ def worker_program() -> str:
 
 @contextmanager
 def lean_node(*, with_entry: bool) -> Iterator[None]:
-    """Replaces methods of Ray's ``Node`` for as long as it lasts.
-
-    Args:
-        with_entry: as for ``start_ray``.
-    """
+    """Replaces methods of Ray's ``Node`` for as long as it lasts; ``with_entry`` as for ``start_ray``."""
     with ExitStack() as stack:
         for name in _UNUSED:
             _replace(stack, name, lambda _: lambda *_args, **_options: None)
@@ -120,16 +116,16 @@ def free_ports(count: int) -> list[int]:
     """
     candidates = list(range(_WORKER_PORTS_END, _first_outgoing_port()))
     random.SystemRandom().shuffle(candidates)  # a seeded generator would draw the same in runs that start together
-    found: list[int] = []
+    ports: list[int] = []
     with ExitStack() as stack:
         for port in itertools.chain(candidates, itertools.repeat(0)):  # the kernel chooses for 0
-            if len(found) == count:
+            if len(ports) == count:
                 break
             held = stack.enter_context(socket.socket())  # all are held until the last is chosen, so they differ
             with suppress(OSError):
                 held.bind(("", port))
-                found.append(held.getsockname()[1])
-    return found
+                ports.append(held.getsockname()[1])
+    return ports
 
 
 def _first_outgoing_port() -> int:

@@ -60,22 +60,18 @@ class Package:
         """Bytes before compression."""
         return sum(self.files.values())
 
-    def largest(self, depth: int = 2) -> list[tuple[str, int]]:
-        """Returns files and folders down to a depth with their bytes, the largest first."""
+    def largest(self) -> list[tuple[str, int]]:
+        """Returns files and folders down to the second level with their bytes, the largest first."""
         sizes: dict[str, int] = {}
         for name, size in self.files.items():
-            top = "/".join(name.split("/")[:depth])
+            top = "/".join(name.split("/")[:2])
             sizes[top] = sizes.get(top, 0) + size
         return sorted(sizes.items(), key=lambda item: -item[1])
 
     def why_left_out(self, name: str) -> str:
-        """Returns the end of the sentence "the file is left out", with the rule and how to send the file nevertheless.
-
-        Args:
-            name: path in the folder of a file that is not sent.
-        """
+        """Returns the end of the sentence "the file is left out": the rule, and how to send the file nevertheless."""
         path = PurePosixPath(name)
-        covered = next((str(one) for one in (path, *path.parents) if str(one) in self.left_out), name)
+        covered = next((str(ancestor) for ancestor in (path, *path.parents) if str(ancestor) in self.left_out), name)
         rule = self.left_out.get(covered)
         if rule is None:
             return f"because {covered} is a link to a folder or out of {self.folder}: put the files themselves there"
@@ -107,8 +103,7 @@ def package(folder: Path, *, named: Sequence[str] = (), excludes: Sequence[str] 
     Left out are ``EXCLUDES``, links that lead out of the folder, and what ``.gitignore`` and ``.rayignore`` exclude.
 
     Args:
-        folder: the working directory.
-        named: files and folders that are always sent, relative to it.
+        named: files and folders that are always sent, relative to the working directory.
         excludes: more patterns, as in a ``.gitignore``.
     Raises:
         ConfigError: a file cannot be read.
@@ -117,9 +112,9 @@ def package(folder: Path, *, named: Sequence[str] = (), excludes: Sequence[str] 
     with _readable(str(folder)):
         selection.walk(folder, [])
         for name in named:
-            for found in [folder / name, *(folder / name).rglob("*")]:
-                if found.is_file():
-                    selection.files[found.relative_to(folder).as_posix()] = found.stat().st_size
+            for path in [folder / name, *(folder / name).rglob("*")]:
+                if path.is_file():
+                    selection.files[path.relative_to(folder).as_posix()] = path.stat().st_size
     left_out = {name: rule for name, rule in selection.left_out.items() if name not in selection.files}
     return Package(folder, dict(sorted(selection.files.items())), left_out)
 
@@ -140,54 +135,51 @@ class _Selection:
     def walk(self, inside: Path, rules: _Rules) -> None:
         """Sorts the content of a folder, with the rules of the folders above."""
         rules = self._with_own(inside, rules)
-        for found in sorted(inside.iterdir()):
-            name = found.relative_to(self._folder).as_posix()
-            demonstrations = found.with_suffix(".h5")
-            rule = _rule(found, rules)
-            if rule is None and found.suffix == ".json" and demonstrations.exists():
+        for path in sorted(inside.iterdir()):
+            name = path.relative_to(self._folder).as_posix()
+            demonstrations = path.with_suffix(".h5")
+            rule = _rule(path, rules)
+            if rule is None and path.suffix == ".json" and demonstrations.exists():
                 rule = _rule(demonstrations, rules)  # it describes them
             if rule is not None:
                 self.left_out[name] = rule
-            elif found.is_dir() and not found.is_symlink():
-                self.walk(found, rules)
-            elif found.is_file() and self._stays_inside(found):
-                self.files[name] = found.stat().st_size
+            elif path.is_dir() and not path.is_symlink():
+                self.walk(path, rules)
+            elif path.is_file() and self._stays_inside(path):
+                self.files[name] = path.stat().st_size
             else:
                 self.left_out[name] = None  # a link to a folder, to nothing, or out of the working directory
 
     def _with_own(self, inside: Path, rules: _Rules) -> _Rules:
         where = inside.relative_to(self._folder)
-        found = [
+        exclusions = [
             ExclusionRule((where / name).as_posix(), line)
             for name in IGNORE_FILES
             if (inside / name).is_file()
-            for line in _lines(inside / name)
+            for line in (inside / name).read_text(encoding="utf-8", errors="replace").splitlines()
         ]
         if inside == self._folder:
-            found = [
+            exclusions = [
                 *(ExclusionRule(DEFAULT, line) for line in EXCLUDES),
-                *found,
+                *exclusions,
                 *(ExclusionRule(OPTION, line) for line in self._excludes),
             ]
-        found = [rule for rule in found if rule.pattern]  # as pathspec counts them
-        return [*rules, (inside, GitIgnoreSpec.from_lines(rule.pattern for rule in found), found)] if found else rules
+        exclusions = [rule for rule in exclusions if rule.pattern]  # as pathspec counts them
+        spec = GitIgnoreSpec.from_lines(rule.pattern for rule in exclusions)
+        return [*rules, (inside, spec, exclusions)] if exclusions else rules
 
-    def _stays_inside(self, found: Path) -> bool:
-        return not found.is_symlink() or found.resolve().is_relative_to(self._folder.resolve())
+    def _stays_inside(self, path: Path) -> bool:
+        return not path.is_symlink() or path.resolve().is_relative_to(self._folder.resolve())
 
 
-def _rule(found: Path, rules: _Rules) -> ExclusionRule | None:
+def _rule(path: Path, rules: _Rules) -> ExclusionRule | None:
     """Returns the rule that leaves a file or folder out; None if it is sent."""
-    slash = "/" if found.is_dir() else ""
+    slash = "/" if path.is_dir() else ""
     for base, spec, lines in rules:
-        decided = spec.check_file(found.relative_to(base).as_posix() + slash)
+        decided = spec.check_file(path.relative_to(base).as_posix() + slash)
         if decided.include and decided.index is not None:
             return lines[decided.index]
     return None
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 @contextlib.contextmanager

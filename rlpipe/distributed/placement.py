@@ -68,9 +68,9 @@ class Bundle:
 
 
 def _selects(selector: str, value: str | None) -> bool:
-    found = re.fullmatch(r"(!?)\s*(?:in\(([^)]*)\)|(.*))", selector.strip())
-    assert found is not None  # the last alternative matches any text
-    negated, several, single = found.groups()
+    match = re.fullmatch(r"(!?)\s*(?:in\(([^)]*)\)|(.*))", selector.strip())
+    assert match is not None  # the last alternative matches any text
+    negated, several, single = match.groups()
     values = [single] if several is None else [value.strip() for value in several.split(",")]
     return (value in values) != bool(negated)
 
@@ -99,9 +99,9 @@ def number_of_learners(config: Plan, learner: Bundle, nodes: Sequence[Node]) -> 
 
     Inference servers get their GPUs first if there is one for each of them beside one learner.
     """
-    wanted = config.learner.num_learners
-    if isinstance(wanted, int):
-        return wanted
+    number = config.learner.num_learners
+    if isinstance(number, int):
+        return number
     together = config.algorithm_class.shared and not config.curriculum_class.chooses
     several = config.learner.device != "cpu" and together
     if learner.resources.get("GPU", 0.0) < 1 or not several:
@@ -133,11 +133,9 @@ def learner_bundle(config: Plan, nodes: Sequence[Node]) -> Bundle:
 
 
 def inference_bundles(config: Plan, nodes: Sequence[Node]) -> list[Bundle]:
-    """Returns the bundles of the inference servers, none if workers hold the policy themselves.
+    """Returns the bundles of the inference servers on nodes without what the learners take.
 
-    Args:
-        config: configuration of the run.
-        nodes: nodes without what the learners take.
+    There are none if workers hold the policy themselves.
     """
     cluster, rollout = config.cluster, config.rollout
     if rollout.inference != "server":
@@ -204,7 +202,7 @@ def shortage(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
         if not any(bundle.fits(node) for node in nodes):
             return f"no node that may hold a {bundle.role} has {_amounts(bundle.resources)} ({bundle.keys})"
         if bundle.resources and room(bundle, nodes) < counts[bundle.role]:
-            return f"{_wanted(bundle, counts[bundle.role])}, and there is room for {room(bundle, nodes)}"
+            return f"{_demand(bundle, counts[bundle.role])}, and there is room for {room(bundle, nodes)}"
     return _shortage_together(bundles, nodes, by_role, counts) if len(by_role) > 1 else None
 
 
@@ -217,12 +215,12 @@ def _shortage_together(
         left = _without_all([other for other in bundles if by_role[other.role] in beside], nodes, bundle)
         if bundle.resources and room(bundle, left) < counts[bundle.role]:
             roles = " and ".join(role for role, other in by_role.items() if other in beside)
-            wanted = _wanted(bundle, counts[bundle.role])
-            return f"{wanted}, and beside the {roles} there is room for {room(bundle, left)}"
+            demand = _demand(bundle, counts[bundle.role])
+            return f"{demand}, and beside the {roles} there is room for {room(bundle, left)}"
     return None
 
 
-def _wanted(bundle: Bundle, count: int) -> str:
+def _demand(bundle: Bundle, count: int) -> str:
     where, keys = (" on nodes of their own", "cluster.strategy, ") if bundle.alone else ("", "")
     return (
         f"{count} {bundle.role}{'s' * (count != 1)} with {_amounts(bundle.resources)} each{where} are wanted "
@@ -234,16 +232,16 @@ def node_table(nodes: Sequence[Node]) -> str:
     """Returns one line per node: name, CPUs and GPUs, and the labels that a user gave it."""
     lines = []
     for node in nodes:
-        given = {label: value for label, value in node.labels.items() if not label.startswith("ray.io/")}
+        user_labels = {label: value for label, value in node.labels.items() if not label.startswith("ray.io/")}
         resources = _amounts({name: node.resources.get(name, 0.0) for name in _SHOWN_RESOURCES})
-        lines.append(f"  {node.name}: {resources}{', labels ' + _labels(given) if given else ''}")
+        lines.append(f"  {node.name}: {resources}{', labels ' + _labels(user_labels) if user_labels else ''}")
     return "\n".join(lines)
 
 
 def bundle_list(bundles: Sequence[Bundle]) -> str:
     """Returns the bundles as a list in words, such as ``2 x rollout worker with 1 CPU on role=sim``."""
-    wanted = [bundle for bundle in bundles if bundle.resources or bundle.labels]
-    kinds = Counter((bundle.role, _amounts(bundle.resources), _labels(bundle.labels)) for bundle in wanted)
+    demanding = [bundle for bundle in bundles if bundle.resources or bundle.labels]
+    kinds = Counter((bundle.role, _amounts(bundle.resources), _labels(bundle.labels)) for bundle in demanding)
     return ", ".join(
         f"{count} x {role}{f' with {amounts}' if amounts else ''}{f' on {labels}' if labels else ''}"
         for (role, amounts, labels), count in kinds.items()

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from rlpipe.config.schema import Config
 from rlpipe.config.simulators import simulator_class
@@ -41,11 +40,7 @@ class ProcessTemplate:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Starts the process, which begins to load what every rollout worker needs.
-
-        Args:
-            environment: environment variables that its libraries must see when they load.
-        """
+        """Starts the process, which begins to load what every rollout worker needs under these variables."""
         self.socket = f"rlpipe-{secrets.token_hex(16)}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"\0{self.socket}")
@@ -99,14 +94,10 @@ def template_for(config: Config, address: str | None) -> ProcessTemplate | None:
         return None
     template = _early.pop() if _early else ProcessTemplate(WORKER_ENVIRONMENT)
     simulator = simulator_class(replace(config.env.train, tasks=[]), "env.train")  # which the tasks share
-    if _overrides_load(simulator):
+    derived = simulator.__mro__[: simulator.__mro__.index(Simulator)]
+    if any("load" in vars(cls) for cls in derived):
         template.load(f"{simulator.__module__}:{simulator.__qualname__}.load")
     return template
-
-
-def _overrides_load(simulator: type[Any]) -> bool:
-    ancestry = simulator.__mro__
-    return Simulator in ancestry and any("load" in vars(cls) for cls in ancestry[: ancestry.index(Simulator)])
 
 
 def joins_cluster(address: str | None) -> bool:

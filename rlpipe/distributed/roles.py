@@ -16,23 +16,17 @@ class Role(StrEnum):
     @property
     def task(self) -> str:
         """Task of the actor, as the rest of the sentence "it was to ..."."""
-        return _TASKS[self]
+        return _NAMES_AND_TASKS[self][1]
 
     def actor_name(self, index: int | str | None = None) -> str:
         """Returns the name of an actor, such as ``rollout-3``; without an index that of the only one."""
-        name = _NAMES[self]
+        name, _ = _NAMES_AND_TASKS[self]
         return name if index is None else f"{name}-{index}"
 
 
-_TASKS = {
-    Role.ROLLOUT_WORKER: "collect",
-    Role.INFERENCE_SERVER: "answer",
-    Role.LEARNER: "learn",
-    Role.METRIC_LOGGER: "write",
-}
-_NAMES = {
-    Role.ROLLOUT_WORKER: "rollout",
-    Role.INFERENCE_SERVER: "inference",
-    Role.LEARNER: "learner",
-    Role.METRIC_LOGGER: "metric-logger",
+_NAMES_AND_TASKS = {
+    Role.ROLLOUT_WORKER: ("rollout", "collect"),
+    Role.INFERENCE_SERVER: ("inference", "answer"),
+    Role.LEARNER: ("learner", "learn"),
+    Role.METRIC_LOGGER: ("metric-logger", "write"),
 }

@@ -9,11 +9,10 @@ import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 from rich.filesize import decimal
@@ -22,11 +21,11 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
 from rlpipe.config.shipped import configuration_file
 from rlpipe.config.shipped import folder as shipped_folder
-from rlpipe.config.tree import read_tree, to_yaml
+from rlpipe.config.tree import read_tree
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.distributed.packages import Package, package
 from rlpipe.errors import ConfigError
-from rlpipe.secrets import check_no_secrets, redacted
+from rlpipe.secrets import check_no_secrets, dotted, leaves, redacted
 
 FORWARDED = (
     "MLFLOW_TRACKING_URI", "SWANLAB_API_HOST", "SWANLAB_WEB_HOST", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE",
@@ -93,7 +92,6 @@ def prepare(
 
     Args:
         source: YAML file in the folder, or name of a shipped configuration; None to resume.
-        overrides: ``key=value``.
         folder: the working directory, absolute, which the job gets.
         resume: run directory on the cluster to continue.
         env: more environment variables, ``NAME`` or ``NAME=value``.
@@ -127,8 +125,8 @@ def _new(source: str, overrides: Sequence[str], folder: Path) -> _Order:
     files = _needed_files(config, None if shipped else source, folder)
     source = source if shipped else files[0]
     logger = config.runner.logger
-    asked = OmegaConf.select(read_tree(source, overrides), _LOG_PATH) or logger.log_path
-    log_path, name = str(asked).removeprefix("~/").removeprefix("$HOME/"), logger.experiment_name
+    folder_of_runs = OmegaConf.select(read_tree(source, overrides), _LOG_PATH) or logger.log_path
+    log_path, name = str(folder_of_runs).removeprefix("~/").removeprefix("$HOME/"), logger.experiment_name
     # Ray deletes the working directory with the job, so a relative folder of runs is moved to the home folder.
     others = [change for change in overrides if change.partition("=")[0] != _LOG_PATH]
     command = f"{shlex.join([*_COMMAND, source, *others])} {_LOG_PATH}={_cluster_path(log_path)}"
@@ -145,35 +143,21 @@ def _resumed(run: str, overrides: Sequence[str]) -> _Order:
 def _named_modules(config: Config) -> dict[str, str]:
     """Returns the key that names each module: by itself, as in ``my_lab.tasks:Reach-v0``, or as a task of Gymnasium
     that is made in it."""
-
-    def texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-        if isinstance(value, str):
-            yield key, value
-        elif isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from texts(inner, f"{key}.{name}" if key else str(name))
-        elif isinstance(value, list):
-            for index, inner in enumerate(value):
-                yield from texts(inner, f"{key}[{index}]")
-
     registered = getattr(sys.modules.get("gymnasium"), "registry", {})
-    found: dict[str, str] = {}
-    for key, text in texts(OmegaConf.to_container(OmegaConf.create(to_yaml(config))), ""):
+    keys: dict[str, str] = {}
+    for path, value in leaves(asdict(config)):
+        text = str(value)
         if named := re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):", text):
-            found.setdefault(named[1], key)
+            keys.setdefault(named[1], dotted(path))
         task = registered.get(text.rpartition(":")[2])
         for made_by in (getattr(task, "entry_point", None), getattr(task, "vector_entry_point", None)):
             if isinstance(made_by, str):
-                found.setdefault(made_by.partition(":")[0], key)
-    return found
+                keys.setdefault(made_by.partition(":")[0], dotted(path))
+    return keys
 
 
 def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -> None:
-    """Checks that the job can import what the checks here have imported.
-
-    Raises:
-        ConfigError: a module is left out of the package, or only PYTHONPATH, which the job does not get, leads to it.
-    """
+    """Checks that the job can import what the checks here have imported: it gets the package, but no PYTHONPATH."""
     beside = (sent.folder, (sent.folder / order.source).parent)  # where rlpipe looks by itself
     needed = {**dict(_imported()), **_in_folders(order.modules, beside)}
     named_first = sorted(needed, key=lambda name: (name not in order.modules, name))
@@ -187,10 +171,11 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
         raise ConfigError(" ".join(f"{what} {why}." for why, what in [*missing.items()][:3]) + more)
     if os.path.isabs(variables.get("PYTHONPATH", "")):
         return  # the cluster has what it leads to
-    given = [Path(os.path.abspath(folder)) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    python_path = [Path(os.path.abspath(folder)) for folder in folders if folder]
     for name in named_first:
         root = needed[name].parents[name.count(".") + (needed[name].stem == "__init__")]
-        if root in given and root not in beside and (name in order.modules or root.is_relative_to(sent.folder)):
+        if root in python_path and root not in beside and (name in order.modules or root.is_relative_to(sent.folder)):
             raise ConfigError(
                 f"{name}, {_reason(name, order.modules)}, is found here by PYTHONPATH in {root}, where a job does not "
                 f"look: move {name.partition('.')[0]} to {sent.folder}, or name a folder of the cluster that holds it, "
@@ -199,7 +184,6 @@ def _check_modules(order: _Order, sent: Package, variables: Mapping[str, str]) -
 
 
 def _reason(module: str, named: Mapping[str, str]) -> str:
-    """Returns why a job needs a module."""
     for other, key in named.items():
         if f"{other}.".startswith(f"{module}."):
             return f"which {key} names"
@@ -225,12 +209,12 @@ def _imported() -> Iterator[tuple[str, Path]]:
 
 def _in_folders(modules: Mapping[str, str], folders: Sequence[Path]) -> dict[str, Path]:
     """Returns the files in some folders of modules that are not imported here, such as those of another Python."""
-    found: dict[str, Path] = {}
+    module_files: dict[str, Path] = {}
     for name in modules.keys() - sys.modules.keys():
         places = [folder.joinpath(*name.split(".")) for folder in folders]
         files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
-        found.update((name, file) for file in files if file.is_file())
-    return found
+        module_files.update((name, file) for file in files if file.is_file())
+    return module_files
 
 
 def _check_size(sent: Package, max_megabytes: float) -> None:
@@ -257,19 +241,16 @@ def _cluster_path(path: str) -> str:
 def _needed_files(config: Config, source: str | None, folder: Path) -> list[str]:
     """Returns the files of the folder that a configuration needs, its own file first if it has one there.
 
-    Absolute paths in a configuration are paths on the cluster.
-
-    Raises:
-        ConfigError: a file is not in the folder.
+    Absolute paths in a configuration are paths on the cluster; all others must be in the folder.
     """
-    needed = [] if source is None else [("CONFIG", str(Path(source).absolute()))]
+    needed: list[tuple[str, str]] = [] if source is None else [("CONFIG", str(Path(source).absolute()))]
     named = {"demos": config.demos, "policy.warm_start": config.policy.warm_start, "policy.base": config.policy.base}
     for key, path in named.items():
         if path is not None and not Path(path).is_absolute():
             needed.append((key, path))
             if key == "demos" and Path(path).with_suffix(".json").exists():
                 needed.append((key, str(Path(path).with_suffix(".json"))))
-    found = []
+    relative_paths = []
     for key, path in needed:
         whole = Path(os.path.abspath(folder / path))  # a link in the folder counts as in the folder
         if not whole.exists() or not whole.is_relative_to(folder):
@@ -278,22 +259,18 @@ def _needed_files(config: Config, source: str | None, folder: Path) -> list[str]
                 f"{'does not hold it' if whole.exists() else 'holds no such file'}. Go to a folder that holds all it "
                 "needs, or give an absolute path that exists on the cluster."
             )
-        found.append(whole.relative_to(folder).as_posix())
-    return found
+        relative_paths.append(whole.relative_to(folder).as_posix())
+    return relative_paths
 
 
 def _environment(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of ``FORWARDED`` that are set, and those that were asked for.
-
-    Raises:
-        ConfigError: one that was asked for is not set.
-    """
-    found = {
+    """Returns the variables of ``FORWARDED`` that are set, and those that were asked for, which must be set."""
+    variables = {
         name: environ[name] for name in FORWARDED if name in environ and redacted(environ[name], {}) == environ[name]
     }
     for entry in names:
-        name, given, value = entry.partition("=")
-        if not given and name not in environ:
+        name, separator, value = entry.partition("=")
+        if not separator and name not in environ:
             raise ConfigError(f"--env {name}: this variable is not set here. Set it, or write --env {name}=value.")
-        found[name] = value if given else environ[name]
-    return found
+        variables[name] = value if separator else environ[name]
+    return variables

@@ -32,7 +32,6 @@ class TemplateServer:
     """Answers requests until stdin ends."""
 
     def __init__(self, listener: socket.socket) -> None:
-        """Takes over a socket that listens."""
         self._listener = listener
         self._unread = b""
         self._loaded = True  # until something could not be loaded
@@ -89,8 +88,8 @@ class TemplateServer:
 
 def _user_of(connection: socket.socket) -> int:
     """Returns the id of the user whose process is at the other end."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", found)[1])
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -104,10 +103,10 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _load(name: str) -> None:
     """Imports ``module``, or imports it and calls a function of it for ``module:name.of.function``."""
-    module, _, path = name.partition(":")
-    found = importlib.import_module(module)
+    module_name, _, path = name.partition(":")
+    module = importlib.import_module(module_name)
     if path:
-        operator.attrgetter(path)(found)()
+        operator.attrgetter(path)(module)()
 
 
 def _threads() -> int:

@@ -20,11 +20,7 @@ class WorkerOutput:
     """
 
     def __init__(self, session: Path) -> None:
-        """Begins to read.
-
-        Args:
-            session: folder of the session that Ray has just begun.
-        """
+        """Begins to read in the folder of the session that Ray has just begun."""
         self._logs = session / "logs"
         self._read: dict[Path, int] = {}  # bytes that were passed on
         self._ended = threading.Event()

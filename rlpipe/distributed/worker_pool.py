@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config
 from rlpipe.distributed.answers import Answers, CallError
-from rlpipe.distributed.restarts import RestartBudget, required_answers, wants_spare
 from rlpipe.distributed.roles import Role
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.metrics import MetricWindow
@@ -33,6 +32,8 @@ _LONGEST_WAIT = 1.0
 """Seconds between two looks at the deadlines."""
 _MEMORY_SECONDS = 5.0
 """Time in which a worker must answer how much memory it holds."""
+_FAILURES_IN_A_ROW = 5
+"""Failures of one rank without a finished task in between that end the run."""
 
 
 class WorkerFactory(Protocol):
@@ -73,12 +74,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Request:
-    """Request to one worker.
-
-    Attributes:
-        life: life of the worker that received it.
-        refs: references of its answers.
-    """
+    """Request to the worker that had this life, and the references of its answers."""
 
     life: int
     refs: list[Any]
@@ -132,18 +128,15 @@ class WorkerPool:
         """Starts the workers; ``wait_until_ready`` waits for them.
 
         Args:
-            config: configuration of the run.
-            count: number of workers.
-            factory: starts workers and spares.
-            answers: source of their answers.
             lost_dependency: returns the fault of an actor that the workers depend on; None if all are alive.
         """
         self._config = config
         self._factory = factory
         self._answers = answers
         self._lost_dependency = lost_dependency
-        self._budget = RestartBudget(config.rollout.max_restarts)
-        self._required = required_answers(config.rollout.min_workers, count)
+        least = config.rollout.min_workers
+        self._required = least if isinstance(least, int) else count  # answers before an iteration may continue
+        self._unplanned_restarts = 0
         self._spares: dict[str, tuple[Actor, Any]] = {}  # by node, with the reference that is answered once it is ready
         self._drained: set[str] = set()
         self._unreported_faults: list[Fault] = []
@@ -202,7 +195,6 @@ class WorkerPool:
         return ready[0]
 
     def _replace_unready(self) -> None:
-        """Replaces the workers that died while they started."""
         for rank, member in enumerate(self._members):
             try:
                 self._answers.get(member.ready, timeout=0)
@@ -212,7 +204,7 @@ class WorkerPool:
                 fault = member.actor.fault(error.error, "make its simulator")
                 if not error.is_loss:  # the next one would raise the same
                     raise RunError(fault) from None
-                if refusal := self._budget.charge(member.failures):
+                if refusal := self._charge(member):
                     raise RunError(fault, refusal) from None
                 member.absent = True  # so it has no episodes to lose
                 self._replace(rank)
@@ -227,25 +219,23 @@ class WorkerPool:
         return task
 
     def _ranks_for(self, task: WorkerTask) -> list[int]:
-        ranks = range(len(self._members))
-        present = [rank for rank in ranks if self._is_present(self._members[rank])]
-        return present if not task.waits_for_all and len(present) >= self._required else list(ranks)
-
-    def _is_present(self, member: _Member) -> bool:
-        return not member.absent or bool(self._answers.wait([member.ready], timeout=0))
+        present = [
+            rank
+            for rank, member in enumerate(self._members)
+            if not member.absent or self._answers.wait([member.ready], timeout=0)
+        ]
+        enough = not task.waits_for_all and len(present) >= self._required
+        return present if enough else list(range(len(self._members)))
 
     def _send_to(self, rank: int, task: WorkerTask) -> None:
         member = self._members[rank]
         task.requests[rank] = _Request(member.life, task.send(member.actor, rank))
 
     def gather(self, task: WorkerTask) -> tuple[list[list[Any]], list[Any]]:
-        """Waits for the answers, and replaces workers that fail.
+        """Waits for the answers, and replaces workers that fail; raises as ``poll``.
 
         Returns:
             By rank, the references of the answers and the object of the last reference.
-        Raises:
-            RunError: the budget for restarts is spent.
-            ActorLostError: an actor that the workers depend on is gone.
         """
         while waiting := task.waiting:
             if self._may_leave_out(waiting, task):
@@ -259,9 +249,6 @@ class WorkerPool:
     def poll(self, tasks: Sequence[WorkerTask], others: Sequence[Any] = ()) -> list[Any]:
         """Waits until a worker or one of the other references answers, at most a second; replaces workers that fail.
 
-        Args:
-            tasks: tasks of the workers to wait for.
-            others: other references to wait for.
         Returns:
             The other references that have been answered.
         Raises:
@@ -271,7 +258,8 @@ class WorkerPool:
         waiting = {task.requests[rank].refs[-1]: (task, rank) for task in tasks for rank in task.waiting}
         for task, rank in waiting.values():
             if rank not in task.deadlines:
-                task.deadlines[rank] = self._deadline(task, starting=self._any_absent)
+                absent = any(member.absent for member in self._members)
+                task.deadlines[rank] = self._deadline(task, starting=absent)
         left = min((task.deadlines[rank] for task, rank in waiting.values()), default=math.inf) - self._answers.now()
         done = self._answers.wait([*waiting, *others], timeout=min(_LONGEST_WAIT, max(0.0, left)))
         for ref in done:
@@ -291,10 +279,6 @@ class WorkerPool:
             self._note_success(rank)
             self._replace_if_leaking(rank)
 
-    @property
-    def _any_absent(self) -> bool:
-        return any(member.absent for member in self._members)
-
     def _deadline(self, task: WorkerTask, *, starting: bool) -> float:
         return self._answers.now() + task.seconds + task.slack + self._config.cluster.start_timeout * starting
 
@@ -308,9 +292,10 @@ class WorkerPool:
         member.absent, member.failures = False, 0
         fault, member.fault = member.fault, None
         if fault is not None:
-            where, taken = member.actor.location(), round(self._answers.now() - member.since, 3)
-            self._unreported_faults.append(replace(fault, taken=taken, successor=where.pid if where else None))
-        if wants_spare(self._config.rollout.spares, restarted=fault is not None):
+            where, seconds = member.actor.location(), round(self._answers.now() - member.since, 3)
+            self._unreported_faults.append(replace(fault, seconds=seconds, successor=where.pid if where else None))
+        spares = self._config.rollout.spares
+        if spares == "always" or (spares == "after_loss" and fault is not None):
             self._keep_spare(member.actor.location())
 
     def _keep_spare(self, where: Location | None) -> None:
@@ -332,7 +317,7 @@ class WorkerPool:
             raise error.refusal from None
         if self._may_concern_another(member, error) and (other := self._lost_dependency()) is not None:
             raise ActorLostError(other)
-        refusal = self._budget.charge(member.failures)
+        refusal = self._charge(member)
         if not refusal:
             self._replace(rank, hangs=error is None)
             self._send_to(rank, task)  # before the fault is described: reading a log on another node takes time
@@ -341,6 +326,16 @@ class WorkerPool:
         if refusal:
             raise RunError(fault, refusal)
         self._members[rank].fault = fault
+
+    def _charge(self, member: _Member) -> str:
+        """Charges one restart to ``rollout.max_restarts``; returns why none is allowed, or an empty text."""
+        limit = self._config.rollout.max_restarts
+        if member.failures + 1 >= _FAILURES_IN_A_ROW:
+            return f"It was restarted {member.failures} times in a row and finished nothing in between."
+        if self._unplanned_restarts >= limit:
+            return f"{limit} workers were restarted before it (rollout.max_restarts)."
+        self._unplanned_restarts += 1
+        return ""
 
     @staticmethod
     def _may_concern_another(member: _Member, error: CallError | None) -> bool:
@@ -351,13 +346,7 @@ class WorkerPool:
         return error.lost_actor is None or where is None or error.lost_actor != where.actor
 
     def _replace(self, rank: int, planned: Fault | None = None, *, hangs: bool = False) -> None:
-        """Replaces a worker; its episodes are lost, one in each of its environments.
-
-        Args:
-            rank: of the worker.
-            planned: fault record of a planned replacement.
-            hangs: True if the worker does not answer.
-        """
+        """Replaces a worker; its episodes are lost, one in each of its environments."""
         before = self._members[rank]
         where = before.actor.location(0.0)
         before.actor.end(hangs=hangs)
@@ -388,12 +377,7 @@ class WorkerPool:
             )
 
     def evacuate(self, nodes: Collection[str], move: Callable[[Sequence[int]], None]) -> None:
-        """Replaces the workers on draining nodes.
-
-        Args:
-            nodes: ids of the nodes.
-            move: reserves places elsewhere for the workers of some ranks.
-        """
+        """Replaces the workers on draining nodes; ``move`` reserves places elsewhere for those of some ranks."""
         self._drained |= set(nodes)
         for node in self._drained & set(self._spares):
             self._spares.pop(node)[0].end()
@@ -408,11 +392,7 @@ class WorkerPool:
             self._replace(rank, fault)
 
     def start_over(self, send: Callable[[Actor, int], Any]) -> None:
-        """Has every worker drop its episodes and start new ones; a worker that cannot is replaced.
-
-        Args:
-            send: sends the request to the worker of a rank; returns the reference of its answer.
-        """
+        """Has every worker drop its episodes and start new ones; a worker that cannot is replaced."""
         task = WorkerTask(
             lambda worker, rank: [send(worker, rank)], "start over", self._config.rollout.timeout, "rollout.timeout",
             waits_for_all=True,

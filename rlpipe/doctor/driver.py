@@ -10,12 +10,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlpipe.config.schema import Config, LoggerConfig
-from rlpipe.doctor.facts import ScratchFolder, installed_version, scratch_folder
+from rlpipe.doctor.facts import ScratchFolder, scratch_folder
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
 from rlpipe.doctor.servers import unreachable
 from rlpipe.errors import ConfigError
 from rlpipe.foreign import SHORT_FOLDERS
 from rlpipe.run.opengl import check_drawing
+from rlpipe.run.provenance import installed_version
 from rlpipe.secrets import redacted
 
 _TIGHT_BYTES, _ROOMY_BYTES = 0.2e9, 2e9
@@ -28,18 +29,18 @@ def check_driver(config: Config | None, address: str | None) -> list[CheckResult
     leftover = check_address_file(Path(scratch.path, "ray", "ray_current_cluster"))
     access = check_authentication(os.environ, Path(os.path.expanduser("~")), address)
     folder = check_scratch(scratch) if scratch.usable and not address else None  # else Ray's result says it
-    found = [check_run_folder(config), folder, access, leftover, check_videos(config)]
-    return [result for result in found if result is not None]
+    results = [check_run_folder(config), folder, access, leftover, check_videos(config)]
+    return [result for result in results if result is not None]
 
 
 def check_videos(config: Config | None) -> CheckResult:
     """Checks whether replays can be drawn, which training needs for ``evaluation.videos`` alone."""
-    wanted = config is not None and config.evaluation.videos > 0
+    required = config is not None and config.evaluation.videos > 0
     try:
         library = check_drawing("evaluation.videos")
     except ConfigError as error:
         what, _, remedy = str(error).rpartition(": ")
-        return fail("videos", what, remedy) if wanted else ok("videos", f"not drawn here. {error}")
+        return fail("videos", what, remedy) if required else ok("videos", f"not drawn here. {error}")
     return ok("videos", f"can be drawn without a display (MUJOCO_GL={library})")
 
 
@@ -54,10 +55,10 @@ def check_run_folder(config: Config | None) -> CheckResult:
     except OSError as error:
         return fail("run folder", f"cannot write to {existing}: {error.strerror}.", remedy)
     free = shutil.disk_usage(existing).free
-    found = f"{path} can be written, {free / 1e9:.1f} GB free"
+    message = f"{path} can be written, {free / 1e9:.1f} GB free"
     if free >= _ROOMY_BYTES:
-        return ok("run folder", found)
-    return fail("run folder", found, remedy) if free < _TIGHT_BYTES else warn("run folder", found, remedy)
+        return ok("run folder", message)
+    return fail("run folder", message, remedy) if free < _TIGHT_BYTES else warn("run folder", message, remedy)
 
 
 def check_scratch(scratch: ScratchFolder) -> CheckResult | None:
@@ -95,8 +96,8 @@ def _wrong_kind_of_address(address: str) -> tuple[str, str]:
     except ValueError as error:
         return f"the address {address} is invalid: {error}.", "--ray-address HOST:6379"
     whose = "for Ray Client" if parts.scheme == "ray" else "that of the job server, for `rlpipe submit`"
-    found = f"the address {redacted(address, {})} is {whose}, and not that of a cluster to join."
-    return found, f"--ray-address {parts.hostname}:6379, or unset RAY_ADDRESS."
+    message = f"the address {redacted(address, {})} is {whose}, and not that of a cluster to join."
+    return message, f"--ray-address {parts.hostname}:6379, or unset RAY_ADDRESS."
 
 
 def check_address_file(path: Path) -> CheckResult | None:
@@ -110,13 +111,7 @@ def check_address_file(path: Path) -> CheckResult | None:
 
 
 def check_authentication(environ: Mapping[str, str], home: Path, address: str | None) -> CheckResult:
-    """Checks that Ray will find the token it asks for.
-
-    Args:
-        environ: environment variables.
-        home: home folder of the user.
-        address: cluster to join; None to start one.
-    """
+    """Checks that Ray will find the token it asks for: that of the cluster at an address, or of one that is started."""
     name = "Ray's token"
     mode, default = environ.get("RAY_AUTH_MODE", ""), home / ".ray" / "auth_token"
     path = Path(environ.get("RAY_AUTH_TOKEN_PATH") or default)
@@ -130,8 +125,8 @@ def check_authentication(environ: Mapping[str, str], home: Path, address: str | 
     if mode:
         return ok(name, f"RAY_AUTH_MODE={mode}")
     if default.is_file():
-        found = f"{default} exists, so every `ray start` here asks for it, but joining by an address does not send it."
-        return warn(name, found, "export RAY_AUTH_MODE=token, or remove the file if no token is wanted.")
+        why = f"{default} exists, so every `ray start` here asks for it, but joining by an address does not send it."
+        return warn(name, why, "export RAY_AUTH_MODE=token, or remove the file if no token is wanted.")
     return ok(name, "not sent: RAY_AUTH_MODE is not set" if address else "a Ray that a run starts gets its own")
 
 
@@ -141,14 +136,13 @@ def check_ray_default(missing: str, *, joined: bool, config: Config | None) -> C
     Args:
         missing: package of the extra that is not installed; empty for none.
         joined: True for a cluster that somebody else started.
-        config: configuration of the planned run, if any.
     """
     name = "ray[default]"
     if not missing:
         return ok(name, "installed")
-    found, remedy = f"{missing} is missing", f"pip install 'ray[default]=={installed_version('ray')}'"
+    message, remedy = f"{missing} is missing", f"pip install 'ray[default]=={installed_version('ray')}'"
     if config is not None and "prometheus" in config.runner.logger.logger_backends:
-        return fail(name, f"{found}, so Prometheus would see nothing.", remedy)
+        return fail(name, f"{message}, so Prometheus would see nothing.", remedy)
     if joined:
-        return warn(name, f"{found}: no job can be submitted here, and there is no dashboard.", remedy)
-    return ok(name, f"{found}; only `rlpipe submit`, Prometheus and Ray's dashboard need it")
+        return warn(name, f"{message}: no job can be submitted here, and there is no dashboard.", remedy)
+    return ok(name, f"{message}; only `rlpipe submit`, Prometheus and Ray's dashboard need it")

@@ -10,11 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+
+import psutil
 
 from rlpipe.envs.shared.rendering import can_render
 from rlpipe.foreign import LONGEST_SOCKET, SHORT_FOLDERS
+from rlpipe.run.provenance import installed_version
 
 DECIDES_NUMBERS = (
     "numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe", "mujoco", "envpool",
@@ -68,8 +70,8 @@ class Facts:
     packages: Mapping[str, str]
     source: str
     cpus: float
-    memory: int | None
-    available: int | None
+    memory: int
+    available: int
     shared_memory: int | None
     open_files: int | None
     processes: int | None
@@ -86,7 +88,6 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
     """Returns the facts about the machine this runs on.
 
     Args:
-        packages: names of the packages to look for.
         deep: also load torch here, and SAPIEN in a process of its own, which takes seconds.
     """
     gpus, trouble = _gpus()
@@ -96,7 +97,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
     memory, available = _memory()
     return Facts(
         python=platform.python_version(),
-        packages={name: found for name in {*packages, *DECIDES_NUMBERS} if (found := installed_version(name))},
+        packages={name: version for name in {*packages, *DECIDES_NUMBERS} if (version := installed_version(name))},
         source=_source_digest(),
         cpus=_cpus(),
         memory=memory,
@@ -120,25 +121,25 @@ def scratch_folder() -> ScratchFolder:
     Paths of Ray's sockets begin with it, and Linux limits such a path to 107 bytes. What ``RAY_TMPDIR`` asks for by
     Ray's own name is never replaced.
     """
-    asked = next((name for name in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(name)), "")
-    named = os.environ.get(asked, SHORT_FOLDERS[0])
+    variable = next((name for name in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(name)), "")
+    named = os.environ.get(variable, SHORT_FOLDERS[0])
     path = os.path.abspath(named)
     if not (unfit := _unfit(path)):
         return ScratchFolder(path)
-    problem = f"{asked or 'the folder of temporary files'} is {named}, {unfit}"
-    others = [] if asked == "RAY_TMPDIR" else [folder for folder in SHORT_FOLDERS if not _unfit(folder)]
+    problem = f"{variable or 'the folder of temporary files'} is {named}, {unfit}"
+    others = [] if variable == "RAY_TMPDIR" else [folder for folder in SHORT_FOLDERS if not _unfit(folder)]
     return ScratchFolder(others[0], problem) if others else ScratchFolder("/", problem, usable=False)
 
 
 def _unfit(folder: str) -> str:
     """Returns why Ray cannot keep its temporary files in a folder, as the rest of a sentence; empty if it can."""
-    own = Path(folder, "ray")  # another user may have made it
+    ray_folder = Path(folder, "ray")  # another user may have made it
     size, most = len(os.fsencode(folder)), LONGEST_SOCKET - len(_LONGEST_IN_RAY)
     if size > most:
         return f"which has {size} bytes, while Ray's sockets leave room for {most}"
     try:
         folder.encode("ascii")
-        with tempfile.TemporaryFile(dir=own if own.exists() else folder) as file:
+        with tempfile.TemporaryFile(dir=ray_folder if ray_folder.exists() else folder) as file:
             file.write(b"0" * 4096)
             file.flush()
     except UnicodeEncodeError:
@@ -146,14 +147,6 @@ def _unfit(folder: str) -> str:
     except OSError as error:
         return f"which cannot be written: {(error.strerror or type(error).__name__).lower()}"
     return ""
-
-
-def installed_version(package: str) -> str | None:
-    """Returns the version of a package, or None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _source_digest() -> str:
@@ -171,15 +164,13 @@ def _cpus() -> float:
     return float(usable) if allowed == "max" else min(usable, int(allowed) / int(period))
 
 
-def _memory() -> tuple[int | None, int | None]:
+def _memory() -> tuple[int, int]:
     """Returns the bytes of memory, of the container if there is one, and how many are free."""
-    free: dict[str, int] = {}
-    if (file := Path("/proc/meminfo")).is_file():
-        free = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file.read_text().splitlines()}
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = psutil.virtual_memory()
     allowed, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    left = None if allowed is None or used is None else allowed - used
-    return _least(total, allowed), _least(free.get("MemAvailable"), left)
+    if allowed is None or used is None:
+        return machine.total, machine.available
+    return min(machine.total, allowed), min(machine.available, allowed - used)
 
 
 def _number(path: str) -> int | None:

@@ -78,31 +78,31 @@ LIBRARIES = (
 
 def packages() -> list[str]:
     """Names of the packages whose versions the check compares."""
-    own = [library.package for library in LIBRARIES]
+    names = [library.package for library in LIBRARIES]
     others = [broken.package for library in LIBRARIES for broken in library.broken]
-    return list(dict.fromkeys([*own, *others]))
+    return list(dict.fromkeys([*names, *others]))
 
 
 def ids(options: Any) -> list[str]:
     """Ids of the tasks of a simulator's options, one or several, without those in a Python of their own."""
-    own = {"id": str(getattr(options, "id", "")), "python": options.python}
-    given = [{**own, **(task if isinstance(task, Mapping) else {"id": task})} for task in options.tasks] or [own]
-    return [str(task["id"]) for task in given if task["python"] is None]
+    defaults = {"id": str(getattr(options, "id", "")), "python": options.python}
+    named = [task if isinstance(task, Mapping) else {"id": task} for task in options.tasks]
+    tasks = [{**defaults, **task} for task in named] or [defaults]
+    return [str(task["id"]) for task in tasks if task["python"] is None]
 
 
 def check_libraries(facts: Facts, used: Iterable[tuple[str, str]] = ()) -> list[CheckResult]:
     """Checks the libraries of simulators on a machine.
 
     Args:
-        facts: about it, with the versions of ``packages()``.
         used: simulator and id of each task of the planned run: what does not work there must be fixed.
     """
     tasks, versions = list(used), facts.packages
     there = [library for library in LIBRARIES if library.package in versions]
     problems = [
-        (fail if any(_has(library, *task) for task in tasks) else warn)(NAME, *told)
+        (fail if any(_has(library, *task) for task in tasks) else warn)(NAME, *trouble)
         for library in there
-        for told in _troubles(library, versions)
+        for trouble in _troubles(library, versions)
     ]
     names = ", ".join(f"{library.package} {versions[library.package]}" for library in there)
     missing = [library for library in LIBRARIES if library not in there]
@@ -114,27 +114,26 @@ def check_libraries(facts: Facts, used: Iterable[tuple[str, str]] = ()) -> list[
 
 
 def _has(library: Library, simulator: str, task: str) -> bool:
-    """True if a library has a task of a simulator."""
     return library.simulator == simulator and task.startswith(library.start)
 
 
 def _troubles(library: Library, versions: Mapping[str, str]) -> list[tuple[str, str]]:
     """Returns what is wrong with the other packages of an installed library, each with what to do."""
-    own = f"{library.package} {versions[library.package]}"
-    found = [
-        (f"{own} does not work with {broken.package} {versions[broken.package]}.", f"pip install '{broken.remedy}'")
+    unfit = f"{library.package} {versions[library.package]} does not work with"
+    troubles = [
+        (f"{unfit} {broken.package} {versions[broken.package]}.", f"pip install '{broken.remedy}'")
         for broken in library.broken
         if broken.package in versions and SpecifierSet(broken.versions).contains(versions[broken.package], True)
     ]
     least = _least(library.package, library.fits) if library.fits in versions else None
     if least is not None and Version(versions[library.fits]).release[:2] != least.release[:2]:
-        found.append(
+        troubles.append(
             (
-                f"{own} does not work with {library.fits} {versions[library.fits]}, but with {least}.",
+                f"{unfit} {library.fits} {versions[library.fits]}, but with {least}.",
                 f"pip install '{library.fits}=={least}', or the {library.package} of this {library.fits}",
             )
         )
-    return found
+    return troubles
 
 
 def _least(package: str, other: str) -> Version | None:
@@ -143,6 +142,6 @@ def _least(package: str, other: str) -> Version | None:
         lines = metadata.requires(package) or []
     except metadata.PackageNotFoundError:
         return None
-    (wanted, *_) = [*(one for one in map(Requirement, lines) if one.name == other), None]
-    least = [] if wanted is None else [Version(one.version) for one in wanted.specifier if one.operator == ">="]
-    return max(least, default=None)
+    requirement = next((named for named in map(Requirement, lines) if named.name == other), None)
+    bounds = requirement.specifier if requirement is not None else SpecifierSet()
+    return max((Version(bound.version) for bound in bounds if bound.operator == ">="), default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -25,14 +25,14 @@ class CheckResult:
     Attributes:
         name: name of the check.
         status: how it ended.
-        found: what was found.
-        remedy: what to do; empty if ``found`` already says it.
+        message: what was found; ``found`` in the JSON.
+        remedy: what to do; empty if the message already says it.
         node: node that was checked; empty for the driver's machine, or for all nodes together.
     """
 
     name: str
     status: CheckStatus
-    found: str
+    message: str
     remedy: str = ""
     node: str = ""
 
@@ -40,18 +40,12 @@ class CheckResult:
     def sentence(self) -> str:
         """The whole result as one line of a log."""
         where = f" on {self.node}" if self.node else ""
-        return f"{self.name}{where}: {self.found}" + (f" Remedy: {self.remedy}" if self.remedy else "")
+        return f"{self.name}{where}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Results of all checks.
-
-    Attributes:
-        findings: the results.
-        nodes: names of the nodes that were checked.
-        seconds: duration of the checks.
-    """
+    """Results of all checks, names of the nodes that were checked, and the duration."""
 
     findings: list[CheckResult]
     nodes: list[str]
@@ -64,23 +58,27 @@ class CheckReport:
 
     def count(self, status: CheckStatus) -> int:
         """Returns the number of different findings of a status; the same one on several nodes counts once."""
-        return len({(result.name, result.found) for result in self.findings if result.status == status})
+        return len({(result.name, result.message) for result in self.findings if result.status == status})
 
     def as_json(self) -> dict[str, Any]:
         """Returns the report for programs."""
-        return {"status": self.status, **asdict(self)}
+        findings = [
+            {"found" if key == "message" else key: value for key, value in vars(result).items()}
+            for result in self.findings
+        ]
+        return {"status": self.status, **vars(self), "findings": findings}
 
 
-def ok(name: str, found: str) -> CheckResult:
+def ok(name: str, message: str) -> CheckResult:
     """Returns the result of a check that found nothing to do."""
-    return CheckResult(name, CheckStatus.OK, found)
+    return CheckResult(name, CheckStatus.OK, message)
 
 
-def warn(name: str, found: str, remedy: str) -> CheckResult:
+def warn(name: str, message: str, remedy: str) -> CheckResult:
     """Returns the result of a check that found something to improve."""
-    return CheckResult(name, CheckStatus.WARN, found, remedy)
+    return CheckResult(name, CheckStatus.WARN, message, remedy)
 
 
-def fail(name: str, found: str, remedy: str = "") -> CheckResult:
+def fail(name: str, message: str, remedy: str = "") -> CheckResult:
     """Returns the result of a check that found something to fix."""
-    return CheckResult(name, CheckStatus.FAIL, found, remedy)
+    return CheckResult(name, CheckStatus.FAIL, message, remedy)

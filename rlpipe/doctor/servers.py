@@ -28,18 +28,18 @@ def check_backends(config: Config) -> Callable[[], list[CheckResult]]:
         Function that waits for the results; all servers are asked at once.
     """
     logger = config.runner.logger
-    found: list[CheckResult] = []
+    refusals: list[CheckResult] = []
     pending: list[Future[CheckResult]] = []
     for name, backend in config.backend_classes.items():
         options = options_of(name, backend.Config, logger.options.get(name, {}))
         try:
             backend.check()
         except ConfigError as error:
-            found.append(fail(f"tracker {name}", str(error)))
+            refusals.append(fail(f"tracker {name}", str(error)))
             continue
         if server := backend.server(options):
             pending.append(in_background(check_server, name, server))
-    return lambda: [*found, *(future.result() for future in pending)]
+    return lambda: [*refusals, *(future.result() for future in pending)]
 
 
 def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:

@@ -46,12 +46,12 @@ class Trial:
 def simulators(config: Plan) -> dict[str, Any]:
     """Returns the options of each different simulator of a run by its first use: a stage, or evaluation."""
     uses = {stage.name: stage.config.env.train for stage in config.schedule} | {"evaluation": config.env.eval}
-    found: dict[str, Any] = {}
+    by_use: dict[str, Any] = {}
     for use, options in uses.items():
         single = replace(options, total_num_envs=1)
-        if single not in found.values():
-            found[use] = single
-    return found
+        if single not in by_use.values():
+            by_use[use] = single
+    return by_use
 
 
 def try_simulators(configured: Mapping[str, Any]) -> list[Trial]:
@@ -79,9 +79,9 @@ def _timed_trial(task: str, options: Any) -> Trial:
     began = time.perf_counter()
     count = max(1, len(options.tasks))
     simulator = make_simulator(options, count, lambda _: FIRST_TRAINING_SEED)
-    made = time.perf_counter()
+    made_at = time.perf_counter()
     observations, _ = simulator.reset()
-    reset = time.perf_counter()
+    reset_at = time.perf_counter()
     spec, noise, seconds = simulator.spec, np.random.default_rng(0), []
     finite = _finite(observations)
     for _ in range(_STEPS):
@@ -98,7 +98,7 @@ def _timed_trial(task: str, options: Any) -> Trial:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
     where = resource.RUSAGE_SELF if options.python is None else resource.RUSAGE_CHILDREN
     peak = resource.getrusage(where).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Trial(task, "", made - began, reset - made, count / statistics.median(seconds), peak)
+    return Trial(task, "", made_at - began, reset_at - made_at, count / statistics.median(seconds), peak)
 
 
 def _finite(values: Any) -> bool:

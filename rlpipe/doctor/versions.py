@@ -9,8 +9,9 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts, installed_version
+from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
+from rlpipe.run.provenance import installed_version
 
 _NAMED = ("ray", "torch", "gymnasium", "mani_skill")
 """Packages whose versions are shown when all is in order."""
@@ -22,43 +23,37 @@ def requirements() -> list[Requirement]:
         lines = metadata.requires("rlpipe") or []
     except metadata.PackageNotFoundError:
         return []
-    found = [Requirement(line) for line in lines]
-    return [one for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
+    named = map(Requirement, lines)
+    return [needed for needed in named if needed.marker is None or needed.marker.evaluate({"extra": ""})]
 
 
-def check_versions(own: Facts, nodes: Mapping[str, Facts], needed: Sequence[Requirement]) -> list[CheckResult]:
-    """Checks that all nodes run what this machine runs, and that it is what rlpipe needs.
-
-    Args:
-        own: facts about this machine.
-        nodes: facts about each node.
-        needed: requirements of rlpipe.
-    """
+def check_versions(driver: Facts, nodes: Mapping[str, Facts], needed: Sequence[Requirement]) -> list[CheckResult]:
+    """Checks that all nodes run what the driver's machine runs, and that it is what rlpipe needs."""
     problems = [
         replace(problem, node=node)
         for node, facts in nodes.items()
-        for problem in [*_differences(own, facts), *_unmet(facts, needed)]
+        for problem in [*_differences(driver, facts), *_unmet(facts, needed)]
     ]
     if problems:
         return problems
-    versions = [f"Python {own.python}", *(f"{name} {own.packages[name]}" for name in _NAMED if name in own.packages)]
+    named = [f"{name} {driver.packages[name]}" for name in _NAMED if name in driver.packages]
     same = f", the same on {len(nodes)} nodes" if len(nodes) > 1 else ""
-    rlpipe = f"rlpipe {installed_version('rlpipe') or 'from source'} ({own.source})"
-    return [ok("versions", f"{', '.join(versions)}, {rlpipe}{same}")]
+    rlpipe = f"rlpipe {installed_version('rlpipe') or 'from source'} ({driver.source})"
+    return [ok("versions", ", ".join([f"Python {driver.python}", *named, f"{rlpipe}{same}"]))]
 
 
-def _differences(own: Facts, other: Facts) -> list[CheckResult]:
+def _differences(driver: Facts, other: Facts) -> list[CheckResult]:
     """Compares packages and source. Builds of one torch version are equal, and so are patches of one Python."""
 
     def minor(python: str) -> str:
         return ".".join(python.split(".")[:2])
 
-    both = [name for name in DECIDES_NUMBERS if name in own.packages and name in other.packages]  # else see `_unmet`
+    both = [name for name in DECIDES_NUMBERS if name in driver.packages and name in other.packages]  # else see `_unmet`
     pairs = [
-        ("Python", minor(own.python), minor(other.python)),
-        *((name, Version(own.packages[name]).public, Version(other.packages[name]).public) for name in both),
+        ("Python", minor(driver.python), minor(other.python)),
+        *((name, Version(driver.packages[name]).public, Version(other.packages[name]).public) for name in both),
     ]
-    found = [
+    results = [
         fail(
             "versions",
             f"{name} is {theirs}, but {ours} on the driver's machine.",
@@ -67,17 +62,18 @@ def _differences(own: Facts, other: Facts) -> list[CheckResult]:
         for name, ours, theirs in pairs
         if ours != theirs
     ]
-    if other.source != own.source:  # a warning, because somebody may be editing it
-        different = f"the source of rlpipe differs ({other.source}) from the driver's machine ({own.source})."
-        found.append(warn("versions", different, "install the same source there, or share it."))
-    return found
+    if other.source != driver.source:  # a warning, because somebody may be editing it
+        different = f"the source of rlpipe differs ({other.source}) from the driver's machine ({driver.source})."
+        results.append(warn("versions", different, "install the same source there, or share it."))
+    return results
 
 
 def _unmet(facts: Facts, needed: Sequence[Requirement]) -> list[CheckResult]:
-    unmet = [one for one in needed if _is_unmet(one, facts.packages.get(one.name))]
+    unmet = [requirement for requirement in needed if _is_unmet(requirement, facts.packages.get(requirement.name))]
     if not unmet:
         return []
-    installed = ", ".join(f"{one.name} {facts.packages.get(one.name, 'is missing')}" for one in unmet)
+    names = [requirement.name for requirement in unmet]
+    installed = ", ".join(f"{name} {facts.packages.get(name, 'is missing')}" for name in names)
     command = f"pip install {' '.join(map(repr, map(str, unmet)))}"
     return [fail("versions", f"{installed}; rlpipe needs other versions.", command)]
 

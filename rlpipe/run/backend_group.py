@@ -16,17 +16,13 @@ class BackendGroup:
     """Backends without a process of their own."""
 
     def __init__(self, backends: Iterable[Backend]) -> None:
-        """Takes backends that are open."""
         self._backends = [*backends]
 
     def show(self, call: Callable[[Backend], None], iteration: int) -> list[Event]:
         """Calls every backend. One that raises cannot be reopened, so it is dropped.
 
-        Args:
-            call: shows something in a backend
-            iteration: iteration of the events
         Returns:
-            One event for each backend that raised.
+            One event of this iteration for each backend that raised.
         """
         events = []
         for backend in list(self._backends):

@@ -39,7 +39,7 @@ class _BackendProcess:
         pause: seconds before the next restart
         restart_at: time of the next restart; None while the process runs
         began: time of its first progress since its start; None while it loads its library
-        told: remarks of its mark that were reported
+        reported_remarks: remarks of its mark that were reported
         failing: True once a failure was reported, until the backend has recovered
     """
 
@@ -50,7 +50,7 @@ class _BackendProcess:
     pause: float = FIRST_PAUSE
     restart_at: float | None = None
     began: float | None = None
-    told: tuple[str, ...] = ()
+    reported_remarks: tuple[str, ...] = ()
     failing: bool = False
 
 
@@ -68,8 +68,6 @@ class BackendProcesses:
         """Starts one process for each backend.
 
         Args:
-            directory: run directory
-            names: names of the backends
             deadline: seconds without progress, while rows are pending, after which a process is ended
             clock: seconds that never go back
         """
@@ -77,7 +75,7 @@ class BackendProcesses:
         self._deadline = deadline
         self._clock = clock
         self._written: deque[tuple[int, float]] = deque()
-        self._backends = [_BackendProcess(name, told=self._mark(name).remarks) for name in names]
+        self._backends = [_BackendProcess(name, reported_remarks=self._mark(name).remarks) for name in names]
         for backend in self._backends:
             self._start(backend)
 
@@ -96,7 +94,7 @@ class BackendProcesses:
                 env={**environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )
         backend.restart_at = backend.began = None
-        backend.mark = read_mark(mark_file(self._directory.path, backend.name))
+        backend.mark = self._mark(backend.name)
         backend.last_progress = self._clock() + self._deadline  # on a busy machine, loading a library takes long too
 
     def _log(self, name: str) -> IO[bytes]:
@@ -111,9 +109,6 @@ class BackendProcesses:
     def tick(self, iteration: int, now: float) -> list[Event]:
         """Checks every process; called after each row.
 
-        Args:
-            iteration: iteration that was just written
-            now: wall clock
         Returns:
             One event for each backend that fails or has caught up again, once each.
         """
@@ -135,11 +130,11 @@ class BackendProcesses:
 
     def new_remarks(self) -> list[str]:
         """Returns what backends show otherwise than they were given it, each sentence once."""
-        found = []
+        remarks = []
         for backend in self._backends:
-            found += [f"{backend.name}: {remark}" for remark in backend.mark.remarks if remark not in backend.told]
-            backend.told = backend.mark.remarks
-        return found
+            before, backend.reported_remarks = backend.reported_remarks, backend.mark.remarks
+            remarks += [f"{backend.name}: {remark}" for remark in backend.mark.remarks if remark not in before]
+        return remarks
 
     def _check(self, backend: _BackendProcess, iteration: int) -> tuple[str, str] | None:
         """Restarts a process or ends a stuck one; returns level and message of a report, if there is one."""

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.files import line, parsed
+from rlpipe.files import fsync_folder, line, parsed, replacing
 from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
 from rlpipe.run.shapes import Iteration
@@ -78,8 +77,6 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
         folder: folder of the checkpoints, created if missing
         arrays: arrays of numbers by name
         meta: as in ``Checkpoint``
-    Returns:
-        Path of the file.
     Raises:
         OSError: the disk does not accept it; nothing of it is left, and earlier files are unchanged.
         ValueError: an array does not hold numbers.
@@ -95,17 +92,8 @@ def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, An
     text = np.frombuffer(json.dumps({"format": FORMAT, **meta}).encode(), dtype=np.uint8)
     contents = {_META: text, **arrays}
     path = folder / file_name(meta["iteration"])
-    partial = folder / f".{path.name}.partial"
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **{**contents, _DIGEST: digest(contents)})  # type: ignore[arg-type] # any names
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    fsync_folder(folder)
+    with replacing(path, sync=True) as file:
+        np.savez(file, **{**contents, _DIGEST: digest(contents)})  # type: ignore[arg-type] # any names
     return path
 
 
@@ -115,14 +103,14 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
     Returns:
         [64] bytes.
     """
-    found = hashlib.blake2b()
+    hasher = hashlib.blake2b()
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
         heading = json.dumps([name, array.dtype.str, array.shape]).encode()
-        found.update(len(heading).to_bytes(8, "little"))
-        found.update(heading)
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return np.frombuffer(found.digest(), dtype=np.uint8)
+        hasher.update(len(heading).to_bytes(8, "little"))
+        hasher.update(heading)
+        hasher.update(array.reshape(-1).view(np.uint8).data)
+    return np.frombuffer(hasher.digest(), dtype=np.uint8)
 
 
 def load(path: Path) -> Checkpoint:
@@ -146,15 +134,15 @@ def load(path: Path) -> Checkpoint:
                 "folder checkpoints."
             ) from error
         raise DamagedError(f"{path} is not a whole checkpoint: it is cut short or damaged.") from error
-    found: Any = meta.get("format") if isinstance(meta, dict) else None
-    if is_count(found) and found > FORMAT:
+    number: Any = meta.get("format") if isinstance(meta, dict) else None
+    if is_count(number) and number > FORMAT:
         raise ConfigError(
-            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}: use the version of rlpipe that "
+            f"{path} has checkpoint format {number}; this version reads up to {FORMAT}: use the version of rlpipe that "
             "wrote it."
         )
     if wrong := _wrong_arrays(arrays) or _wrong_meta(meta):
         raise DamagedError(f"{path} is not a whole checkpoint: {wrong}.")
-    if found > 1 and not np.array_equal(written, digest({_META: text, **arrays})):
+    if number > 1 and not np.array_equal(written, digest({_META: text, **arrays})):
         raise DamagedError(f"{path} is not a whole checkpoint: its contents are not those that were written.")
     return Checkpoint(path, arrays, meta)
 
@@ -237,11 +225,11 @@ def _holds_numbers(value: Any) -> bool:
 
 def files(run: Path) -> dict[int, Path]:
     """Lists the checkpoint files of a run directory by iteration, from the oldest to the newest, whole or not."""
-    found = {}
+    by_iteration = {}
     for file in (run / "checkpoints").glob("iteration-*.npz"):
         if match := re.fullmatch(r"iteration-(\d{6,})\.npz", file.name):
-            found[int(match[1])] = file
-    return dict(sorted(found.items()))
+            by_iteration[int(match[1])] = file
+    return dict(sorted(by_iteration.items()))
 
 
 def file_name(iteration: int) -> str:
@@ -261,8 +249,8 @@ def newest(run: Path) -> Checkpoint:
         NoCheckpointError: there is none.
         ConfigError: a newer one cannot be read, or was written by a newer version.
     """
-    found = files(run)
-    for iteration, file in reversed(found.items()):
+    checkpoints = files(run)
+    for iteration, file in reversed(checkpoints.items()):
         try:
             state = load(file)
             if state.meta["iteration"] != iteration:
@@ -274,19 +262,10 @@ def newest(run: Path) -> Checkpoint:
                 raise  # otherwise the run has meanwhile replaced it by newer ones
         else:
             return state
-    many = f"none of its {len(found)} checkpoints is whole" if len(found) > 1 else "its only checkpoint is not whole"
-    raise NoCheckpointError(
-        f"{run}: {many if found else 'it has no checkpoint'}. A run writes its first after runner.save_interval "
-        "iterations."
+    why = {0: "it has no checkpoint", 1: "its only checkpoint is not whole"}.get(
+        len(checkpoints), f"none of its {len(checkpoints)} checkpoints is whole"
     )
-
-
-def newest_or_none(run: Path) -> Checkpoint | None:
-    """Reads the newest whole checkpoint of a run directory; None if there is none."""
-    try:
-        return newest(run)
-    except NoCheckpointError:
-        return None
+    raise NoCheckpointError(f"{run}: {why}. A run writes its first after runner.save_interval iterations.")
 
 
 def best(run: Path) -> Checkpoint:
@@ -376,16 +355,6 @@ class BestCheckpoint:
         except (OSError, ConfigError) as error:
             reason = str(error).rstrip(".")
             raise ConfigError(f"{file} does not name the best checkpoint: {reason}. Name a checkpoint file.") from error
-
-
-def fsync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk too. Some network file systems refuse; the files are safe."""
-    with suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
 
 
 def subtree(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -41,7 +41,7 @@ LATEST = "latest"
 TIMELINE = "timeline.jsonl"
 KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
-LINE_FILES = ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", TIMELINE, EVENTS)
+LINE_FILES = tuple(shapes.SHAPES)
 _LOST = {"metrics.jsonl": "iteration", "episodes.jsonl": "episode", "eval_episodes.jsonl": "episode"}
 """Name of what one line records, by file."""
 
@@ -248,13 +248,8 @@ class RunDirectory:
             self._complete_bytes[lines.name] = complete + len(lines.contents)
 
     def _replace(self, new: _PendingWrite) -> None:
-        partial = self.path / f".{new.name}.partial"
-        try:
-            partial.write_bytes(new.contents)
-            partial.replace(self.path / new.name)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        with files.replacing(self.path / new.name) as file:
+            file.write(new.contents)
         self._complete_bytes.pop(new.name, None)
 
     def write_row(self, row: Row, episodes: Iterable[Episode], eval_episodes: Iterable[Episode]) -> None:
@@ -313,8 +308,8 @@ class RunDirectory:
 
 def runs_in(folder: Path) -> list[Path]:
     """Lists the run directories in a folder of runs, of an experiment or of several, the newest first."""
-    found = (file for depth in range(1, 4) for file in folder.glob(f"{'*/' * depth}run.json"))
-    return sorted((file.parent for file in found), key=_began, reverse=True)
+    records = (file for depth in range(1, 4) for file in folder.glob(f"{'*/' * depth}run.json"))
+    return sorted((file.parent for file in records), key=_began, reverse=True)
 
 
 def _began(run: Path) -> tuple[float, str]:
@@ -341,13 +336,13 @@ def find_run(path: Path) -> Path:
         folder = path.parent if len(path.parts) > 1 else Path(LoggerConfig().log_path)
     if not (latest or os.path.isdir(folder)) or _is_run(folder):
         return path
-    found = next(iter(runs_in(folder)), None)
-    if found is None and latest:
+    newest = next(iter(runs_in(folder)), None)
+    if newest is None and latest:
         raise ConfigError(f"{path} stands for the newest run in {folder}, where there is none: name the run directory.")
-    if found is None:
+    if newest is None:
         return path
-    log.info("%s: the newest run is %s", path, found)
-    return found
+    log.info("%s: the newest run is %s", path, newest)
+    return newest
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -356,11 +351,11 @@ def find_runs(path: Path) -> list[Path]:
     Anything but a folder of runs is the one path that ``find_run`` returns.
     """
     folder = files.user_path(str(path), "RUN")
-    found = runs_in(folder)[::-1] if os.path.isdir(folder) and not _is_run(folder) else []
-    if not found:
+    runs = runs_in(folder)[::-1] if os.path.isdir(folder) and not _is_run(folder) else []
+    if not runs:
         return [find_run(path)]
-    log.info("%s: its runs are %s", path, ", ".join(map(str, found)))
-    return found
+    log.info("%s: its runs are %s", path, ", ".join(map(str, runs)))
+    return runs
 
 
 def _is_run(folder: Path) -> bool:

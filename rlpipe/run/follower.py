@@ -87,8 +87,6 @@ class Follower:
         """Reads the backend's progress; the backend is opened once there is something to show.
 
         Args:
-            directory: run directory
-            name: name of the backend
             options: options that replace those in the run's configuration
             patience: seconds to wait for another follower of the same backend to end
         Raises:
@@ -113,9 +111,9 @@ class Follower:
             )
         except OSError as error:
             raise ConfigError(f"{lock_file} cannot be written: {error.strerror or error}.") from error
-        given = hashlib.sha256(repr(self._options).encode()).hexdigest()[:8]
+        options_hash = hashlib.sha256(repr(self._options).encode()).hexdigest()[:8]
         mark = read_mark(self._file)
-        self._mark = mark if mark.options == given else BackendMark(options=given)
+        self._mark = mark if mark.options == options_hash else BackendMark(options=options_hash)
         self._backend: Backend | None = None
         self._rows, self._events = Tail(directory.path / "metrics.jsonl"), Tail(directory.path / "events.jsonl")
         self._held_back: list[Row] = []
@@ -211,10 +209,8 @@ class Follower:
     def _set_mark(self, mark: BackendMark) -> None:
         """Stores the progress. A mark that is lost on a full disk duplicates nothing and only costs time."""
         self._mark = mark
-        partial = self._file.with_name(f".{self._file.name}.partial")
-        with suppress(OSError):
-            partial.write_text(json.dumps(asdict(mark)), encoding="utf-8")
-            partial.replace(self._file)
+        with suppress(OSError), files.replacing(self._file) as file:
+            file.write(json.dumps(asdict(mark)).encode())
 
 
 def mark_file(directory: Path, name: str) -> Path:

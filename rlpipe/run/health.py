@@ -24,36 +24,24 @@ class RunHealth:
     """
 
     def __init__(self, declared: Mapping[str, Metric], plan: Sequence[Stage], info: RunInfo) -> None:
-        """Begins with the first stage.
-
-        Args:
-            declared: metrics of the run by name, with their rules
-            plan: stages of the run
-            info: facts about the run
-        """
         self._facts = [(run_variables(stage.config, info), run_tags(stage.config, info)) for stage in plan]
         self._total = info.total_iterations
         self.monitor = Monitor(declared, *self._facts[0])
         self._before_resume: list[Alert] = []
-        self._told: dict[tuple[str, str], dict[str, Any]] = {}
+        self._reported: dict[tuple[str, str], dict[str, Any]] = {}
 
     def facts_as_json(self) -> list[dict[str, Any]]:
         """Returns the variables and tags of each stage, for a later diagnosis."""
         return [{"variables": variables, "tags": sorted(tags)} for variables, tags in self._facts]
 
     def resume(self, events: Iterable[Event], last: int) -> None:
-        """Remembers what a resumed run has reported, once its earlier rows were judged again.
-
-        Args:
-            events: earlier events
-            last: iteration that the run continues after
-        """
+        """Remembers what a run that continues after ``last`` has reported, once its earlier rows were judged again."""
         self._before_resume = self.monitor.standing
-        told = ToldAlerts()
+        alerts = ToldAlerts()
         for event in events:
-            told.add(event)
-        told.take_back(last)
-        self._told = told.standing
+            alerts.add(event)
+        alerts.take_back(last)
+        self._reported = alerts.standing
 
     def judge(self, row: Row) -> list[Event]:
         """Judges a row; returns an event for each alert that it raises or clears."""
@@ -74,26 +62,27 @@ class RunHealth:
         With another ``runner.total_timesteps``, the same rows may violate other rules: what the run has not reported
         yet is raised now, and what it reported in vain is cleared.
         """
-        told, self._told = self._told, {}
+        reported, self._reported = self._reported, {}
         standing = {(alert.metric, alert.rule): alert for alert in self._before_resume}
         self._before_resume = []
-        changes = [alert for key, alert in standing.items() if key not in told]
-        changes += [Alert.from_json(data).cleared_at(iteration) for key, data in told.items() if key not in standing]
+        changes = [alert for key, alert in standing.items() if key not in reported]
+        over = [data for key, data in reported.items() if key not in standing]
+        changes += [Alert.from_json(data).cleared_at(iteration) for data in over]
         events = _events(changes, iteration)
-        if names := sorted({metric for metric, rule in standing if (metric, rule) in told}):
+        if names := sorted({metric for metric, rule in standing if (metric, rule) in reported}):
             message = f"Alerts still active on {', '.join(names)}."
             events.append(Event(EventKind.NOTE, message, iteration, time.time()))
         return events
 
 
 def _events(alerts: Iterable[Alert], iteration: int) -> list[Event]:
-    return [Event(EventKind.ALERT, one.message, iteration, time.time(), one.as_json()) for one in alerts]
+    return [Event(EventKind.ALERT, alert.message, iteration, time.time(), alert.as_json()) for alert in alerts]
 
 
 def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
     """Returns the numbers of a run that health rules refer to; those without a meaning for it are left out."""
     task, algorithm = config.env.train, config.algorithm
-    found = {
+    numbers = {
         "target": config.runner.health.target,
         **algorithm.health_variables(),
         "largest_return": algorithm.largest_value(task),
@@ -103,11 +92,11 @@ def run_variables(config: Config, info: RunInfo) -> dict[str, float]:
         "n_actions": info.num_actions,
         "action_dims": info.action_dims,
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def run_tags(config: Config, info: RunInfo) -> frozenset[str]:
     """Returns the properties that health rules require: those that follow from the run, and those the user names."""
     policy = "gaussian_policy" if info.num_actions is None else "discrete_policy"
-    chosen = ["chosen_starts"] if isinstance(config.curriculum, ChoosingConfig) else []
-    return frozenset(["no_clip_schedule", policy, *chosen, *config.algorithm.health_tags(), *config.runner.health.tags])
+    starts = ["chosen_starts"] if isinstance(config.curriculum, ChoosingConfig) else []
+    return frozenset(["no_clip_schedule", policy, *starts, *config.algorithm.health_tags(), *config.runner.health.tags])

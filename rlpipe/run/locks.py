@@ -23,7 +23,6 @@ class Lock:
         """Takes the lock.
 
         Args:
-            file: file to lock, created if missing
             patience: seconds to wait for another holder
             refusal: error message if another process still holds it then
         Raises:

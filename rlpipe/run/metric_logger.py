@@ -58,30 +58,27 @@ class MetricLogger:
     It owns rows and events. Checkpoints, replays, alerts and backends are kept by objects of their own.
     """
 
-    def __init__(self, directory: RunDirectory, info: RunInfo, config: Plan, kept: Mapping[str, Any]) -> None:
+    def __init__(self, directory: RunDirectory, info: RunInfo, config: Plan, states: Mapping[str, Any]) -> None:
         """Opens the backends, and judges the earlier rows of a resumed run again.
 
         Args:
-            directory: run directory
-            info: facts for the backends
-            config: configuration of the run
-            kept: ``metrics`` of the checkpoint that the run resumes from, else empty
+            states: ``metrics`` of the checkpoint that the run resumes from, else empty
         """
         self._directory = directory
         self._lock = directory.lock_for_writing()
         self._disk_is_full = False
         self._info = info
         self._config = config
-        self._lifetime = {name: from_json(state) for name, state in kept.items()}
+        self._lifetime = {name: from_json(state) for name, state in states.items()}
         self._prepared: tuple[MetricWindow, ...] = ()
         self._steps_without_end, self._patience = 0, _PATIENCE  # of each environment
-        self._tells_success = m.ENV_SUCCESS_AT_END_MA100.name in kept
+        self._tells_success = m.ENV_SUCCESS_AT_END_MA100.name in states
         self._untold, self._number_untold = 0, 0  # episodes of the next row, and of the last one
         self._noted: set[str] = set()
         self._declared = declared_metrics(config)
         logger = config.runner.logger
-        wanted = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
-        self._dialects = {name: Dialect(name) for name in dict.fromkeys(wanted)}
+        dialect_names = [*logger.dialects, *(["sb3"] if logger.console_style == "sb3" else [])]
+        self._dialects = {name: Dialect(name) for name in dict.fromkeys(dialect_names)}
         self._plan = config.schedule
         self._health = RunHealth(self._declared, self._plan, info)
         contents = directory.read_json()
@@ -181,19 +178,19 @@ class MetricLogger:
         for event in events:
             self.event(event)
         self._record_span("write row", began)
-        spans = [one.by_clock(self._clocks.get(one.actor, 0.0)) for one in [*window.spans, *self._spans]]
+        spans = [record.by_clock(self._clocks.get(record.actor, 0.0)) for record in [*window.spans, *self._spans]]
         self._directory.write_spans(iteration, spans)
         self._spans = []
         return replace(row, events=tuple(events))
 
     def _forget_untold(self, windows: Sequence[MetricWindow]) -> None:
-        """Forgets the success of the episodes while the simulator has told that of none."""
+        """Drops the success of episodes as long as the simulator has reported none."""
         self._tells_success |= any(window.tells_success for window in windows)
         if not self._tells_success:
             self._untold += sum(forget_success(window, (m.ENV, m.CURRICULUM, m.EVAL)) for window in windows)
 
     def _notes_on_success(self, window: MetricWindow) -> list[str]:
-        """Observes how many episodes of a row have no success; returns what the user should know of that."""
+        """Observes how many episodes of a row have no success; returns a note for the first of several such rows."""
         untold, self._untold = self._untold, 0
         if untold or self._number_untold:  # 0 clears the alert
             window.observe(m.ENV_SUCCESS_UNTOLD, untold)
@@ -201,10 +198,10 @@ class MetricLogger:
         return [never_told(success_key(self._config.env.train), untold)] if untold and first else []
 
     def _new(self, notes: Sequence[str]) -> list[str]:
-        """Returns the notes that have not been told in this run."""
-        found = [note for note in dict.fromkeys(notes) if note not in self._noted]
-        self._noted.update(found)
-        return found
+        """Returns the notes that this run has not reported yet."""
+        unreported = [note for note in dict.fromkeys(notes) if note not in self._noted]
+        self._noted.update(unreported)
+        return unreported
 
     def _record_span(self, name: str, began: float) -> None:
         self._spans.append(span("metric-logger", name, began, time.perf_counter()))
@@ -220,16 +217,18 @@ class MetricLogger:
         """Events for the disk filling up and recovering, one each."""
         error, before = self._directory.write_error, self._disk_is_full
         self._disk_is_full = error is not None
-        if error is not None and not before:
+        if self._disk_is_full == before:
+            return []
+        if error is None:
+            level = "cleared"
+            message = "The disk accepts writes again, and everything kept in memory was written."
+        else:
+            level = "critical"
             message = (
                 f"{self._directory.path} cannot be written: {error.strerror or error}. Training continues, rows and "
                 "events are kept in memory, and no checkpoint is written until the disk accepts writes again."
             )
-            return [Event(EventKind.DISK, message, iteration, time.time(), {"level": "critical"})]
-        if before and error is None:
-            message = "The disk accepts writes again, and everything kept in memory was written."
-            return [Event(EventKind.DISK, message, iteration, time.time(), {"level": "cleared"})]
-        return []
+        return [Event(EventKind.DISK, message, iteration, time.time(), {"level": level})]
 
     def _declaration(self, name: str) -> Metric:
         """Returns the metric of that name, or the family that it belongs to."""
@@ -263,7 +262,7 @@ class MetricLogger:
     def _incidents(self, row: Row, windows: Sequence[MetricWindow]) -> list[Event]:
         """Events for an update that ended early, skipped optimiser steps and simulators that raised."""
         stage = int(row.metrics.get(m.STAGE.name, 0))
-        config, found = self._plan[stage].config.algorithm, []
+        config, events = self._plan[stage].config.algorithm, []
         epochs, skipped = row.metrics.get(m.EPOCHS_RUN.name), row.metrics.get(m.NONFINITE_STEPS.name)
         target_kl = config.target_kl
         if target_kl is not None and epochs and epochs < config.update_epochs:
@@ -271,16 +270,16 @@ class MetricLogger:
                 f"The update ended after {epochs:.0f} of {config.update_epochs} epochs, because "
                 f"{m.APPROX_KL.name} passed {target_kl:g} (algorithm.target_kl)."
             )
-            found.append(Event(EventKind.TARGET_KL, message, row.iteration, time.time(), {"epochs": epochs}))
+            events.append(Event(EventKind.TARGET_KL, message, row.iteration, time.time(), {"epochs": epochs}))
         if skipped:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
-            found.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
+            events.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
         faults: dict[str, Event] = {}  # several workers may report the same
         for window in windows:
             data = {"part": f"rollout-{window.worker}", "replaced": window.simulator_failed}
             for fault in window.faults:
                 faults.setdefault(fault, Event(EventKind.SIMULATOR, fault, row.iteration, time.time(), data))
-        return [*found, *faults.values()]
+        return [*events, *faults.values()]
 
     def event(self, event: Event) -> None:
         """Writes an event."""
@@ -323,11 +322,7 @@ class MetricLogger:
         return str(path)
 
     def close(self, status: Status) -> Backlog:
-        """Records the end of the run and closes the backends.
-
-        Args:
-            status: completed, interrupted, stopped or failed
-        """
+        """Records the end of the run and closes the backends."""
         timeout = self._config.runner.logger.finish_timeout
         for event in self._replays.finish(timeout):  # before the status, with which backends end
             self.event(event)

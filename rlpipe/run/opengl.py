@@ -19,10 +19,8 @@ _PROBE_SECONDS = 60.0
 
 
 def check_drawing(key: str) -> str:
-    """Checks that videos can be made on this machine.
+    """Checks that videos, which an option asks for, can be made on this machine.
 
-    Args:
-        key: option that asks for them
     Returns:
         Value of ``MUJOCO_GL`` for the process that draws them.
     Raises:
@@ -41,9 +39,9 @@ def choose_library() -> str:
     Raises:
         ConfigError: none can, or that in ``MUJOCO_GL`` cannot.
     """
-    chosen = os.environ.get("MUJOCO_GL", "")
+    setting = os.environ.get("MUJOCO_GL", "")
     reasons = []
-    for library in (chosen,) if chosen else LIBRARIES:
+    for library in (setting,) if setting else LIBRARIES:
         environment = {**os.environ, "MUJOCO_GL": library}
         try:
             tried = subprocess.run(
@@ -60,7 +58,7 @@ def choose_library() -> str:
         if tried.returncode == 0:
             return library
         reasons.append(f"{library}: {(tried.stderr.strip().splitlines() or ['it crashed'])[-1]}")
-    unset = "unset MUJOCO_GL, or " if chosen else ""
+    unset = "unset MUJOCO_GL, or " if setting else ""
     raise ConfigError(
         f"Videos need OpenGL without a display, which does not work here ({'; '.join(reasons)}): {unset}on Debian and "
         "Ubuntu, apt-get install libegl1 libgl1-mesa-dri, or libosmesa6. Replays (rlpipe replay) need none of it."

@@ -31,18 +31,17 @@ def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages on which numbers depend."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = _version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    packages = {package: version for package in _PACKAGES if (version := installed_version(package))}
+    return {"python": platform.python_version(), **packages}
 
 
 @cache
-def _version(package: str) -> str:
-    return metadata.version(package)
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package, or None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @cache  # the modules of a process stay as they were loaded

@@ -17,13 +17,7 @@ class ReplayKeeper:
     """Keeps the replays of the newest evaluation, of the best one, and of those of which a video is being made."""
 
     def __init__(self, run: Path, config: Config, first_iteration: int) -> None:
-        """Removes the replays and videos of iterations that a resumed run takes again.
-
-        Args:
-            run: run directory
-            config: configuration of the run
-            first_iteration: iteration that the run begins or continues with
-        """
+        """Removes the replays and videos of iterations that a resumed run takes again."""
         self._evaluation, self._task = config.evaluation, config.env.eval.task_name
         self._folder = ReplayFolder(run / FOLDER)
         self._videos = VideoMaker(run, config.evaluation.videos, first_iteration)
@@ -34,7 +28,6 @@ class ReplayKeeper:
         """Writes the replays of an iteration, if it was evaluated, and has videos made.
 
         Args:
-            iteration: iteration of the window
             window: holds replays only after an evaluation
             best: iteration of the best evaluation so far; None without one
         Returns:
@@ -44,8 +37,8 @@ class ReplayKeeper:
         if window.eval_replays:
             try:
                 replays = worth_keeping(window.eval_replays, self._evaluation.replays)
-                kept = self._videos.needs | ({best} if best is not None else set())
-                self._folder.write_iteration(iteration, replays, window.scenes, kept, self._task)
+                staying = self._videos.needs | ({best} if best is not None else set())
+                self._folder.write_iteration(iteration, replays, window.scenes, staying, self._task)
                 self._videos.ask(iteration)
             except Exception as error:
                 message = f"The replays of iteration {iteration} could not be written: {type(error).__name__}: {error}."

@@ -72,22 +72,18 @@ class ReplayFolder:
     def _sets(self) -> list[Path]:
         return [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
 
-    def write(self, name: str, one: ReplaySet, scenes: Mapping[str, Scene]) -> Path:
-        """Writes a set and the geometry that it needs.
+    def write(self, name: str, replay_set: ReplaySet, scenes: Mapping[str, Scene]) -> Path:
+        """Writes a set under a name without its ending, and the geometry that it needs.
 
-        Args:
-            name: of the file, without ending.
-            one: set.
-            scenes: geometry by key.
         Raises:
             OSError: the disk does not take it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        for key in {replay.scene for replay in one.replays} - {""}:
+        for key in {replay.scene for replay in replay_set.replays} - {""}:
             if not (file := self._scene_file(key)).exists():
                 _write(file, *_packed_scene(scenes[key]))
         file = self.path / f"{name}.npz"
-        _write(file, *_packed_set(one))
+        _write(file, *_packed_set(replay_set))
         return file
 
     def write_iteration(
@@ -95,21 +91,17 @@ class ReplayFolder:
         iteration: int,
         replays: Sequence[Replay],
         scenes: Mapping[str, Scene],
-        kept: Collection[int],
+        staying: Collection[int],
         task: str = "",
     ) -> None:
         """Writes the replays of an evaluation during training, and removes those of others.
 
         Args:
-            iteration: of the evaluation.
-            replays: that are kept.
-            scenes: geometry by key.
-            kept: iterations whose replays stay, too.
-            task: id of the task.
+            staying: iterations whose replays stay, too.
         """
         self.write(set_name(iteration), ReplaySet(iteration, "training", task, replays), scenes)
         for other, file in self._of_training():
-            if other != iteration and other not in kept:
+            if other != iteration and other not in staying:
                 file.unlink(missing_ok=True)
         self._remove_unused_scenes()
 
@@ -120,8 +112,8 @@ class ReplayFolder:
                 file.unlink(missing_ok=True)
 
     def _of_training(self) -> list[tuple[int, Path]]:
-        found = [(iteration_of(file), file) for file in self.path.glob("*.npz")]
-        return [(iteration, file) for iteration, file in found if iteration is not None]
+        numbered = [(iteration_of(file), file) for file in self.path.glob("*.npz")]
+        return [(iteration, file) for iteration, file in numbered if iteration is not None]
 
     def _remove_unused_scenes(self) -> None:
         try:
@@ -177,7 +169,6 @@ def _write(file: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def _about(file: Path, held: Any = None) -> dict[str, Any]:
-    """Returns what a file says of itself."""
     if held is None:
         with np.load(file, allow_pickle=False) as opened:
             return _about(file, opened)
@@ -195,17 +186,18 @@ def _written(file: Path) -> float:
         return file.stat().st_mtime
 
 
-def _packed_set(one: ReplaySet) -> tuple[dict[str, Any], Arrays]:
+def _packed_set(replay_set: ReplaySet) -> tuple[dict[str, Any], Arrays]:
     entries: list[dict[str, Any]] = []
     arrays: Arrays = {}
-    for number, replay in enumerate(one.replays):
+    for number, replay in enumerate(replay_set.replays):
         leaves = list(replay.observations)
-        entries.append({"episode": replay.episode.as_row(one.iteration), "scene": replay.scene, "observations": leaves})
+        episode = replay.episode.as_row(replay_set.iteration)
+        entries.append({"episode": episode, "scene": replay.scene, "observations": leaves})
         held = {"rewards": replay.rewards, "actions": replay.actions, "success": replay.success, "poses": replay.poses}
         held |= {f"observation-{place}": replay.observations[name] for place, name in enumerate(leaves)}
         arrays |= {f"{number}-{name}": values for name, values in held.items() if values is not None}
-    about = {"iteration": one.iteration, "source": one.source, "task": one.task, "replays": entries}
-    return about | {"written": time.time()}, arrays
+    facts = {"iteration": replay_set.iteration, "source": replay_set.source, "task": replay_set.task}
+    return {**facts, "replays": entries, "written": time.time()}, arrays
 
 
 def _unpacked_set(file: Path) -> ReplaySet:
@@ -213,8 +205,7 @@ def _unpacked_set(file: Path) -> ReplaySet:
         about = _about(file, held)
         replays = []
         for number, entry in enumerate(about["replays"]):
-            names = [name for name in _NAMES if f"{number}-{name}" in held]
-            arrays: dict[str, Any] = dict.fromkeys(_NAMES) | {name: held[f"{number}-{name}"] for name in names}
+            arrays: dict[str, Any] = {name: held.get(f"{number}-{name}") for name in _NAMES}
             leaves = {name: held[f"{number}-observation-{place}"] for place, name in enumerate(entry["observations"])}
             replays.append(
                 Replay(Episode.from_row(entry["episode"]), observations=leaves, scene=entry["scene"], **arrays)
@@ -231,19 +222,16 @@ def _packed_scene(scene: Scene) -> tuple[dict[str, Any], Arrays]:
     def packed(shape: Shape) -> dict[str, Any]:
         fields = {name: value for name, value in vars(shape).items() if name not in ("vertices", "triangles")}
         if len(shape.vertices):
-            fields["mesh"] = len(arrays) // 2
-            arrays[f"vertices-{fields['mesh']}"], arrays[f"triangles-{fields['mesh']}"] = (
-                shape.vertices,
-                shape.triangles,
-            )
+            number = fields["mesh"] = len(arrays) // 2
+            arrays[f"vertices-{number}"], arrays[f"triangles-{number}"] = shape.vertices, shape.triangles
         return fields
 
     bodies = [
         {
             "name": body.name,
             "ghost": body.ghost,
-            "shapes": [packed(one) for one in body.shapes],
-            "stand_in": [packed(one) for one in body.stand_in],
+            "shapes": [packed(shape) for shape in body.shapes],
+            "stand_in": [packed(shape) for shape in body.stand_in],
         }
         for body in scene.bodies
     ]
@@ -255,21 +243,21 @@ def _unpacked_scene(file: Path) -> Scene:
         about = _about(file, held)
 
         def unpacked(fields: dict[str, Any]) -> Shape:
-            given: dict[str, Any] = {
+            attributes: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
             }
-            mesh = given.pop("mesh", None)
+            mesh = attributes.pop("mesh", None)
             if mesh is not None:
-                given |= {"vertices": held[f"vertices-{mesh}"], "triangles": held[f"triangles-{mesh}"]}
-            return Shape(**given)
+                attributes |= {"vertices": held[f"vertices-{mesh}"], "triangles": held[f"triangles-{mesh}"]}
+            return Shape(**attributes)
 
-        bodies = [
+        bodies = tuple(
             Body(
                 body["name"],
-                tuple(unpacked(one) for one in body["shapes"]),
+                tuple(map(unpacked, body["shapes"])),
                 body["ghost"],
-                tuple(unpacked(one) for one in body["stand_in"]),
+                tuple(map(unpacked, body["stand_in"])),
             )
             for body in about["bodies"]
-        ]
-        return Scene(tuple(bodies), tuple(about["eye"]), tuple(about["target"]))
+        )
+        return Scene(bodies, tuple(about["eye"]), tuple(about["target"]))

@@ -112,12 +112,12 @@ def _folder(config: Config) -> Path:
 def _runs(config: Config) -> list[Path]:
     """Lists the run directories of the experiment and seed, the newest first."""
     name = re.compile(rf"(\d{{8}}-\d{{6}})-seed{config.runner.seed}(?:-(\d+))?")
-    found = [
+    runs = [
         (match[1], int(match[2] or 1), file.parent.resolve())
         for file in _folder(config).glob("*/run.json")
         if (match := name.fullmatch(file.parent.name))
     ]
-    return [path for _, _, path in sorted(found, reverse=True)]
+    return [path for _, _, path in sorted(runs, reverse=True)]
 
 
 def _status(run: Path) -> str:

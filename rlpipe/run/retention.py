@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rlpipe.errors import ConfigError
+from rlpipe.files import replacing
 from rlpipe.metrics.declaration import Metric
 from rlpipe.run import checkpoint
-from rlpipe.run.checkpoint import BEST, BestCheckpoint, file_name, fsync_folder
+from rlpipe.run.checkpoint import BEST, BestCheckpoint, file_name
 
 
 class Retention:
@@ -28,7 +28,6 @@ class Retention:
         """Starts without a best checkpoint.
 
         Args:
-            run: run directory
             newest: number of newest checkpoints that stay, at least 1
             metrics: metrics that rank evaluations. The first one that an evaluation has decides, and an evaluation
                 that has it ranks before one that has not. Without metrics, no checkpoint is the best.
@@ -44,14 +43,14 @@ class Retention:
         """Ranks an iteration by its metrics, before its checkpoint is written."""
         decisive = next((metric.name for metric in self._metrics if metric.name in metrics), None)
         if decisive is not None:
-            found = BestCheckpoint(iteration, decisive, metrics[decisive])
-            if self._best is None or self._order(found) > self._order(self._best):
-                self._candidate = found
+            candidate = BestCheckpoint(iteration, decisive, metrics[decisive])
+            if self._best is None or self._order(candidate) > self._order(self._best):
+                self._candidate = candidate
 
-    def _order(self, one: BestCheckpoint) -> tuple[int, float]:
+    def _order(self, candidate: BestCheckpoint) -> tuple[int, float]:
         """Returns a sort key that grows with the rank."""
-        place = [metric.name for metric in self._metrics].index(one.metric)
-        return -place, one.value if self._metrics[place].better == "higher" else -one.value
+        place = [metric.name for metric in self._metrics].index(candidate.metric)
+        return -place, candidate.value if self._metrics[place].better == "higher" else -candidate.value
 
     def is_best(self, iteration: int) -> bool:
         """True if this iteration was ranked last and its evaluation is better than all before."""
@@ -90,17 +89,12 @@ class Retention:
         if self._candidate is not None and self.is_best(meta["iteration"]):
             self._write_best(self._candidate)
             self._best = self._candidate
-        found = checkpoint.files(self._run)
-        for iteration in list(found)[: -self._newest]:
+        checkpoints = checkpoint.files(self._run)
+        for iteration in list(checkpoints)[: -self._newest]:
             if self._best is None or iteration != self._best.iteration:
-                found[iteration].unlink()
+                checkpoints[iteration].unlink()
         return path
 
     def _write_best(self, best: BestCheckpoint) -> None:
-        partial = self._folder / f".{BEST}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(asdict(best), file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._folder / BEST)
-        fsync_folder(self._folder)
+        with replacing(self._folder / BEST, sync=True) as file:
+            file.write(json.dumps(asdict(best)).encode())

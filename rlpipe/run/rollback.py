@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlpipe.files import replacing
 from rlpipe.run.checkpoint import set_aside
 from rlpipe.run.directory import EVENTS, LINE_FILES
 
@@ -31,7 +31,6 @@ def roll_back(directory: Path, iteration: int, newest: int) -> Rollback:
     """Discards everything after an iteration; discarded lines are kept in ``discarded-<n>-<file>``.
 
     Args:
-        directory: run directory
         iteration: last one whose lines stay
         newest: iteration of the newest whole checkpoint
 
@@ -52,18 +51,9 @@ def roll_back(directory: Path, iteration: int, newest: int) -> Rollback:
             torn.append(name)
         discarded += len(cut) if name == "metrics.jsonl" else 0
         (directory / f"discarded-{number}-{name}").write_bytes(b"".join(cut))
-        _replace(file, [line for line in lines if _iteration_of(line) <= last])
+        with replacing(file, sync=True) as out:
+            out.writelines(line for line in lines if _iteration_of(line) <= last)
     return Rollback(discarded, tuple(torn), set_aside(directory, newest))
-
-
-def _replace(file: Path, lines: list[bytes]) -> None:
-    """Replaces a file by these lines as a whole, after they have reached the disk."""
-    partial = file.with_name(f".{file.name}.partial")
-    with partial.open("wb") as out:
-        out.writelines(lines)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(file)
 
 
 def _iteration_of(line: bytes) -> float:

@@ -140,8 +140,8 @@ SHAPES: dict[str, Any] = {
     "metrics.jsonl": _METRICS_LINE,
     "episodes.jsonl": _EPISODE_LINE,
     "eval_episodes.jsonl": _EPISODE_LINE,
-    "events.jsonl": _EVENT_LINE,
     "timeline.jsonl": _TimelineLine,
+    "events.jsonl": _EVENT_LINE,
 }
 """Shape of the lines, by file."""
 
@@ -306,7 +306,6 @@ class Lines:
         """Picks the shape by file name; unknown files accept any JSON object.
 
         Args:
-            path: path of the file, for errors
             name: name that the file would have in a run directory; empty for that of the path
         """
         self._path = path
@@ -323,15 +322,15 @@ class Lines:
         self._number += 1
         where = f"{self._path}, line {self._number}"
         try:
-            found: dict[str, Any] = parsed(line, self._shape, where)
+            record: dict[str, Any] = parsed(line, self._shape, where)
         except ConfigError as error:
             raise ConfigError(f"{error} Correct the line, or remove it.") from error
         if self._name in _IN_ORDER:
-            iteration: int = found["iteration"]
+            iteration: int = record["iteration"]
             if iteration < self._last or (iteration == self._last and self._name in _ONCE):
                 raise ConfigError(
                     f"{where} belongs to iteration {iteration}, but comes after iteration {self._last}: the lines are "
                     "not in the order in which they were written."
                 )
             self._last = iteration
-        return found
+        return record

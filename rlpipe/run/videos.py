@@ -35,9 +35,7 @@ class VideoMaker:
         """Removes the videos of iterations that a resumed run takes again.
 
         Args:
-            run: run directory.
             pairs: rows of a video, each a success beside a failure; 0 makes none.
-            first_iteration: that the run begins or continues with.
         """
         self._run, self._pairs = run, pairs
         self._job: _Job | None = None
@@ -81,7 +79,7 @@ class VideoMaker:
                 self._remove_partial()
                 message = (
                     f"The video of iteration {self._job.iteration} was not ready {timeout:g} s after the end. Make it "
-                    f"with: {self._command_line()}"
+                    f"with: {command_line('replay', self._run, '--videos', self._pairs)}"
                 )
                 return [*events, _note(message, self._job.iteration)]
             events += self.poll()
@@ -116,9 +114,6 @@ class VideoMaker:
             return Event(EventKind.VIDEO, message, job.iteration, time.time(), {"file": file})
         reason = (error.strip().splitlines() or [f"exit code {job.process.returncode}"])[-1]
         return _note(f"The video of iteration {job.iteration} could not be made: {reason}", job.iteration)
-
-    def _command_line(self) -> str:
-        return command_line("replay", self._run, "--videos", self._pairs)
 
 
 def _note(message: str, iteration: int) -> Event:

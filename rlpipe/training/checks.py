@@ -72,11 +72,7 @@ def check_spaces(config: Config) -> None:
 
 
 def _check_alone(config: Config) -> None:
-    """Checks that a single process can run what is configured, before any simulator loads.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Checks that a single process can run what is configured, before any simulator loads."""
     config.algorithm.check_one_process()
     if config.learner.num_learners not in (1, AUTO):
         raise ConfigError(

@@ -25,7 +25,6 @@ class PhaseClock:
     """Clock whose phases add up: every moment between two laps belongs to exactly one of them."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """Starts the first lap."""
         self._now = now
         self._began = now()
         self._spent: dict[Metric, float] = {}

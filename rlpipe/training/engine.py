@@ -41,7 +41,6 @@ class Engine(Protocol):
         """Starts the learner and returns its snapshot.
 
         Args:
-            ready: report of the rollout workers
             state: checkpoint to continue from
             warm: weights of another policy to begin with; without either, weights follow from the seed
         """

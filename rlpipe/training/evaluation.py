@@ -31,12 +31,12 @@ log = logging.getLogger("rlpipe")
 def watch_of(config: Plan, progress: Progress, interruption: Interruption) -> Watch:
     """Returns what an evaluation calls after each step: shows the progress, and asks whether to end."""
     began = time.monotonic()
-    shown = -math.inf
+    shown_at = -math.inf
 
     def watch(ended: int) -> bool:
-        nonlocal shown
-        if (now := time.monotonic()) - shown >= 1.0:
-            shown = now
+        nonlocal shown_at
+        if (now := time.monotonic()) - shown_at >= 1.0:
+            shown_at = now
             progress(ended, config.evaluation.episodes, now - began)
         return interruption.reason is not None
 
@@ -48,9 +48,7 @@ def evaluate(config: Plan, state: Checkpoint, engine: Engine, progress: Progress
 
     Args:
         config: the checkpoint's, perhaps with another ``evaluation`` section
-        state: the checkpoint
-        engine: place where the workers live; closed before this function returns
-        progress: is told how far the evaluation is
+        engine: closed before this function returns
     Raises:
         RunError: the time for it was over before all episodes had ended.
     """
@@ -64,10 +62,7 @@ def evaluate_baseline(
     """Evaluates a baseline under a configuration's protocol.
 
     Args:
-        config: configuration of a run or a task
-        name: name of the baseline
         make_engine: makes an engine for the configuration under which workers act; closed before this function returns
-        progress: is told how far the evaluation is
     Raises:
         RunError: the time for it was over before all episodes had ended.
     """

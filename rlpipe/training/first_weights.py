@@ -29,9 +29,9 @@ def with_base_policy(config: Plan) -> Plan:
     """
     if not config.policy.holds_base or config.policy.base_policy:
         return config
-    found = replace(config, policy=replace(config.policy, base_policy=_base_policy(*_origin(config))))
-    check(found)
-    return found
+    completed_config = replace(config, policy=replace(config.policy, base_policy=_base_policy(*_origin(config))))
+    check(completed_config)
+    return completed_config
 
 
 def first_weights(config: Config) -> Weights | None:
@@ -53,11 +53,7 @@ def first_weights(config: Config) -> Weights | None:
 
 
 def _origin(config: Config) -> tuple[str, Checkpoint | None]:
-    """Returns the key that names another policy, and the checkpoint that it names; None if there is none.
-
-    Raises:
-        ConfigError: there is no checkpoint where the key says.
-    """
+    """Returns the key that names another policy, and the checkpoint that it names; None if it names none."""
     policy = config.policy
     key, path = (_WARM_START, policy.warm_start) if policy.base is None else (_BASE, policy.base)
     if path is None:
@@ -69,11 +65,7 @@ def _origin(config: Config) -> tuple[str, Checkpoint | None]:
 
 
 def _base_policy(key: str, state: Checkpoint | None) -> dict[str, Any]:
-    """Returns the options of the base in a checkpoint, without where its own weights once came from.
-
-    Raises:
-        ConfigError: the checkpoint's policy holds no base although ``policy.warm_start`` names it.
-    """
+    """Returns the options of the base in a checkpoint, without where its own weights once came from."""
     assert state is not None  # or the policy's own check would have refused the configuration
     section = from_yaml(state.meta["config"]).get("policy")
     if key == _WARM_START:

@@ -12,7 +12,6 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        """Starts without a request, before any loop runs."""
         self.reason: str | None = None
         self.polled = False
 

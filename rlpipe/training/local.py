@@ -53,7 +53,6 @@ class LocalEngine:
     _opened = False
 
     def __init__(self, config: Plan) -> None:
-        """Takes the configuration of the run."""
         self._config = config
         self.num_workers = number_of_workers(config, 1)
         self._workers: list[RolloutWorker] = []
@@ -99,10 +98,10 @@ class LocalEngine:
 
     def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
         pairs = []
-        for one in range(self.num_workers) if rank is None else [rank]:
-            with _actor(f"rollout-{one}", "collect"):
-                pairs.append(self._workers[one].collect(snapshot, stage, self._steps[one]))
-            self._steps[one] += self._config.steps_per_collection
+        for worker_rank in range(self.num_workers) if rank is None else [rank]:
+            with _actor(f"rollout-{worker_rank}", "collect"):
+                pairs.append(self._workers[worker_rank].collect(snapshot, stage, self._steps[worker_rank]))
+            self._steps[worker_rank] += self._config.steps_per_collection
         return [batch for batch, _ in pairs], [window for _, window in pairs]
 
     def gather(self, collection: Any) -> tuple[list[Any], list[Any]]:

@@ -45,10 +45,7 @@ class TrainingLoop:
         """Prepares a loop that continues after an iteration.
 
         Args:
-            config: configuration of the run
-            engine: place where the actors live
             terminal: backends that show rows and events on the terminal
-            interruption: request to end, checked after every iteration
             done: iterations that are complete
             only_evaluates: True if the weights have learnt from the next one already, so that it is only evaluated
         """
@@ -88,11 +85,7 @@ class TrainingLoop:
         return self._last.metrics if self._last else {}
 
     def run(self, snapshot: Ref) -> Status:
-        """Iterates until the run is complete, interrupted or stopped.
-
-        Args:
-            snapshot: weights to begin with
-        """
+        """Iterates, with these weights first, until the run is complete, interrupted or stopped."""
         self._interruption.polled = True
         while self._done < self._total and self._interruption.reason is None and self._alarm is None:
             snapshot = self._iterate(snapshot, self._done + 1)
@@ -103,12 +96,7 @@ class TrainingLoop:
         return self._end()
 
     def _check_outcome(self) -> None:
-        """Reports a run that has learnt nothing, at all or at its end.
-
-        Raises:
-            RunError: every optimiser step was skipped, or, unless the user wants to train on, those of the last
-                iterations.
-        """
+        """Reports a run that has learnt nothing, at all or at its end, or ends it as failed."""
         self._check_progress()
         if (fault := self._setbacks.fault_at_end) is not None:
             raise RunError(fault)
@@ -123,11 +111,7 @@ class TrainingLoop:
             self.report(EventKind.NOTE, message, level="warn")
 
     def _check_progress(self) -> None:
-        """Ends the run if it has not got on for several iterations, unless the user wants it to train on.
-
-        Raises:
-            RunError: it has not.
-        """
+        """Ends the run if it has made no progress for several iterations, unless the user wants it to train on."""
         if self._config.runner.health.on_critical != "continue" and (fault := self._setbacks.fault) is not None:
             if not self._setbacks.skipped:
                 self._save()
@@ -170,8 +154,8 @@ class TrainingLoop:
         self._write(iteration, windows)
         self._save_if_due(evaluated=due)
         with clock(m.LOG_TIME):
-            shown = self._show_rows(behind=1)
-        self._act_on_alerts(shown)
+            rows = self._show_rows(behind=1)
+        self._act_on_alerts(rows)
         self._check_progress()
         return snapshot
 
@@ -194,7 +178,7 @@ class TrainingLoop:
         """Evaluates; returns no window of an evaluation that was cut short, because it would favour short episodes."""
 
         def show(*progress: Any) -> None:
-            self._on_terminals(lambda one: one.evaluating(*progress))
+            self._on_terminals(lambda backend: backend.evaluating(*progress))
 
         with self._clock(m.EVAL_TIME):
             windows = self._engine.evaluate(snapshot, watch_of(self._config, show, self._interruption))
@@ -233,9 +217,9 @@ class TrainingLoop:
 
         Args:
             notes: sentences for the user
-            state: checkpoint that the run continues from; None for a new run
+            state: checkpoint that the run continues from
             rollback: what was taken back to reach it
-            fault: cause of a recovery; None if there is none
+            fault: cause of a recovery
         """
         for note in notes:
             self.report(EventKind.NOTE, note)
@@ -257,7 +241,7 @@ class TrainingLoop:
         """Reports the workers that were replaced; returns the names of those that failed."""
         faults = self._engine.repaired_faults()
         for fault in faults:
-            after = "" if fault.taken is None else f" after {fault.taken:.1f} s"
+            after = "" if fault.seconds is None else f" after {fault.seconds:.1f} s"
             self.report(EventKind.RESTARTED, f"{fault.sentence}. It was replaced{after}.", **fault.as_json())
         return {fault.actor for fault in faults if not fault.planned}
 
@@ -290,11 +274,7 @@ class TrainingLoop:
             self._save(if_best=True)
 
     def _save(self, if_best: bool = False) -> None:
-        """Saves a checkpoint after the last iteration, unless there is one.
-
-        Args:
-            if_best: leave it to the logger, which writes one only if the evaluation is the best so far
-        """
+        """Saves a checkpoint after the last iteration, unless there is one; ``if_best`` as for ``Engine.save``."""
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
                 self._written.append(self._engine.save(self._done, if_best))
@@ -305,7 +285,7 @@ class TrainingLoop:
         if not behind or len(self._written) > _UNWAITED_WRITES:
             self._engine.wait(self._written)
             self._written.clear()
-        shown = []
+        rows = []
         while len(self._unread) > behind:
             ref, restarted = self._unread.popleft()
             self._last = row = self._engine.get(ref)
@@ -313,12 +293,11 @@ class TrainingLoop:
             self._show(row)
             for event in row.events:
                 self._show(event)
-            shown.append(row)
-        return shown
+            rows.append(row)
+        return rows
 
-    def _show(self, shown: Row | Event) -> None:
-        """Shows a row or an event on the terminal."""
-        self._on_terminals(lambda one: one.write(shown) if isinstance(shown, Row) else one.event(shown))
+    def _show(self, entry: Row | Event) -> None:
+        self._on_terminals(lambda backend: backend.write(entry) if isinstance(entry, Row) else backend.event(entry))
 
     def _on_terminals(self, show: Callable[[Backend], None]) -> None:
         """Calls every backend on the terminal. A closed terminal must not stop the run."""
@@ -327,12 +306,12 @@ class TrainingLoop:
 
     def _act_on_alerts(self, rows: Sequence[Row]) -> None:
         """Saves or stops on a critical alert, as ``runner.health.on_critical`` demands."""
-        wanted = self._config.runner.health.on_critical
+        reaction = self._config.runner.health.on_critical
         critical = [
             event for row in rows for event in row.events
             if event.kind == EventKind.ALERT and event.data["level"] == "critical" and not event.data["cleared"]
         ]  # fmt: skip
-        if critical and wanted == "stop":
+        if critical and reaction == "stop":
             self._alarm = critical[0].data["metric"]
-        if critical and wanted in ("checkpoint", "stop"):
+        if critical and reaction in ("checkpoint", "stop"):
             self._save()

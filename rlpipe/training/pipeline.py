@@ -7,9 +7,11 @@ workers, so each has the same number of steps whatever the pipeline.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import PipelineKind, Stage
@@ -31,55 +33,46 @@ class Fragments(NamedTuple):
     windows: list[Ref]
 
 
-class Pipeline(Protocol):
-    """Supplies the fragments to learn from."""
+class Pipeline(ABC):
+    """Supplies the fragments to learn from. As it stands, it collects nothing between two calls of ``next``."""
 
+    def __init__(self, engine: Engine, plan: Sequence[Stage]) -> None:
+        self._engine = engine
+        self._plan = plan
+
+    @abstractmethod
     def next(self, snapshot: Ref, iteration: int) -> Fragments:
-        """Returns the fragments of an iteration once they are complete.
+        """Returns the fragments of an iteration, counted from 1, once they are complete.
 
         Args:
             snapshot: weights that act in whatever collection starts now
-            iteration: number of the iteration, counted from 1
         """
 
     def wait(self, refs: list[Ref]) -> None:
         """Waits for the references of an update, and keeps the workers collecting meanwhile."""
+        self._engine.wait(refs)
 
     @property
     def collecting(self) -> bool:
         """True while workers collect for a later iteration."""
+        return False
 
     def settle(self) -> None:
         """Waits for all collections in progress, so that the workers are free for something else."""
 
 
-class SyncPipeline:
+class SyncPipeline(Pipeline):
     """Collects, then learns: the fragments of an iteration come from the newest weights."""
-
-    def __init__(self, engine: Engine, plan: Sequence[Stage]) -> None:
-        """Takes the engine that collects and the stages of the run."""
-        self._engine = engine
-        self._plan = plan
 
     def next(self, snapshot: Ref, iteration: int) -> Fragments:
         return Fragments(*self._engine.gather(self._engine.collect(snapshot, stage_at(self._plan, iteration))))
 
-    def wait(self, refs: list[Ref]) -> None:
-        self._engine.wait(refs)
 
-    collecting = False
-
-    def settle(self) -> None:
-        """Does nothing: no collection is ever in progress between two calls."""
-
-
-class AheadPipeline:
+class AheadPipeline(Pipeline):
     """Collects for the next iteration while the current one is learnt, with weights that are one update older."""
 
     def __init__(self, engine: Engine, plan: Sequence[Stage]) -> None:
-        """Takes the engine that collects and the stages of the run."""
-        self._engine = engine
-        self._plan = plan
+        super().__init__(engine, plan)
         self._in_progress: Ref = None
         self._complete: Fragments | None = None
 
@@ -92,9 +85,6 @@ class AheadPipeline:
         if iteration < self._plan[-1].until:
             self._in_progress = self._engine.collect(snapshot, stage_at(self._plan, iteration + 1))
         return fragments
-
-    def wait(self, refs: list[Ref]) -> None:
-        self._engine.wait(refs)
 
     @property
     def collecting(self) -> bool:
@@ -120,7 +110,7 @@ class _Collection:
     ref: Ref
 
 
-class StreamPipeline:
+class StreamPipeline(Pipeline):
     """Collects without a barrier: each worker begins its next fragment as soon as it has finished one.
 
     An iteration takes the oldest complete fragments. A slow worker therefore costs its own share only, up to a bound on
@@ -130,8 +120,7 @@ class StreamPipeline:
 
     def __init__(self, engine: Engine, plan: Sequence[Stage], max_lag: int) -> None:
         """Takes the engine that collects, the stages of the run, and the largest lag, at least 1."""
-        self._engine = engine
-        self._plan = plan
+        super().__init__(engine, plan)
         self._max_lag = max_lag
         self._size = engine.num_workers
         self._in_progress: list[_Collection] = []
@@ -145,13 +134,13 @@ class StreamPipeline:
         while not self._can_take():
             self._begin_fragments()
             self._await([])
-        taken, self._complete = self._complete[: self._size], self._complete[self._size :]
+        oldest, self._complete = self._complete[: self._size], self._complete[self._size :]
         self._next_update = iteration + 1
         self._begin_fragments()
-        return self._fragments(sorted(taken, key=lambda one: (one.rank, one.since)))
+        return self._fragments(sorted(oldest, key=lambda collection: (collection.rank, collection.since)))
 
-    def _fragments(self, taken: Sequence[_Collection]) -> Fragments:
-        gathered = [self._engine.gather(one.ref) for one in taken]
+    def _fragments(self, collections: Sequence[_Collection]) -> Fragments:
+        gathered = [self._engine.gather(collection.ref) for collection in collections]
         waiting = MetricWindow()
         waiting.observe(m.QUEUE_DEPTH, len(self._complete))
         return Fragments(
@@ -163,8 +152,9 @@ class StreamPipeline:
         if len(self._complete) < self._size:
             return False
         left = [*self._complete[self._size :], *self._in_progress]
+        due = [collection.since + self._max_lag for collection in left]  # last iteration that can learn from each
         return all(
-            sum(one.since + self._max_lag <= latest for one in left) <= self._size * (latest - self._iteration)
+            sum(iteration <= latest for iteration in due) <= self._size * (latest - self._iteration)
             for latest in range(self._iteration, self._iteration + self._max_lag)
         )
 
@@ -177,21 +167,19 @@ class StreamPipeline:
             return
         last = min(self._plan[stage].until, self._iteration + self._max_lag)
         room = self._size * (last - self._next_update + 1) - len(self._complete) - len(self._in_progress)
-        busy = {one.rank for one in self._in_progress}
-        idle = sorted(set(range(self._size)) - busy, key=self._waiting_fragments)
+        busy = {collection.rank for collection in self._in_progress}
+        waiting = Counter(collection.rank for collection in self._complete)
+        idle = sorted(set(range(self._size)) - busy, key=lambda rank: waiting[rank])
         for rank in idle[: max(0, room)]:
             ref = self._engine.collect(self._snapshot, stage, rank)
             self._in_progress.append(_Collection(rank, self._iteration, ref))
 
-    def _waiting_fragments(self, rank: int) -> int:
-        return sum(one.rank == rank for one in self._complete)
-
     def _await(self, refs: list[Ref]) -> list[Ref]:
         """Waits until a fragment is complete or a reference is answered; returns the references that are not."""
-        refs = self._engine.wait_for_any([one.ref for one in self._in_progress], refs)
-        done = [one for one in self._in_progress if self._engine.is_complete(one.ref)]
-        self._in_progress = [one for one in self._in_progress if one not in done]
-        self._complete = sorted([*self._complete, *done], key=lambda one: one.since)
+        refs = self._engine.wait_for_any([collection.ref for collection in self._in_progress], refs)
+        done = [collection for collection in self._in_progress if self._engine.is_complete(collection.ref)]
+        self._in_progress = [collection for collection in self._in_progress if collection not in done]
+        self._complete = sorted([*self._complete, *done], key=lambda collection: collection.since)
         return refs
 
     def wait(self, refs: list[Ref]) -> None:
@@ -211,29 +199,17 @@ class StreamPipeline:
             self._await([])
 
 
-class NoCollection:
+class NoCollection(Pipeline):
     """Supplies nothing: for an algorithm that learns from what it has, such as demonstrations."""
-
-    def __init__(self, engine: Engine) -> None:
-        """Takes the engine that learns."""
-        self._engine = engine
 
     def next(self, snapshot: Ref, iteration: int) -> Fragments:  # noqa: ARG002 - the arguments of every pipeline
         return Fragments([], [])
-
-    def wait(self, refs: list[Ref]) -> None:
-        self._engine.wait(refs)
-
-    collecting = False
-
-    def settle(self) -> None:
-        """Does nothing."""
 
 
 def make_pipeline(config: Plan, engine: Engine) -> Pipeline:
     """Returns the pipeline that a configuration asks for."""
     if not config.algorithm_class.collects:
-        return NoCollection(engine)
+        return NoCollection(engine, config.schedule)
     kind = pipeline_kind(config)
     if kind == PipelineKind.STREAM:
         return StreamPipeline(engine, config.schedule, config.runner.max_lag)

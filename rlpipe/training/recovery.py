@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rlpipe.backends.base import Backend, Place, RunInfo
 from rlpipe.config.plan import Plan
@@ -20,6 +21,7 @@ from rlpipe.foreign import take_notes
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
+from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.run.rollback import Rollback, roll_back
@@ -70,10 +72,9 @@ def train(
 
     Args:
         config: configuration of the run; to resume, the one in its run directory
-        engine: place where the actors live; closed before this function returns
+        engine: closed before this function returns
         interruption: request to end, checked after every iteration
-        resume: run directory to continue in
-        write_report: called with the run directory when the run has ended; None writes no report
+        write_report: called with the run directory when the run has ended
     Raises:
         ConfigError: the simulator or the cluster cannot do what is configured; nothing has been written.
         RunError: an actor was lost and cannot be replaced.
@@ -87,21 +88,25 @@ def train(
 class _Run:
     """One run, with the state that outlives the loss of an actor."""
 
+    _directory: RunDirectory  # of a new run, once workers and learner have started
+
     def __init__(self, config: Plan, engine: Engine, interruption: Interruption, resume: Path | None) -> None:
         """Reads the checkpoint of a run that is resumed."""
         self._config = config
         self._engine = engine
         self._interruption = interruption
-        self._directory = None if resume is None else RunDirectory.existing(resume)
-        self._state = None if self._directory is None else checkpoint.newest(self._directory.path)
-        before = {} if self._directory is None else self._directory.read_json()
+        self._state: Checkpoint | None = None
+        before: dict[str, Any] = {}
+        if resume is not None:
+            self._directory = RunDirectory.existing(resume)
+            self._state = checkpoint.newest(self._directory.path)
+            before = self._directory.read_json()
         self._incarnation = before.get("incarnation", -1) + 1
         self._vanished = before.get("status") == Status.RUNNING
         self._terminal: list[Backend] = []
         self._first_weights: Weights | None = None
         self._recoveries: list[int] = []
         self._loop: TrainingLoop | None = None
-        self._ends_at_once = False
 
     def complete(self, write_report: Callable[[Sequence[Path]], object] | None) -> TrainResult:
         """Trains to the end, and has the report written; a run never fails for it.
@@ -114,18 +119,18 @@ class _Run:
         try:
             snapshot, rollback = self._start()
         except RunError as error:
-            if self._directory is None:
+            if self._state is None:
                 self._directory = RunDirectory.create(self._config, {})
             self._close(Status.FAILED, error.fault)
             raise RunError(error.fault, *error.after, self._advice()) from error.__cause__
-        assert self._directory is not None
         directory, status, cause = self._directory, Status.FAILED, None
         try:
             info = self._info()
-            self._terminal += [backend(info) for backend in _terminal_backends(self._config)]
+            classes = self._config.backend_classes.values()
+            self._terminal += [backend(info) for backend in classes if backend.place is Place.TERMINAL]
             status = self._train(snapshot, rollback)
         except KeyboardInterrupt:
-            status, self._ends_at_once = Status.INTERRUPTED, True
+            status, write_report = Status.INTERRUPTED, None  # the run ends at once
             raise
         except RunError as error:
             cause = error.fault
@@ -137,7 +142,7 @@ class _Run:
             raise RunError(cause, self._advice()) from error
         finally:
             backlog = self._close(status, cause)
-            if write_report is not None and not self._ends_at_once:
+            if write_report is not None:
                 try:
                     write_report([directory.path])
                 except Exception as error:
@@ -149,8 +154,8 @@ class _Run:
                 f"then resume with: {command_line('train', '--resume', directory.path)}"
             )
         assert self._loop is not None
-        found, seconds = checkpoint.files(directory.path), time.perf_counter() - began
-        last = found[max(found)] if found else None
+        checkpoints, seconds = checkpoint.files(directory.path), time.perf_counter() - began
+        last = checkpoints[max(checkpoints)] if checkpoints else None
         metrics = self._loop.metrics or self._last_metrics()
         return TrainResult(status, directory.path, last, metrics, seconds, self._loop.is_trained)
 
@@ -165,7 +170,7 @@ class _Run:
         self._ready = engine.start_workers(config.schedule, self._incarnation)
         snapshot = engine.start_learner(self._ready, state, self._first_weights)
         engine.get(snapshot)  # whatever does not fit is an error before anything is written
-        if self._directory is None or state is None:
+        if state is None:
             self._directory = RunDirectory.create(config, engine.cluster())
             return snapshot, Rollback(0, ())
         return snapshot, self._roll_back()
@@ -190,26 +195,22 @@ class _Run:
     @property
     def _done(self) -> int:
         """Iterations that the newest checkpoint covers: without the last one, if it still has to be evaluated."""
-        assert self._directory is not None
         if self._state is None or self._state.meta.get("row", True):
             return self._learnt
         return self._learnt - (self._directory.last_iteration() < self._learnt)
 
     def _roll_back(self) -> Rollback:
         """Takes the run directory back to the checkpoint, or to the beginning."""
-        assert self._directory is not None
         with self._directory.lock_for_writing():
             rollback = roll_back(self._directory.path, self._done, self._learnt)
             self._directory.reopen(self._config, self._engine.cluster(), self._incarnation, self._done)
         return rollback
 
     def _info(self) -> RunInfo:
-        assert self._directory is not None
         return run_info(self._directory, self._config, self._done + 1, self._ready.spec)
 
     def _attempt(self, snapshot: Ref, rollback: Rollback, lost: Fault | None) -> Status:
         """Iterates from the last checkpoint until the run ends or an actor is lost."""
-        assert self._directory is not None
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         self._loop = TrainingLoop(
             self._config, self._engine, self._terminal, self._interruption, self._done,
@@ -224,23 +225,17 @@ class _Run:
 
     def _last_metrics(self) -> dict[str, float]:
         """Metrics of the newest row of the run directory."""
-        assert self._directory is not None
         rows = deque(read_jsonl(self._directory.path / "metrics.jsonl"), maxlen=1)
         return dict(rows[0]["metrics"]) if rows else {}
 
     def _nothing_left(self) -> str:
         """Says that a resumed run is complete, and what makes up for a last evaluation that was interrupted."""
-        assert self._directory is not None
         evaluate = command_line("evaluate", self._directory.path)
         missing = "" if "eval/num_trajectories" in self._last_metrics() else f" Its evaluation is missing: {evaluate}"
         return f"All steps have been taken, so nothing is left to train.{missing}"
 
     def _count_recovery(self, fault: Fault) -> None:
-        """Charges a recovery to the budget; planned ones are free.
-
-        Raises:
-            RunError: the budget is spent, or the run keeps returning to the same iteration.
-        """
+        """Charges a recovery to the budget; planned ones are free. Ends a run that keeps returning to one iteration."""
         if fault.planned:
             return
         limit, before = self._config.runner.max_recoveries, self._recoveries
@@ -253,10 +248,12 @@ class _Run:
 
     def _recover(self, fault: Fault) -> tuple[Ref, Rollback]:
         """Replaces the lost actors and restores the last checkpoint."""
-        assert self._directory is not None
         log.warning("%s. The run returns to its last checkpoint.", fault.sentence)
         self._engine.finish(Status.FAILED)  # backends that cannot forget must not be given rows that are rolled back
-        self._state = checkpoint.newest_or_none(self._directory.path)
+        try:
+            self._state = checkpoint.newest(self._directory.path)
+        except checkpoint.NoCheckpointError:
+            self._state = None
         self._incarnation += 1
         snapshot = self._engine.rebuild(self._ready, self._state, self._first_weights, self._incarnation)
         self._engine.get(snapshot)
@@ -264,20 +261,17 @@ class _Run:
 
     def _advice(self) -> str:
         """Says how to continue after a failure."""
-        assert self._directory is not None
-        found = checkpoint.newest_iteration(self._directory.path)
-        if not found:
+        iteration = checkpoint.newest_iteration(self._directory.path)
+        if not iteration:
             return f"There is no checkpoint. The files of the run are in {self._directory.path}."
         return (
-            f"The checkpoint of iteration {found} is intact; resume with: "
+            f"The checkpoint of iteration {iteration} is intact; resume with: "
             f"{command_line('train', '--resume', self._directory.path)}"
         )
 
     def _close(self, status: Status, cause: Fault | None) -> Backlog:
         """Closes logger and backends, and records status and cause; returns what is left to do."""
-        directory, engine = self._directory, self._engine
-        assert directory is not None
-        event = None
+        directory, engine, event = self._directory, self._engine, None
         if cause is not None:
             last = 0 if self._loop is None else self._loop.done
             event = Event(EventKind.FAILED, f"{cause.sentence}.", last, time.time(), cause.as_json())
@@ -302,8 +296,3 @@ class _Run:
         if any(contents.get(key) != value for key, value in final.items()):
             directory.write_json({**contents, **final})
         return backlog
-
-
-def _terminal_backends(config: Plan) -> list[type[Backend]]:
-    """Backends of the configuration that live where the terminal is."""
-    return [backend for backend in config.backend_classes.values() if backend.place is Place.TERMINAL]

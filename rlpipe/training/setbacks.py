@@ -24,7 +24,6 @@ class Setbacks:
     """
 
     def __init__(self, num_workers: int) -> None:
-        """Has seen no row."""
         self._num_workers = num_workers
         self._updates = 0.0
         self._skipped_because, self._replaced_because = "", ""
@@ -32,12 +31,7 @@ class Setbacks:
         self.learnt = False
 
     def add(self, row: Row, restarted: Collection[str]) -> None:
-        """Takes the next row.
-
-        Args:
-            row: with its events
-            restarted: names of the rollout workers that were replaced in that iteration
-        """
+        """Takes the next row, and the names of the rollout workers that were replaced in that iteration."""
         updates, skipped = row.metrics.get(m.NUM_UPDATES.name, 0.0), row.metrics.get(m.NONFINITE_STEPS.name, 0.0)
         self.skipped = self.skipped + 1 if skipped and updates <= self._updates else 0
         self._updates, self.learnt = updates, updates > 0

@@ -12,7 +12,6 @@ import pytest
 
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.distributed.answers import CallError
-from rlpipe.distributed.restarts import RestartBudget, required_answers, wants_spare
 from rlpipe.distributed.worker_pool import WorkerPool, WorkerTask
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.metrics import catalogue as m
@@ -178,40 +177,6 @@ def raises(message: str = "raised ArithmeticError") -> CallError:
     return CallError(RuntimeError(message))
 
 
-# --- the rules
-
-
-def test_the_budget_counts_the_restarts_of_all_workers():
-    budget = RestartBudget(2)
-    assert [budget.charge(0), budget.charge(0)] == ["", ""]
-    assert budget.charge(0) == "2 workers were restarted before it (rollout.max_restarts)."
-
-
-def test_the_fifth_failure_in_a_row_is_the_last_and_is_not_charged():
-    budget = RestartBudget(1)
-    assert budget.charge(4) == "It was restarted 4 times in a row and finished nothing in between."
-    assert budget.charge(3) == ""
-
-
-@pytest.mark.parametrize(("min_workers", "required"), [("all", 4), (3, 3), (9, 4)])
-def test_all_must_answer_unless_fewer_are_enough(min_workers, required):
-    assert required_answers(min_workers, 4) == required
-
-
-@pytest.mark.parametrize(
-    ("spares", "restarted", "wanted"),
-    [
-        ("never", True, False),
-        ("after_loss", False, False),
-        ("after_loss", True, True),
-        ("always", False, True),
-        ("always", True, True),
-    ],
-)
-def test_a_spare_is_wanted_always_or_after_a_loss(spares, restarted, wanted):
-    assert wants_spare(spares, restarted=restarted) == wanted
-
-
 # --- starting
 
 
@@ -291,7 +256,7 @@ def test_a_repaired_fault_says_when_its_replacement_had_worked_and_is_reported_o
     story = Story(1, {(0, 0): {"answers": [dies(1)]}, (0, 1): {"answers": [4.0]}})
     story.collect()
     (fault,) = story.pool.repaired_faults()
-    assert (fault.actor, fault.pid, fault.doing, fault.taken, fault.successor) == ("rollout-0", 1, "collect", 4.0, 2)
+    assert (fault.actor, fault.pid, fault.doing, fault.seconds, fault.successor) == ("rollout-0", 1, "collect", 4.0, 2)
     assert story.pool.repaired_faults() == []
 
 

@@ -107,7 +107,7 @@ def test_memory_is_compared_with_what_the_workers_of_the_run_would_take():
     findings = check_machine(replace(HEALTHY, available=3 * GB), LOAD, per_worker=0.5 * GB)
     (found,) = (one for one in findings if one.name == "memory")
     assert found.status == "warn"
-    assert "8 rollout workers would take 4.0 GB (0.5 GB each)" in found.found
+    assert "8 rollout workers would take 4.0 GB (0.5 GB each)" in found.message
 
 
 @pytest.mark.parametrize(("limit", "status"), [(128 + 4 * 8 - 1, "fail"), (1024, "warn"), (4096, "ok")])
@@ -136,9 +136,9 @@ def libraries(*used: tuple[str, str], **versions: str) -> list[CheckResult]:
 
 def test_the_libraries_of_simulators_are_named_and_those_that_are_missing_with_what_installs_them():
     there, missing = libraries(envpool="1.2.5")
-    assert (there.status, there.found) == ("ok", "envpool 1.2.5")
-    assert missing.found.startswith("not installed: mani_skill (pip install 'rlpipe[maniskill]'); ")
-    assert all(library.package in missing.found for library in LIBRARIES if library.package != "envpool")
+    assert (there.status, there.message) == ("ok", "envpool 1.2.5")
+    assert missing.message.startswith("not installed: mani_skill (pip install 'rlpipe[maniskill]'); ")
+    assert all(library.package in missing.message for library in LIBRARIES if library.package != "envpool")
 
 
 def test_nodes_are_compared_by_the_versions_of_every_library():
@@ -155,7 +155,7 @@ def test_nodes_are_compared_by_the_versions_of_every_library():
 )
 def test_versions_that_do_not_work_together_are_a_warning_with_their_remedy(versions, found, remedy):
     trouble = libraries(**versions)[0]
-    assert (trouble.status, found in trouble.found, remedy in trouble.remedy) == ("warn", True, True)
+    assert (trouble.status, found in trouble.message, remedy in trouble.remedy) == ("warn", True, True)
 
 
 @pytest.mark.parametrize("versions", [{"gymnasium_robotics": "1.4.2", "mujoco": "3.11.0"}, {"mujoco": "4.0.0"}])
@@ -194,24 +194,24 @@ def test_dm_control_fits_only_the_mujoco_of_its_release(mujoco, status):
     least = next(iter(needed.specifier)).version
     found = libraries(dm_control="1.0", mujoco=mujoco.format(least.rpartition(".")[0]))[0]
     assert found.status == status
-    assert status == "ok" or f"but with {least}" in found.found
+    assert status == "ok" or f"but with {least}" in found.message
 
 
 # --- GPUs
 
 
 def test_no_gpu_is_in_order():
-    assert judged("GPU").found == "none; a learner here runs on the CPU"
+    assert judged("GPU").message == "none; a learner here runs on the CPU"
 
 
 def test_a_gpu_that_torch_was_not_built_for_names_the_build():
     found = judged("GPU", load=replace(LOAD, gpus=1), gpus=(RTX,), cuda="", devices=0)
-    assert (found.status, "built for CPUs" in found.found) == ("warn", True)
+    assert (found.status, "built for CPUs" in found.message) == ("warn", True)
 
 
 def test_a_gpu_that_is_asked_for_and_cannot_be_used_must_be_fixed():
     found = judged("GPU", load=replace(LOAD, gpus=1), device="cuda", gpus=(RTX,), cuda="13.0", devices=0)
-    assert (found.status, "CUDA 13.0" in found.found) == ("fail", True)
+    assert (found.status, "CUDA 13.0" in found.message) == ("fail", True)
 
 
 def test_a_gpu_that_ray_does_not_count_is_not_used():
@@ -229,16 +229,16 @@ def test_gpus_that_ray_only_pretends_to_have_are_told():
 
 def test_a_broken_driver_speaks_for_itself():
     found = judged("GPU", gpu_trouble="Failed to initialize NVML: Driver/library version mismatch")
-    assert "Driver/library version mismatch" in found.found
+    assert "Driver/library version mismatch" in found.message
 
 
 def test_two_gpus_that_work_are_counted():
     found = judged("GPU", load=replace(LOAD, gpus=2), gpus=(RTX, RTX), cuda="12.8", devices=2)
-    assert (found.status, found.found) == ("ok", f"2 x {RTX}, CUDA 12.8")
+    assert (found.status, found.message) == ("ok", f"2 x {RTX}, CUDA 12.8")
 
 
 def test_without_vulkan_it_is_said_what_that_means():
-    assert "state observations need none" in judged("Vulkan", rendering=False).found
+    assert "state observations need none" in judged("Vulkan", rendering=False).message
     assert all(found.name != "Vulkan" for found in check_machine(replace(HEALTHY, rendering=None), LOAD))
 
 
@@ -247,7 +247,7 @@ def test_cameras_need_vulkan_where_a_worker_goes(workers, rendering, status):
     found = check_machine(replace(HEALTHY, rendering=rendering), replace(LOAD, workers=workers), cameras=True)
     (vulkan,) = (one for one in found if one.name == "Vulkan")
     assert vulkan.status == status
-    assert ("env.train.obs_mode" in vulkan.found and "mesa-vulkan-drivers" in vulkan.remedy) == (status == "fail")
+    assert ("env.train.obs_mode" in vulkan.message and "mesa-vulkan-drivers" in vulkan.remedy) == (status == "fail")
 
 
 # --- versions
@@ -270,12 +270,12 @@ def version_check(needed: str = "torch>=2.5", **facts: object) -> CheckResult:
 def test_a_node_that_runs_something_else_must_be_fixed(facts, told):
     found = version_check(**facts)
     assert (found.status, found.node) == ("fail", "b")
-    assert told in found.found
+    assert told in found.message
 
 
 def test_source_that_somebody_may_be_editing_stops_no_run():
     found = version_check(source="00000000")
-    assert (found.status, "differs (00000000) from" in found.found) == ("warn", True)
+    assert (found.status, "differs (00000000) from" in found.message) == ("warn", True)
 
 
 @pytest.mark.parametrize("facts", [{"python": "3.11.2"}, {"packages": {**HEALTHY.packages, "torch": "2.13.0+cu130"}}])
@@ -307,7 +307,7 @@ def silent_port():
 
 def test_an_address_where_nothing_answers_is_told_at_once(silent_port):
     found = check_address(f"127.0.0.1:{silent_port}")
-    assert (found.status, "refused" in found.found) == ("fail", True)  # no deadline has passed
+    assert (found.status, "refused" in found.message) == ("fail", True)  # no deadline has passed
 
 
 def test_the_address_auto_is_never_tried():
@@ -319,7 +319,7 @@ def test_the_address_auto_is_never_tried():
 )
 def test_an_address_that_is_not_for_joining_is_told_with_the_one_that_is(address, whose):
     found = check_address(address)
-    assert (whose in found.found, found.remedy) == (True, "--ray-address head:6379, or unset RAY_ADDRESS.")
+    assert (whose in found.message, found.remedy) == (True, "--ray-address head:6379, or unset RAY_ADDRESS.")
 
 
 def test_an_address_where_something_answers_is_joined(listener):
@@ -408,7 +408,7 @@ def test_behind_a_proxy_it_is_the_proxy_that_must_answer(tmp_path, monkeypatch, 
     without_proxies(monkeypatch)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener}")
     (found,) = tracked(tmp_path, "https://tracker.invalid")
-    assert (found.status, found.found) == ("ok", "tracker.invalid answers through the proxy 127.0.0.1")
+    assert (found.status, found.message) == ("ok", "tracker.invalid answers through the proxy 127.0.0.1")
 
 
 def test_a_tracker_without_a_server_is_not_asked_anything(tmp_path):
@@ -447,7 +447,7 @@ def test_a_simulator_that_cannot_be_made_says_what_is_wrong(tmp_path):
     env = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "kwargs": {"wheels": 5}}}
     (trial,) = try_simulators(simulators(scripted(tmp_path, env=env)))
     found = check_trial(trial)
-    assert (found.status, "wheels" in found.found) == ("fail", True)
+    assert (found.status, "wheels" in found.message) == ("fail", True)
 
 
 def test_a_reward_that_is_not_a_number_must_be_fixed(tmp_path):
@@ -526,7 +526,7 @@ def test_a_folder_of_temporary_files_that_cannot_be_written_is_replaced(monkeypa
     assert found.path == "/tmp"
     result = check_scratch(found)
     assert (result.status, result.remedy.split(",")[0]) == ("warn", "export RAY_TMPDIR=/tmp")
-    assert f"TMPDIR is {named}, which" in result.found
+    assert f"TMPDIR is {named}, which" in result.message
     environment_of(monkeypatch, RAY_TMPDIR="/tmp", TMPDIR=named)
     assert check_scratch(scratch_folder()) is None
 
@@ -581,7 +581,7 @@ def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
     report = examine(scripted(tmp_path), patience=600)
     assert report.status != "fail", [found.sentence for found in report.findings]
     assert [found.node for found in of(report, "simulator")] == report.nodes
-    assert of(report, "Ray")[0].found == "1 node with 2 CPUs and 0 GPUs"
+    assert of(report, "Ray")[0].message == "1 node with 2 CPUs and 0 GPUs"
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -604,7 +604,7 @@ def test_a_simulator_that_crashes_or_hangs_is_a_finding(tmp_path, name, patience
     report = examine(with_simulator(tmp_path, name), patience=patience)
     (found,) = of(report, "simulator")
     assert (found.status, found.node) == ("fail", report.nodes[0])
-    assert (found.found == "no answer in time.") == silent
+    assert (found.message == "no answer in time.") == silent
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -612,7 +612,7 @@ def test_workers_that_no_node_can_hold_are_told(tmp_path):
     from rlpipe.distributed.node_checks import nodes_to_check
 
     _, (_, found) = nodes_to_check(scripted(tmp_path, "cluster.cpus_per_worker=3"))
-    assert (found.name, found.status, "3 CPUs" in found.found) == ("placement", "fail", True)
+    assert (found.name, found.status, "3 CPUs" in found.message) == ("placement", "fail", True)
 
 
 @pytest.mark.soak
@@ -683,8 +683,8 @@ def test_a_backend_says_which_server_it_sends_to(monkeypatch, name, options, ser
 
 def test_videos_that_cannot_be_drawn_matter_only_to_a_run_that_wants_them(tmp_path, monkeypatch):
     needs_drawing()
-    assert check_videos(None).found.startswith("can be drawn without a display")
+    assert check_videos(None).message.startswith("can be drawn without a display")
     monkeypatch.setenv("MUJOCO_GL", "bogus")
     assert check_videos(scripted(tmp_path)).status == "ok"
     found = check_videos(scripted(tmp_path, "evaluation.videos=1"))
-    assert (found.status, "bogus" in found.found, found.remedy.startswith("unset MUJOCO_GL")) == ("fail", True, True)
+    assert (found.status, "bogus" in found.message, found.remedy.startswith("unset MUJOCO_GL")) == ("fail", True, True)

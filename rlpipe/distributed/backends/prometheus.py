@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpipe.backends.base import Backend, NameRules, Place, RunInfo
 from rlpipe.errors import ConfigError
+from rlpipe.files import replacing
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.alerts import TAKES_BACK, ToldAlerts
 from rlpipe.metrics.row import Event, EventKind, Row, Status
@@ -76,13 +76,13 @@ class Prometheus(Backend):
     @classmethod
     def check(cls) -> None:
         """Checks for Ray's extra, without which Ray accepts every number and exports none."""
-        try:
-            import ray.dashboard.optional_deps  # noqa: F401 - what Ray itself tries before it opens the port
-        except ImportError as error:
+        from rlpipe.distributed.nodes import missing_from_ray
+
+        if package := missing_from_ray():
             raise ConfigError(
-                f"the backend prometheus needs Ray with its extra default, but {error.name} is not installed: "
+                f"the backend prometheus needs Ray with its extra default, but {package} is not installed: "
                 "pip install 'rlpipe[prometheus]'"
-            ) from error
+            )
 
     def __init__(self, run: RunInfo) -> None:
         """Starts to export; a resumed run begins with its last numbers and alerts.
@@ -100,7 +100,10 @@ class Prometheus(Backend):
             self._recall()
         self._set("rlpipe_status", 1, status=Status.RUNNING)
         self._target = run.log_path / "prometheus" / f"{_FILES.fit(run.experiment)}.{run.run_id}.json"
-        _replace(self._target, json.dumps([{"targets": [_address()], "labels": {"job": "ray"}}]))
+        scrape = [{"targets": [_address()], "labels": {"job": "ray"}}]
+        self._target.parent.mkdir(exist_ok=True)
+        with replacing(self._target) as file:
+            file.write(json.dumps(scrape).encode())
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._export, name="prometheus", daemon=True)
         self._thread.start()
@@ -125,20 +128,13 @@ class Prometheus(Backend):
 
     def event(self, event: Event) -> None:
         self._alerts.add(event)
-        if event.kind == EventKind.ALERT:
-            with self._lock:
-                self._set_alert(event.data, raised=not event.data["cleared"])
-        elif event.kind in TAKES_BACK:
-            self._set_alerts()
-
-    def _set_alerts(self) -> None:
-        """Sets what is told of all alerts, after some were taken back."""
         with self._lock:
-            for name, labels in self._numbers:
-                if name == ALERT:
-                    self._numbers[name, labels] = 0.0
-            for data in self._alerts.standing.values():
-                self._set_alert(data, raised=True)
+            if event.kind == EventKind.ALERT:
+                self._set_alert(event.data, raised=not event.data["cleared"])
+            elif event.kind in TAKES_BACK:
+                self._numbers |= {key: 0.0 for key in self._numbers if key[0] == ALERT}
+                for data in self._alerts.standing.values():
+                    self._set_alert(data, raised=True)
 
     def _set_alert(self, data: Mapping[str, Any], *, raised: bool) -> None:
         self._set(ALERT, float(raised), **{key: data[key] for key in ("metric", "rule", "level")})
@@ -172,8 +168,8 @@ class Prometheus(Backend):
 
         key = name, tuple(labels)
         if key not in self._gauges:
-            known = CATALOGUE.get(labels.get("metric", ""))
-            meaning = OWN.get(name) or (f"{known.meaning} Unit: {known.unit}." if known else "")
+            metric = CATALOGUE.get(labels.get("metric", ""))
+            meaning = OWN.get(name) or (f"{metric.meaning} Unit: {metric.unit}." if metric else "")
             common = {"run": self._run.run_id, "experiment": self._run.experiment, "project": self._run.project}
             gauge = Gauge(name, meaning, tag_keys=(*common, *labels))
             self._gauges[key] = gauge.set_default_tags(common)
@@ -187,11 +183,7 @@ def gauge_name(metric: str) -> str:
 
 
 def _address() -> str:
-    """Returns the address at which this node exports the gauges of this process.
-
-    Raises:
-        ConfigError: it exports none.
-    """
+    """Returns the address at which this node exports the gauges of this process."""
     import ray
 
     if not ray.is_initialized():
@@ -207,11 +199,3 @@ def _address() -> str:
             "pip install 'rlpipe[prometheus]' there and start it again."
         )
     return f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
-
-
-def _replace(file: Path, text: str) -> None:
-    """Writes a file completely or not at all."""
-    file.parent.mkdir(exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
