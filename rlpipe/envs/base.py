@@ -98,15 +98,7 @@ class SimulatorConfig:
 
 
 def check_ends(config: Any, key: str, limit: int | None) -> None:
-    """Checks that episodes can end in a simulator that truncates them at its time limit alone.
-
-    Args:
-        config: section of the configuration, with ``id`` and ``max_episode_steps``.
-        key: its key, for the error.
-        limit: time limit in environment steps; None for none.
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Checks that episodes can end in a simulator that truncates them at its time limit [environment steps] alone."""
     if limit is None and config.ignore_terminations:
         raise ConfigError(
             f"{key}.ignore_terminations is true and {config.id} has no time limit, so no episode could end: set "
@@ -239,11 +231,11 @@ class Allotment:
 
     Attributes:
         of_slots: [N] number of each slot's task among those of its own simulator.
-        known: labels of all tasks that the policy tells apart, in order.
+        labels: labels of all tasks that the policy tells apart, in order.
     """
 
     of_slots: Sequence[int]
-    known: Sequence[str]
+    labels: Sequence[str]
 
 
 class Simulator(ABC):
@@ -444,27 +436,25 @@ class SingleEnv(ABC):
         """Frees the resources."""
 
 
-def began_in(env: Any, seed: int, chosen: ChosenStart | None) -> tuple[Any, Beginning]:
+def began_in(env: Any, seed: int, start: ChosenStart | None) -> tuple[Any, Beginning]:
     """Begins an episode of one environment.
 
     Args:
         env: has the ``reset``, ``set_state`` and ``blended`` of a ``SingleEnv``.
         seed: next seed of its slot.
-        chosen: start that a curriculum chose; None for that of the seed.
+        start: start that a curriculum chose; None for that of the seed.
     Returns:
         The first observation, and the beginning.
     """
-    if chosen is None:
-        observation, success = first_of(env.reset(seed))
-        return observation, Beginning(seed, success)
-    seed = seed if chosen.seed is None else chosen.seed
+    if start is not None and start.seed is not None:
+        seed = start.seed
     observation, success = first_of(env.reset(seed))
-    if chosen.state is not None:
-        if chosen.blend and chosen.target is not None:
-            env.set_state(chosen.target)
-        state = env.blended(chosen.state, chosen.blend) if chosen.blend else chosen.state
+    if start is not None and start.state is not None:
+        if start.blend and start.target is not None:
+            env.set_state(start.target)
+        state = env.blended(start.state, start.blend) if start.blend else start.state
         observation, success = first_of(env.set_state(state))
-    return observation, Beginning(seed, success, chosen)
+    return observation, Beginning(seed, success, start)
 
 
 class Notes:
@@ -490,15 +480,6 @@ class Notes:
         return waiting
 
 
-@dataclass
-class _Extras:
-    """Fields of a ``Step`` that only some environments report, while it is gathered."""
-
-    failure: NDArray[np.float64] | None = None
-    reward_terms: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    observed: dict[str | Metric, NDArray[np.float64]] = field(default_factory=dict)
-
-
 class OneByOne(Simulator):
     """N separate environments in one process, stepped in turn; each is reset at its end with a seed chosen here."""
 
@@ -512,13 +493,16 @@ class OneByOne(Simulator):
     def describe(cls, config: Any, key: str) -> TaskFacts:
         return replace(super().describe(config, key), starts=True)
 
-    def __init__(self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool) -> None:
+    def __init__(
+        self, envs: list[SingleEnv], next_seed: NextSeed, *, ignore_terminations: bool, limit: int | None = None
+    ) -> None:
         """Takes over environments that share a spec.
 
         Args:
             envs: one for each slot.
             next_seed: called before each reset of a slot.
             ignore_terminations: True if episodes end only by their time limit.
+            limit: environment steps after which every episode is truncated; None where the environments do that.
         Raises:
             ConfigError: the environments differ in their specs.
         """
@@ -529,7 +513,7 @@ class OneByOne(Simulator):
         self.has_success = all(env.has_success for env in envs)
         self.reset_seconds: float = 0.0
         # Two underscores: a subclass outside this package may have attributes of these names.
-        self.__slots = Slots(self.num_envs, next_seed)
+        self.__slots = Slots(self.num_envs, next_seed, limit)
         self.__shape = None if self.spec.leaves is not None else (self.spec.observation_dim,)
         self.__seeding = Seeding(tries=self.tries_seeds)
         self.__notes = Notes()
@@ -558,9 +542,12 @@ class OneByOne(Simulator):
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
         count = self.num_envs
-        successors, extras = self.spec.observations(count), _Extras()
+        successors = self.spec.observations(count)
         rewards = np.zeros(count, dtype=np.float64)
         terminated, truncated, success = (np.zeros(count, dtype=bool) for _ in range(3))
+        failure: NDArray[np.float64] | None = None
+        reward_terms: dict[str, NDArray[np.float64]] = {}
+        observed: dict[str | Metric, NDArray[np.float64]] = {}
         tells_success = False
         valid = self.__slots.stepping(active)
         for n, env in enumerate(self._envs):
@@ -570,7 +557,7 @@ class OneByOne(Simulator):
             if not isinstance(answer, SingleStep):
                 raise ContractError(f"a step is {shown(answer)}; a SingleStep is expected")
             # What has the right type passes quickly: this is done for every step of every environment.
-            observation, reward, ends, cut, succeeded, failed, terms, observed = answer
+            observation, reward, ends, cut, succeeded, failed, terms, metrics = answer
             if type(observation) is np.ndarray and observation.shape == self.__shape:
                 successors[n] = observation
             else:
@@ -581,48 +568,34 @@ class OneByOne(Simulator):
             if succeeded is not None:
                 tells_success, success[n] = True, flag(succeeded, env.success_name)
             truncated[n] = cut is True or (cut is not False and flag(cut, "truncated"))
-            if failed is not None or terms is not None or observed is not None:
-                self.__add_extras(n, answer, extras)
-            if env.unusual:
-                for sentence in env.unusual:
-                    self.__notes.add(sentence)
+            if failed is not None:
+                failure = np.full(count, np.nan) if failure is None else failure
+                failure[n] = flag(failed, "failure")
+            if terms is not None:
+                self.__add_numbers(n, "reward term", terms, reward_terms)
+            if metrics is not None:
+                self.__add_numbers(n, "metric", metrics, observed)
+            for sentence in env.unusual:
+                self.__notes.add(sentence)
         truncated |= self.__slots.cut_off(valid, success, self.steps_after_success)
-        observations, beginnings = self.__begin_again(np.flatnonzero(terminated | truncated).tolist(), successors)
+        observations, beginnings = successors, dict[int, Beginning]()
+        if ended := np.flatnonzero(terminated | truncated).tolist():
+            observations = successors.copy()
+            for n in ended:
+                self._begin(n, observations, beginnings)
         return Step(
             observations, successors, rewards, terminated, truncated, success if self.has_success else None, valid,
-            beginnings, extras.failure, extras.reward_terms, extras.observed, tells_success=tells_success,
-            notes=self.__notes.take(),
+            beginnings, failure, reward_terms, observed, tells_success, self.__notes.take(),
         )  # fmt: skip
 
-    def __begin_again(self, ended: list[int], successors: Observations) -> tuple[Observations, dict[int, Beginning]]:
-        """Begins an episode where one has ended; returns the observations to act on, and the beginnings."""
-        beginnings: dict[int, Beginning] = {}
-        if not ended:
-            return successors, beginnings
-        observations = successors.copy()
-        for n in ended:
-            self._begin(n, observations, beginnings)
-        return observations, beginnings
-
-    def __add_extras(self, n: int, answer: SingleStep, extras: _Extras) -> None:
-        """Adds what only some environments report."""
-        if answer.failure is not None:
-            if extras.failure is None:
-                extras.failure = np.full(self.num_envs, np.nan)
-            extras.failure[n] = flag(answer.failure, "failure")
-        if answer.reward_terms is not None:
-            self.__add_numbers(n, "reward term", answer.reward_terms, extras.reward_terms)
-        if answer.observed is not None:
-            self.__add_numbers(n, "metric", answer.observed, extras.observed)
-
-    def __add_numbers(self, n: int, kind: str, given: Any, found: dict[Any, NDArray[np.float64]]) -> None:
+    def __add_numbers(self, n: int, kind: str, numbers: Any, columns: dict[Any, NDArray[np.float64]]) -> None:
         """Adds the named numbers of one environment; what is no number is left out with a note."""
-        if not isinstance(given, Mapping):
-            self.__notes.add(without_names(kind, given), kind)
+        if not isinstance(numbers, Mapping):
+            self.__notes.add(without_names(kind, numbers), kind)
             return
-        for key, value in given.items():
-            if (known := number_or_none(value)) is not None:
-                found.setdefault(key, np.full(self.num_envs, np.nan))[n] = known
+        for key, value in numbers.items():
+            if (as_number := number_or_none(value)) is not None:
+                columns.setdefault(key, np.full(self.num_envs, np.nan))[n] = as_number
             elif value is not None or kind != "metric":  # a metric of None does not apply
                 name = getattr(key, "name", key)
                 sentence = f"The {kind} {name!r} is {shown(value)}, no number: it is left out."

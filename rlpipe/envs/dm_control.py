@@ -64,8 +64,9 @@ class DMControlConfig(SuccessConfig):
     @property
     def least_reward(self) -> float | None:
         """Reward from which on a step is a success; None for a task without success."""
-        own = GOAL_REWARD if self.id.startswith(f"{MANIPULATION}/") else None
-        return own if self.success_reward is None else self.success_reward
+        if self.success_reward is not None:
+            return self.success_reward
+        return GOAL_REWARD if self.id.startswith(f"{MANIPULATION}/") else None
 
 
 def library() -> tuple[Any, Any]:
@@ -118,14 +119,15 @@ class DMControlEnv(SingleEnv):
         self._anew = config.id.startswith(MADE_ANEW)
         # Observables of the manipulation tasks come from buffers of one value, which is the first axis.
         self._buffered = config.id.startswith(f"{MANIPULATION}/")
-        self._spaces = Spaces(self._observed(), _box(self._env.action_spec()), config.id, config.ignore_observations)
+        self._spaces = Spaces(
+            self._observation_space(), _box(self._env.action_spec()), config.id, config.ignore_observations
+        )
         self.spec = self._spaces.spec
         self.has_success = config.least_reward is not None
         self._last = self.spec.observations(1)[0]
-        self._taken = 0
         self._geometry = MuJoCoGeometry()
 
-    def _observed(self) -> Any:
+    def _observation_space(self) -> Any:
         """Returns the space of observations."""
         from gymnasium.spaces import Dict
 
@@ -142,7 +144,6 @@ class DMControlEnv(SingleEnv):
         from dm_control.composer import EpisodeInitializationError
 
         assert seed is not None
-        self._taken = 0
         if self._anew:
             self._env.close()
             self._env = load_task(self._config, seed)
@@ -159,13 +160,10 @@ class DMControlEnv(SingleEnv):
     def step(self, action: Any) -> SingleStep:
         from dm_control.rl.control import PhysicsError
 
-        self._taken += 1
-        limit = self._config.max_episode_steps
-        at_limit = limit is not None and self._taken >= limit
         try:
             step = self._env.step(self._spaces.action(action))
         except PhysicsError:  # the simulation diverged, which ends the episode, as where the library does not raise
-            cut_off = at_limit or self._config.ignore_terminations  # there is nothing that could go on
+            cut_off = self._config.ignore_terminations  # there is nothing that could go on
             return SingleStep(self._last, 0.0, True, cut_off, False if self.has_success else None, failure=True)
         reward, least = float(step.reward), self._config.least_reward
         over = bool(step.last())
@@ -176,7 +174,7 @@ class DMControlEnv(SingleEnv):
             self._translated(step.observation),
             reward,
             terminated,
-            (over and not terminated) or at_limit,
+            over and not terminated,
             None if least is None else reward >= least - CLOSE,
         )
         return self._config.judged(answer)
@@ -211,7 +209,8 @@ class DMControl(OneByOne):
     @classmethod
     def make(cls, config: DMControlConfig, num_envs: int, next_seed: NextSeed) -> DMControl:
         envs = stacked([DMControlEnv(config) for _ in range(num_envs)], config.frame_stack)
-        simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        limit = config.max_episode_steps
+        simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations, limit=limit)
         if _limit(config) is None:
             simulator.notes = (
                 f"{config.id} has no time limit, so each episode must end by itself: an evaluation waits for it. "
@@ -225,9 +224,9 @@ class DMControl(OneByOne):
 
     @classmethod
     def describe(cls, config: DMControlConfig, key: str) -> TaskFacts:
-        known = known_tasks(f"{key}.name=dm_control")
-        if config.id not in known:
-            raise ConfigError(f"{key}.id is {config.id!r}, but dm_control does not know it{nearest(config.id, known)}")
+        tasks = known_tasks(f"{key}.name=dm_control")
+        if config.id not in tasks:
+            raise ConfigError(f"{key}.id is {config.id!r}, but dm_control does not know it{nearest(config.id, tasks)}")
         if config.least_reward is None:
             config.check_success(config.id, "success_reward names the reward from which on a step is a success.")
         return replace(
@@ -253,8 +252,6 @@ def _spaces(config: DMControlConfig) -> SpaceSpec:
 def known_tasks(key: str) -> list[str]:
     """Ids of all tasks, manipulation first.
 
-    Args:
-        key: who needs dm_control, for the error.
     Raises:
         ConfigError: it is not installed, or not with this MuJoCo.
     """

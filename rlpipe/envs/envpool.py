@@ -110,37 +110,11 @@ def task_of(config: EnvPoolConfig) -> PoolTask:
     return PoolTask(spaces, key, int(spec.config.max_episode_steps))
 
 
-class PoolStep(NamedTuple):
-    """Answer of K environments of a pool, in the order of their numbers.
-
-    Attributes:
-        observations: [K, ...].
-        rewards: [K] float64.
-        terminated: [K] bool.
-        truncated: [K] bool.
-        success: [K] bool; None for a task without success.
-        terms: terms of the rewards by name, [K] each.
-    """
-
-    observations: Observations
-    rewards: NDArray[np.float64]
-    terminated: Bool
-    truncated: Bool
-    success: Bool | None
-    terms: dict[str, NDArray[np.float64]]
-
-
 class EnvironmentPool:
     """N environments of one task, which never reset themselves: each is reset as soon as its episode has ended."""
 
     def __init__(self, config: EnvPoolConfig, task: PoolTask, seeds: Sequence[int]) -> None:
-        """Makes the environments.
-
-        Args:
-            config: options of the task.
-            task: what is known of it.
-            seeds: seed of the first episode of each.
-        """
+        """Makes the environments."""
         import envpool
 
         self._config, self._task, self._count = config, task, len(seeds)
@@ -149,18 +123,18 @@ class EnvironmentPool:
             config.id, "gymnasium", num_envs=len(seeds), seed=list(seeds), num_threads=threads, **config.options
         )
 
-    def reset(self, chosen: Bool | None = None) -> tuple[Observations, Bool | None]:
-        """Begins episodes in all environments, or in those chosen by a [N] mask.
+    def reset(self, mask: Bool | None = None) -> tuple[Observations, Bool | None]:
+        """Begins episodes in all environments, or in those of a [N] mask.
 
         Returns:
             [K, ...] observations and [K] bool success, in the order of their numbers.
         """
-        observations, info = self._env.reset(options=None if chosen is None else {"reset_mask": chosen})
-        count = self._count if chosen is None else int(chosen.sum())
+        observations, info = self._env.reset(options=None if mask is None else {"reset_mask": mask})
+        count = self._count if mask is None else int(mask.sum())
         return self._task.spaces.observations(observations, count), self._success(info)
 
-    def step(self, actions: NDArray[Any], numbers: NDArray[np.int32] | None = None) -> PoolStep:
-        """Takes one action in each environment, or in some.
+    def step(self, actions: NDArray[Any], numbers: NDArray[np.int32] | None = None) -> Step:
+        """Takes one action in each environment, or in some. Returns the answer of those alone, K in number.
 
         Args:
             actions: [K, ...] actions of a policy.
@@ -173,13 +147,17 @@ class EnvironmentPool:
         if config.end_on_success and success is not None:
             terminated |= success
         paid = success if config.reward_mode == "sparse" else rewards
-        return PoolStep(
-            spaces.observations(observations, len(actions)),
+        successors = spaces.observations(observations, len(actions))
+        return Step(
+            successors,
+            successors,
             np.array(paid, dtype=np.float64),
             terminated,
             np.array(truncated, dtype=bool),
             success,
-            {
+            np.ones(len(actions), dtype=bool),
+            {},
+            reward_terms={
                 name.removeprefix("reward_").removesuffix("_reward"): np.array(values, dtype=np.float64)
                 for name, values in info.items()
                 if name.startswith("reward_") or name.endswith("_reward")
@@ -219,14 +197,14 @@ class PoolOfOne(SingleEnv):
 
     def step(self, action: Any) -> SingleStep:
         assert self._pool is not None
-        rows = self._pool.step(np.asarray(action)[None])
+        step = self._pool.step(np.asarray(action)[None])
         return SingleStep(
-            rows.observations[0],
-            float(rows.rewards[0]),
-            bool(rows.terminated[0]),
-            bool(rows.truncated[0]),
-            None if rows.success is None else bool(rows.success[0]),
-            reward_terms={name: float(values[0]) for name, values in rows.terms.items()} or None,
+            step.successors[0],
+            float(step.rewards[0]),
+            bool(step.terminated[0]),
+            bool(step.truncated[0]),
+            None if step.success is None else bool(step.success[0]),
+            reward_terms={name: float(values[0]) for name, values in step.reward_terms.items()} or None,
         )
 
     def close(self) -> None:
@@ -274,7 +252,7 @@ class EnvPoolVector(Simulator):
         valid = self._slots.stepping(active)
         whole = bool(valid.all())
         numbers = np.flatnonzero(valid).astype(np.int32)
-        rows = self._pool.step(actions if whole else actions[numbers], None if whole else numbers)
+        step = self._pool.step(actions if whole else actions[numbers], None if whole else numbers)
 
         def placed(values: NDArray[Any], empty: Any) -> NDArray[Any]:
             """Values of those that took a step, at their places."""
@@ -284,19 +262,19 @@ class EnvPoolVector(Simulator):
             out[numbers] = values
             return out
 
-        terminated, truncated = placed(rows.terminated, False), placed(rows.truncated, False)
-        successors = mapped(lambda leaf: placed(leaf, 0), rows.observations)
+        terminated, truncated = placed(step.terminated, False), placed(step.truncated, False)
+        successors = mapped(lambda leaf: placed(leaf, 0), step.successors)
         observations, beginnings = self._begin_after(terminated | truncated, successors)
         return Step(
             observations,
             successors,
-            placed(rows.rewards, 0.0),
+            placed(step.rewards, 0.0),
             terminated,
             truncated,
-            None if rows.success is None else placed(rows.success, False),
+            None if step.success is None else placed(step.success, False),
             valid,
             beginnings,
-            reward_terms={name: placed(values, np.nan) for name, values in rows.terms.items()},
+            reward_terms={name: placed(values, np.nan) for name, values in step.reward_terms.items()},
         )
 
     def _begin_after(self, ended: Bool, successors: Observations) -> tuple[Observations, dict[int, Beginning]]:
@@ -347,9 +325,9 @@ class EnvPool(OneByOne):
         require("envpool", "envpool", f"{key}.name=envpool")
         import envpool
 
-        known = envpool.list_all_envs()
-        if config.id not in known:
-            raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, known)}")
+        tasks = envpool.list_all_envs()
+        if config.id not in tasks:
+            raise ConfigError(f"{key}.id is {config.id!r}, but EnvPool does not know it{nearest(config.id, tasks)}")
         for name in sorted(RESERVED & config.kwargs.keys()):
             raise ConfigError(f"{key}.kwargs gives {name}, which follows from the run: leave it out.")
         task = task_of(config)

@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry, TaskFacts
+from rlpipe.envs.base import KEY, OneByOne, SimulatorConfig, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.seeding import global_generators
 from rlpipe.envs.shared.slots import NextSeed
+from rlpipe.envs.shared.spaces import spec_of
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.trajectory import LeafSpec, Observations, SpaceSpec, Tree
+from rlpipe.trajectory import Observations, Tree
 
 __all__ = ["Libero"]
 
@@ -77,33 +78,23 @@ class LiberoConfig(SimulatorConfig):
         return 1.0 / (1.0 - discount) if discount < 1.0 else None
 
 
-def _suites() -> dict[str, list[str]]:
-    """Names of the tasks of each suite, in LIBERO's order.
-
-    Raises:
-        ImportError: LIBERO is not installed.
-    """
+@functools.cache
+def _known_suites() -> dict[str, list[str]]:
+    """Names of the tasks of each suite, in LIBERO's order."""
     from libero.libero import benchmark
 
     with contextlib.redirect_stdout(io.StringIO()):  # it reports the order of each
-        made = {name: suite() for name, suite in benchmark.get_benchmark_dict().items() if name != "libero_100"}
-    return {name: list(suite.get_task_names()) for name, suite in made.items() if getattr(suite, "tasks", None)}
+        suites = {name: suite() for name, suite in benchmark.get_benchmark_dict().items() if name != "libero_100"}
+    return {name: list(suite.get_task_names()) for name, suite in suites.items() if getattr(suite, "tasks", None)}
 
 
-_known_suites = functools.cache(_suites)
-
-
-def _place(wanted: str, key: str) -> tuple[str, int]:
-    """Suite of a task, and its number there.
-
-    Raises:
-        ConfigError: there is no such task.
-    """
-    suite, _, task = wanted.partition("/")
+def _place(task_id: str, key: str) -> tuple[str, int]:
+    """Suite of a task, and its number there."""
+    suite, _, task = task_id.partition("/")
     suites = _known_suites()
     if suite not in suites:
         raise ConfigError(
-            f"{key}.id is {wanted!r}, but LIBERO has no suite {suite!r}{nearest(suite, suites)} It has "
+            f"{key}.id is {task_id!r}, but LIBERO has no suite {suite!r}{nearest(suite, suites)} It has "
             f"{', '.join(suites)}; write suite/task, such as libero_spatial/0."
         )
     names = suites[suite]
@@ -111,7 +102,7 @@ def _place(wanted: str, key: str) -> tuple[str, int]:
         return suite, names.index(task)
     if not task.isdecimal() or int(task) >= len(names):
         raise ConfigError(
-            f"{key}.id is {wanted!r}, but {suite} has no such task{nearest(task, names)} Its tasks are 0 to "
+            f"{key}.id is {task_id!r}, but {suite} has no such task{nearest(task, names)} Its tasks are 0 to "
             f"{len(names) - 1}: {', '.join(names)}."
         )
     return suite, int(task)
@@ -120,13 +111,9 @@ def _place(wanted: str, key: str) -> tuple[str, int]:
 class LiberoEnv(SingleEnv):
     """One LIBERO task."""
 
-    def __init__(self, config: LiberoConfig, key: str = "env.train") -> None:
-        """Makes the task.
-
-        Raises:
-            ConfigError: there is no such task.
-        """
-        suite_name, number = _place(config.id, key)
+    def __init__(self, config: LiberoConfig) -> None:
+        """Makes the task."""
+        suite_name, number = _place(config.id, KEY)
         choose_opengl()
         from libero.libero import benchmark
         from libero.libero.envs.env_wrapper import ControlEnv
@@ -135,7 +122,6 @@ class LiberoEnv(SingleEnv):
             suite = benchmark.get_benchmark(suite_name)()
         self.instruction: str = suite.get_task(number).language
         self._stored = suite.get_task_init_states(number) if config.initial_states == "stored" else None
-        self._limit = time_limit(config)
         self._settle_steps, self._cameras = config.settle_steps, config.has_cameras
         pictures = {"camera_heights": config.camera_size, "camera_widths": config.camera_size} if self._cameras else {}
         self._env = ControlEnv(
@@ -145,15 +131,10 @@ class LiberoEnv(SingleEnv):
             **pictures,
         )  # fmt: skip
         self.has_success = True
-        low, high = (np.asarray(bound, dtype=np.float32) for bound in self._env.env.action_spec)
+        low, high = self._env.env.action_spec
         self._wait = np.zeros(len(low))
         self._wait[-1] = -1.0  # the gripper stays open
-        leaves = self._observation(self._env.env.observation_spec())
-        if isinstance(leaves, Tree):
-            specs = {name: LeafSpec(leaf.shape, str(leaf.dtype)) for name, leaf in leaves.leaves.items()}
-            self.spec = SpaceSpec.of_tree(specs, len(low), None, low, high)
-        else:
-            self.spec = SpaceSpec(len(leaves), len(low), None, low, high)
+        self.spec = spec_of(self._observation(self._env.env.observation_spec()), low, high)
 
     def _observation(self, seen: Any) -> Observations:
         def joined(names: tuple[str, ...]) -> NDArray[np.float32]:
@@ -182,7 +163,6 @@ class LiberoEnv(SingleEnv):
             seen = self._env.set_init_state(np.asarray(self._stored[seed % len(self._stored)]))
         for _ in range(self._settle_steps):
             seen = self._env.step(self._wait)[0]
-        self._steps = 0
         return self._observation(seen), self._env.check_success()
 
     def _put_fixtures_back(self) -> None:
@@ -197,10 +177,8 @@ class LiberoEnv(SingleEnv):
 
     def step(self, action: Any) -> SingleStep:
         seen = self._env.step(np.asarray(action, dtype=np.float64))[0]
-        self._steps += 1
         success = flag(self._env.check_success(), self.success_name)
-        truncated = self._limit is not None and self._steps >= self._limit
-        return SingleStep(self._observation(seen), float(success), success, truncated, success)
+        return SingleStep(self._observation(seen), float(success), success, False, success)
 
     def close(self) -> None:
         self._env.close()
@@ -231,9 +209,10 @@ class Libero(OneByOne):
     @classmethod
     def make(cls, config: LiberoConfig, num_envs: int, next_seed: NextSeed) -> Libero:
         envs = [LiberoEnv(config) for _ in range(num_envs)]
-        made = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations)
-        made.notes = (f"the instruction of {config.id} is: {envs[0].instruction}",)
-        return made
+        limit = time_limit(config)
+        simulator = cls(list(envs), next_seed, ignore_terminations=config.ignore_terminations, limit=limit)
+        simulator.notes = (f"the instruction of {config.id} is: {envs[0].instruction}",)
+        return simulator
 
 
 def time_limit(config: LiberoConfig) -> int:

@@ -73,24 +73,21 @@ class MetaWorldEnv(SingleEnv):
         self._env = make_task(config)
         self._spaces = Spaces(self._env.sawyer_observation_space, self._env.action_space, config.id)
         self.spec = self._spaces.spec
-        self._taken = 0
         self._geometry = MuJoCoGeometry()
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
-        self._taken = 0
         self._env.seed(seed)
         observation, _ = self._env.reset()
         return self._spaces.observation(observation), None
 
     def step(self, action: Any) -> SingleStep:
-        self._taken += 1
         observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
         answer = SingleStep(
             self._spaces.observation(observation),
             reward,
             flag(terminated, "terminated"),
-            flag(truncated, "truncated") or self._taken >= self._config.max_episode_steps,
+            truncated,
             info["success"],
             reward_terms={
                 name.removesuffix("_reward"): float(value) for name, value in info.items() if name.endswith("_reward")
@@ -117,7 +114,8 @@ class MetaWorld(OneByOne):
     @classmethod
     def make(cls, config: MetaWorldConfig, num_envs: int, next_seed: NextSeed) -> MetaWorld:
         envs: list[SingleEnv] = [MetaWorldEnv(config) for _ in range(num_envs)]
-        return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+        limit = config.max_episode_steps
+        return cls(envs, next_seed, ignore_terminations=config.ignore_terminations, limit=limit)
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -138,7 +136,6 @@ class MetaWorld(OneByOne):
 
 
 def _spaces(config: MetaWorldConfig) -> SpaceSpec:
-    env = make_task(config)
-    spec = Spaces(env.sawyer_observation_space, env.action_space, config.id).spec
+    env = MetaWorldEnv(config)
     env.close()
-    return spec
+    return env.spec

@@ -79,13 +79,11 @@ def make_task(config: RobosuiteConfig) -> Any:
     Raises:
         ConfigError: the library cannot make it.
     """
+    drawing: dict[str, Any] = {}
     if config.has_cameras:
         choose_opengl()
-    drawing = {
-        "camera_names": config.cameras,
-        "camera_heights": config.camera_size,
-        "camera_widths": config.camera_size,
-    }
+        size = config.camera_size
+        drawing = {"camera_names": config.cameras, "camera_heights": size, "camera_widths": size}
     with quiet():
         import robosuite
 
@@ -100,7 +98,7 @@ def make_task(config: RobosuiteConfig) -> Any:
                 has_offscreen_renderer=config.has_cameras,
                 use_camera_obs=config.has_cameras,
                 seed=0,
-                **(drawing if config.has_cameras else {}),
+                **drawing,
                 **config.kwargs,
             )
         except Exception as error:  # it raises plain exceptions and assertions
@@ -138,11 +136,11 @@ class RobosuiteEnv(SingleEnv):
         from robosuite import macros
 
         upward = macros.IMAGE_CONVENTION == "opengl"  # the lower row first
-        found = {name: np.asarray(values) for name, values in observation.items() if name.endswith(STATES)}
+        leaves = {name: np.asarray(values) for name, values in observation.items() if name.endswith(STATES)}
         for camera in self._config.cameras:
             picture = observation[f"{camera}_image"]
-            found[camera] = np.ascontiguousarray(picture[::-1] if upward else picture)
-        return found
+            leaves[camera] = np.ascontiguousarray(picture[::-1] if upward else picture)
+        return leaves
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
@@ -194,17 +192,15 @@ class Robosuite(OneByOne):
 
     @classmethod
     def describe(cls, config: RobosuiteConfig, key: str) -> TaskFacts:
-        known = known_tasks(f"{key}.name=robosuite")
-        if config.id not in known:
-            raise ConfigError(f"{key}.id is {config.id!r}, but robosuite does not know it{nearest(config.id, known)}")
+        tasks = known_tasks(f"{key}.name=robosuite")
+        if config.id not in tasks:
+            raise ConfigError(f"{key}.id is {config.id!r}, but robosuite does not know it{nearest(config.id, tasks)}")
         return super().describe(config, key)
 
 
 def known_tasks(key: str) -> list[str]:
     """Names of all tasks.
 
-    Args:
-        key: who needs robosuite, for the error.
     Raises:
         ConfigError: it is not installed, or Gymnasium is not, whose spaces its observations become.
     """

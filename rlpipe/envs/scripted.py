@@ -69,14 +69,7 @@ class ScriptedEnv(SingleEnv):
     def __init__(
         self, slot: int, episodes: list[ScriptedEpisode], *, match_actions: bool = False, discrete: bool = False
     ) -> None:
-        """Runs the episodes in turn.
-
-        Args:
-            slot: first entry of every observation.
-            episodes: the script of this slot.
-            match_actions: True if each step pays 1 for an action with the sign of the bias.
-            discrete: True for two discrete actions instead of one continuous action.
-        """
+        """Runs the episodes of a slot in turn; the options are those of ``ScriptedConfig``."""
         bound = None if discrete else np.ones(1, dtype=np.float32)
         self.spec = SpaceSpec(4, 1, 2 if discrete else None, None if bound is None else -bound, bound)
         self.has_success = True
@@ -106,6 +99,7 @@ class ScriptedEnv(SingleEnv):
         episode = self._episode
         last = self._step >= episode.length
         reward = episode.reward if last else 0.0
+        metrics = {name: values[(self._step - 1) % len(values)] for name, values in episode.metrics.items()}
         if self._match_actions:
             positive = bool(np.asarray(action).ravel()[0] > (0.5 if self.spec.num_actions else 0.0))
             reward += float(positive == (self._bias > 0))
@@ -117,15 +111,11 @@ class ScriptedEnv(SingleEnv):
             self._step in episode.success_at,
             None if episode.fail_at is None else self._step in episode.fail_at,
             episode.reward_terms or None,
-            {name: _or_nan(values[(self._step - 1) % len(values)]) for name, values in episode.metrics.items()},
+            {name: math.nan if value is None else value for name, value in metrics.items()},
         )
 
     def close(self) -> None:
         """Holds nothing."""
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 class Scripted(OneByOne):
@@ -158,24 +148,20 @@ class Scripted(OneByOne):
 
 
 def _script(config: ScriptedConfig, key: str) -> list[list[ScriptedEpisode]]:
-    """Episodes of each slot.
-
-    Raises:
-        ConfigError: a slot has no episodes, or one is impossible.
-    """
+    """Episodes of each slot."""
     if not config.script or not all(config.script):
         raise ConfigError(f"{key}.script is {config.script!r}; each slot needs at least one episode.")
     return [[_episode(episode, f"{key}.script") for episode in slot] for slot in config.script]
 
 
-def _episode(given: dict[str, Any], key: str) -> ScriptedEpisode:
+def _episode(values: dict[str, Any], key: str) -> ScriptedEpisode:
     try:
-        ScriptedEpisode(**given)
+        ScriptedEpisode(**values)
     except TypeError as error:
-        raise ConfigError(f"{key} holds {given!r}, which is not an episode: {error}.") from error
-    made = files.checked(given, ScriptedEpisode, key)
-    if made.length < 1 or made.end not in ("terminated", "truncated", "both"):
+        raise ConfigError(f"{key} holds {values!r}, which is not an episode: {error}.") from error
+    episode = files.checked(values, ScriptedEpisode, key)
+    if episode.length < 1 or episode.end not in ("terminated", "truncated", "both"):
         raise ConfigError(
-            f"{key} holds {given!r}; length must be at least 1 and end one of terminated, truncated, both."
+            f"{key} holds {values!r}; length must be at least 1 and end one of terminated, truncated, both."
         )
-    return made
+    return episode

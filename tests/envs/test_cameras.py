@@ -16,13 +16,14 @@ import trimesh
 import rlpipe
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.maniskill import ManiSkill, simulator
-from rlpipe.envs.maniskill.cameras import camera_tree, tree_spec
+from rlpipe.envs.maniskill.cameras import camera_tree
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared import meshes
 from rlpipe.envs.shared.frames import StackedFrames
 from rlpipe.envs.shared.meshes import simplified
+from rlpipe.envs.shared.spaces import spec_of
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from tests.helpers.cameras import vulkan
@@ -69,7 +70,7 @@ def test_leaves_have_plain_names_and_cameras_leave_out_their_parameters():
         "hand_rgb": ("uint8", (4, 5, 3)),
     }
     assert tree["is_grasped"] == 1.0
-    assert tree_spec(tree, 4).leaves["hand_rgb"].is_image
+    assert spec_of(tree, np.zeros(4), np.ones(4)).leaves["hand_rgb"].is_image
 
 
 def test_two_observations_of_one_name_are_refused():

@@ -125,7 +125,7 @@ def maniskill():
         )
         for slot, course in enumerate(STORY)
     ]
-    return ManiSkill(envs, seeds, ignore_terminations=False)
+    return ManiSkill(envs, seeds, ignore_terminations=False, limit=envs[0].limit)
 
 
 ADAPTERS = {

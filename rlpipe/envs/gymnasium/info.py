@@ -40,10 +40,10 @@ def reward_terms(info: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def own_metrics(info: Mapping[str, Any]) -> Any:
     """Numbers by name that the task measures in a step: the info's ``metrics``, whatever they are; None without any."""
-    told = info.get("metrics")
-    if told is None:  # as in nearly every step
+    metrics = info.get("metrics")
+    if metrics is None:  # as in nearly every step
         return None
-    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else told
+    return {str(name): value for name, value in metrics.items()} if isinstance(metrics, Mapping) else metrics
 
 
 def success_notes(info: Mapping[str, Any]) -> list[str]:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlpipe.config.fields import option
-from rlpipe.envs.base import (
-    SimulatorConfig,
-)
+from rlpipe.envs.base import SimulatorConfig
 from rlpipe.errors import ConfigError
 
 

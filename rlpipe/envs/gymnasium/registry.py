@@ -10,9 +10,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from rlpipe.envs.base import (
-    TaskEntry,
-)
+from rlpipe.envs.base import TaskEntry
 from rlpipe.envs.gymnasium.info import SUCCESS_KEYS
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.plugins import closest
@@ -40,9 +38,9 @@ def register_tasks() -> None:
 
 def unknown(name: str, tasks: Sequence[TaskEntry]) -> str:
     """End of the error on an id without a module, which nobody has registered."""
-    known = {entry.id.rpartition(":")[2]: entry.id for entry in tasks}
-    found = closest(name, known, similarity=0.7)
-    near = "." if found is None else f"; did you mean {known[found]!r}?"
+    ids = {entry.id.rpartition(":")[2]: entry.id for entry in tasks}
+    similar = closest(name, ids, similarity=0.7)
+    near = "." if similar is None else f"; did you mean {ids[similar]!r}?"
     return f"Gymnasium does not know it{near} If a module of yours registers it, write module:{name or 'Name-v0'}."
 
 
@@ -59,16 +57,17 @@ def unregistered(module: str, name: str, before: Collection[str]) -> str:
     file = getattr(sys.modules.get(module), "__file__", None) or "built in"
     if module.partition(".")[0] in sys.stdlib_module_names:
         return f"{module} is the module of Python's standard library ({file}): give your file another name."
-    own = sorted({*gymnasium.registry} - {*before} | {one for one in before if _serves(module, one)})
-    if not own:
+    served = {env_id for env_id in before if _serves(module, env_id)}
+    registered = sorted({*gymnasium.registry} - {*before} | served)
+    if not registered:
         return (
             f"{module} ({file}) registers no task: call gymnasium.register({name!r}, its class) there, or name the "
             "module that does, as in module:Name-v0."
         )
-    if found := closest(name, own):
-        return f"{module} ({file}) does not register it; did you mean '{module}:{found}'?"
-    more = f" and {len(own) - MOST_SHOWN} more" if len(own) > MOST_SHOWN else ""
-    return f"{module} ({file}) does not register it. It registers {', '.join(own[:MOST_SHOWN])}{more}."
+    if similar := closest(name, registered):
+        return f"{module} ({file}) does not register it; did you mean '{module}:{similar}'?"
+    more = f" and {len(registered) - MOST_SHOWN} more" if len(registered) > MOST_SHOWN else ""
+    return f"{module} ({file}) does not register it. It registers {', '.join(registered[:MOST_SHOWN])}{more}."
 
 
 def _serves(module: str, env_id: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -33,9 +33,9 @@ def time_limit(config: GymnasiumConfig) -> int | None:
     """Returns the environment steps after which every episode ends; None for no limit."""
     import gymnasium
 
-    registered: int | None = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
-    given: int | None = make_kwargs(config).get("max_episode_steps")
-    limit = registered if given is None else given
+    limit: int | None = make_kwargs(config).get("max_episode_steps")
+    if limit is None:
+        limit = gymnasium.spec(config.id.rpartition(":")[2]).max_episode_steps
     return None if limit == -1 else limit  # as in gymnasium.make
 
 
@@ -52,16 +52,21 @@ class Gymnasium(OneByOne):
             simulator = GymnasiumVector.make(config, num_envs, next_seed)
         else:
             with config_errors(config.id, make_kwargs(config)):
-                made = [make_env(config) for _ in range(num_envs)]
-            own = [GymnasiumEnv(env, config.success_key, config.ignore_observations) for env in made]
-            envs = stacked(own, config.frame_stack)
-            simulator = cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
+                envs = [make_env(config) for _ in range(num_envs)]
+            simulator = cls.of(envs, next_seed, config)
         if time_limit(config) is None:
             simulator.notes = (
                 f"{config.id} registers no time limit, so each episode must end by itself: an evaluation waits for it. "
                 "max_episode_steps sets a limit.",
             )
         return simulator
+
+    @classmethod
+    def of(cls, envs: Sequence[Any], next_seed: NextSeed, config: GymnasiumConfig) -> Gymnasium:
+        """Takes over the environments of a configuration."""
+        singles = [GymnasiumEnv(env, config.success_key, config.ignore_observations) for env in envs]
+        stacks = stacked(singles, config.frame_stack)
+        return cls(stacks, next_seed, ignore_terminations=config.ignore_terminations)
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -100,8 +105,8 @@ class Gymnasium(OneByOne):
             if module:
                 importlib.import_module(module)
         except (gymnasium.error.Error, ImportError) as error:
-            own = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-            remedy = f". {WHERE_MODULES_ARE}." if own else ""
+            is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+            remedy = f". {WHERE_MODULES_ARE}." if is_missing else ""
             raise ConfigError(f"{key}.id is {config.id!r}, but {module} cannot be imported: {error}{remedy}") from error
         try:
             registered = gymnasium.spec(name)
@@ -147,7 +152,11 @@ class Gymnasium(OneByOne):
                 check_is_environment(config, error)
                 return None
             try:
-                simulator = cls.on_trial(env, config)
+                simulator: Simulator  # which is thrown away after a few steps
+                if config.vectorized:
+                    simulator = GymnasiumVector.of(env, lambda n: n, config)
+                else:
+                    simulator = cls.of([env], lambda n: n, config)
                 try_simulator(simulator, env, config)
             except ContractError as error:
                 raise ConfigError(f"{config.id}: {error.problem}.") from error
@@ -155,11 +164,3 @@ class Gymnasium(OneByOne):
                 with ignored():
                     env.close()
         return simulator.spec
-
-    @classmethod
-    def on_trial(cls, env: Any, config: GymnasiumConfig) -> Simulator:
-        """Returns a simulator that is thrown away after a few steps."""
-        if config.vectorized:
-            return GymnasiumVector.of(env, lambda n: n, config)
-        own = stacked([GymnasiumEnv(env, config.success_key, config.ignore_observations)], config.frame_stack)
-        return cls(own, lambda n: n, ignore_terminations=config.ignore_terminations)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rlpipe.envs.base import (
-    SingleEnv,
-    SingleStep,
-)
+from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.gymnasium.info import own_metrics, reward_terms, success_notes
-from rlpipe.envs.shared.checks import (
-    check_reset_form,
-    check_step_form,
-    flag,
-)
+from rlpipe.envs.shared.checks import check_reset_form, check_step_form, flag
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry, goals_of, has_mujoco
-from rlpipe.envs.shared.mujoco.state import MuJoCoStates, is_mujoco_task
-from rlpipe.envs.shared.seeding import SeededReset
+from rlpipe.envs.shared.mujoco.state import MuJoCoStates, integration_state, is_mujoco_task, set_integration_state
 from rlpipe.envs.shared.spaces import Spaces
 from rlpipe.trajectory import Float32, Observations, Scene, State
 
@@ -25,6 +17,8 @@ LOOKS = 200
 """First observations of each environment that are compared with their declared bounds."""
 MOST_UNUSUAL = 5
 """Notes on them."""
+LEAVING_TRACES = ("gym_xarm",)
+"""Packages whose resets set only a part of MuJoCo's state, so that an episode depends on the one before."""
 
 
 def name_of(env: Any) -> str:
@@ -46,13 +40,7 @@ class GymnasiumEnv(SingleEnv):
     """One ``gymnasium.Env``."""
 
     def __init__(self, env: Any, success_key: str | None = None, ignored: Collection[str] = ()) -> None:
-        """Takes over an environment.
-
-        Args:
-            env: a ``gymnasium.Env``.
-            success_key: entry of its info that holds the success; None for a task without one.
-            ignored: leaves of its observation that are left out.
-        """
+        """Takes over an environment; ``ignored`` are leaves of its observation that are left out."""
         self._env = env
         self._success_key = success_key
         self._spaces = Spaces(env.observation_space, env.action_space, name_of(env), ignored)
@@ -60,12 +48,16 @@ class GymnasiumEnv(SingleEnv):
         self.has_success = success_key is not None
         self.success_name = f"info[{success_key!r}]"
         self._looks = LOOKS
-        self._reset = SeededReset(env)
-        self._states = MuJoCoStates(env.unwrapped) if is_mujoco_task(type(env.unwrapped)) else None
-        self._geometry = MuJoCoGeometry() if has_mujoco(env.unwrapped) else None
+        task = env.unwrapped
+        leaves_traces = type(task).__module__.partition(".")[0] in LEAVING_TRACES
+        self._untouched = integration_state(task.model, task.data) if leaves_traces else None
+        self._states = MuJoCoStates(task) if is_mujoco_task(type(task)) else None
+        self._geometry = MuJoCoGeometry() if has_mujoco(task) else None
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        answer = self._reset(seed)
+        if self._untouched is not None:
+            set_integration_state(self._env.unwrapped.model, self._env.unwrapped.data, self._untouched)
+        answer = self._env.reset(seed=seed)
         check_reset_form(answer)
         observation, info = answer
         if self._states is not None:

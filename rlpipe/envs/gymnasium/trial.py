@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.envs.base import (
-    Simulator,
-)
+from rlpipe.envs.base import Simulator
 from rlpipe.envs.gymnasium.options import GymnasiumConfig
-from rlpipe.envs.shared.checks import (
-    check_reset_form,
-    check_reset_signature,
-    check_step,
-    check_step_form,
-)
+from rlpipe.envs.shared.checks import check_reset_form, check_reset_signature, check_step, check_step_form
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.plugins import closest
 from rlpipe.trajectory import SpaceSpec
@@ -58,10 +51,6 @@ def random_actions(spec: SpaceSpec, count: int, generator: np.random.Generator) 
 def try_simulator(simulator: Simulator, env: Any, config: GymnasiumConfig) -> None:
     """Takes steps until an episode has ended, or for a moment, so that what is wrong is found before a run.
 
-    Args:
-        simulator: to be thrown away.
-        env: its environment, with Gymnasium's wrappers.
-        config: its options.
     Raises:
         ContractError: it returns wrong values.
         ConfigError: ``success_key`` is misspelt.
@@ -84,11 +73,7 @@ def try_simulator(simulator: Simulator, env: Any, config: GymnasiumConfig) -> No
 
 
 def check_form(env: Any) -> None:
-    """Checks the form of what an environment returns without its wrappers, which fail where it is another one.
-
-    Raises:
-        ContractError: it is that of the old Gym.
-    """
+    """Checks the form of what an environment returns without its wrappers, which fail where it is another one."""
     try:
         check_reset_signature(env.unwrapped)
         check_reset_form(env.unwrapped.reset(seed=0))
@@ -100,16 +85,12 @@ def check_form(env: Any) -> None:
 
 
 def check_is_environment(config: GymnasiumConfig, error: BaseException) -> None:
-    """Checks, where Gymnasium could not make an environment, whether it is one at all.
-
-    Raises:
-        ConfigError: it is of another library, or none.
-    """
-    found = re.search(
+    """Checks, where Gymnasium could not make an environment, whether it is one at all."""
+    match = re.search(
         r"inherit from the gymnasium.Env class, actual class: (.*?)\. See|Gym is incompatible", str(error)
     )
-    if isinstance(error, TypeError) and found:
-        kind = found[1] or "an environment of the old gym"
+    if isinstance(error, TypeError) and match:
+        kind = match[1] or "an environment of the old gym"
         raise ConfigError(
             f"{config.id} makes {kind}, which is no gymnasium.Env: derive its class from gymnasium.Env, with "
             "reset(self, *, seed=None, options=None) that returns observation, info, and step(self, action) that "

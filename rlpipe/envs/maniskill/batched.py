@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from rlpipe.envs.base import Beginning, Simulator, Step, began_in
 from rlpipe.envs.maniskill.group import ScenePhysics, make_template
 from rlpipe.envs.maniskill.rows import Rows, adopt, find_rows, hand_back, widen
+from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared.checks import flags
 from rlpipe.envs.shared.garbage import collect_exempted
 from rlpipe.envs.shared.slots import NextSeed, Slots
-from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, SpaceSpec, State
+from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, State
 
 CHECK_STEPS = 20
 """Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
@@ -32,46 +33,6 @@ _checked: dict[tuple[str, int], Rows | str] = {}
 
 class NotBatchableError(Exception):
     """The task cannot be stepped as one. The message is the rest of a sentence that ends in "because"."""
-
-
-class StockEnv(Protocol):
-    """One stock environment.
-
-    Attributes:
-        task: ManiSkill's environment.
-        limit: steps of an episode.
-        spec: its spaces.
-        has_success: True if the task tells success.
-    """
-
-    task: Any
-    limit: int
-    spec: SpaceSpec
-    has_success: bool
-
-    def reset(self, seed: int | None) -> tuple[Float32, bool | None]:
-        """Begins an episode. Returns its first observation [D], and True if the task is already solved."""
-
-    def set_state(self, state: State) -> tuple[Float32, bool | None]:
-        """Continues from a state, before any step; what it does not hold follows from the seed of the last reset."""
-
-    def state(self) -> State:
-        """Returns the present state."""
-
-    def blended(self, state: State, share: float) -> State:
-        """Returns the state some share of the way from a state to the present one."""
-
-    def step(self, action: Any) -> Any:
-        """Takes one action."""
-
-    def scene(self) -> Scene | None:
-        """Returns the bodies."""
-
-    def poses(self) -> Float32:
-        """Returns the poses [B, 7] of the bodies."""
-
-    def close(self) -> None:
-        """Frees the resources."""
 
 
 class SceneStep(NamedTuple):
@@ -86,13 +47,8 @@ class SceneStep(NamedTuple):
 class SceneGroup:
     """Scenes of stock environments that are stepped together."""
 
-    def __init__(self, envs: Sequence[StockEnv], rows: Rows) -> None:
-        """Makes the group; each environment must be reset by ``reset`` before the first step.
-
-        Args:
-            envs: the stock environment of each scene.
-            rows: places of the rows in the task.
-        """
+    def __init__(self, envs: Sequence[ManiSkillEnv], rows: Rows) -> None:
+        """Makes the group of each scene's stock environment, to be reset by ``reset`` before the first step."""
         self._envs = envs
         self._rows = rows
         self._task = make_template(envs[0].task)
@@ -101,10 +57,10 @@ class SceneGroup:
         self._task.scene.px = self._physics
         self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
 
-    def reset(self, scene: int, seed: int, chosen: ChosenStart | None = None) -> tuple[Float32, Beginning]:
+    def reset(self, scene: int, seed: int, start: ChosenStart | None = None) -> tuple[Float32, Beginning]:
         """Begins an episode as the stock environment does; see ``began_in``."""
         self.hand_back(scene)
-        began = began_in(self._envs[scene], seed, chosen)
+        began = began_in(self._envs[scene], seed, start)
         self.adopt(scene)
         return began
 
@@ -141,15 +97,10 @@ class BatchedManiSkill(Simulator):
     can_wait = True
     can_stop_after_success = True
 
-    def __init__(self, envs: Sequence[StockEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool) -> None:
-        """Takes over stock environments of one task.
-
-        Args:
-            envs: one for each slot.
-            rows: places of the rows in the task, from ``checked_rows``.
-            next_seed: called before each reset of a slot.
-            ignore_terminations: True if episodes end only by their time limit.
-        """
+    def __init__(
+        self, envs: Sequence[ManiSkillEnv], rows: Rows, next_seed: NextSeed, *, ignore_terminations: bool
+    ) -> None:
+        """Takes over stock environments of one task, one for each slot; ``rows`` are those of ``checked_rows``."""
         self._envs = envs
         self._group = SceneGroup(envs, rows)
         self._ignore_terminations = ignore_terminations
@@ -250,7 +201,7 @@ def numbers(values: Any, count: int) -> NDArray[np.float64]:
     return np.broadcast_to(np.asarray(values, dtype=np.float64).reshape(-1), count)
 
 
-def checked_rows(make_env: Callable[[], StockEnv], num_envs: int, task: str) -> Rows:
+def checked_rows(make_env: Callable[[], ManiSkillEnv], num_envs: int, task: str) -> Rows:
     """Returns the places of the rows in a task, once the group has proved to have the numbers of stock environments.
 
     Args:
@@ -260,42 +211,43 @@ def checked_rows(make_env: Callable[[], StockEnv], num_envs: int, task: str) -> 
     Raises:
         NotBatchableError: the group has other numbers.
     """
-    asked = task, num_envs
-    if asked not in _checked:
+    case = task, num_envs
+    if case not in _checked:
         try:
-            _checked[asked] = _rows_of(make_env, num_envs)
+            _checked[case] = _rows_of(make_env, num_envs)
         except NotBatchableError as error:
-            _checked[asked] = str(error)
+            _checked[case] = str(error)
         except Exception as error:  # whatever a task does that a group cannot
-            _checked[asked] = f"the group raised {type(error).__name__}: {str(error).strip(' .') or 'no message'}"
-    found = _checked[asked]
-    if isinstance(found, str):
-        raise NotBatchableError(found)
-    return found
+            _checked[case] = f"the group raised {type(error).__name__}: {str(error).strip(' .') or 'no message'}"
+    rows = _checked[case]
+    if isinstance(rows, str):
+        raise NotBatchableError(rows)
+    return rows
 
 
 @torch.inference_mode()
-def _rows_of(make_env: Callable[[], StockEnv], num_envs: int) -> Rows:
+def _rows_of(make_env: Callable[[], ManiSkillEnv], num_envs: int) -> Rows:
     """Finds the rows of a task, and checks a group against stock environments."""
     version = importlib.metadata.version("mani_skill")
     if not version.startswith("3.0."):
         raise NotBatchableError(f"ManiSkill {version} is installed, and only 3.0 can be stepped as one")
     scenes = [0, num_envs - 1]
-    made: list[Any] = [make_env() for _ in range(2 * len(scenes))]
+    envs = [make_env() for _ in range(2 * len(scenes))]
+    group: SceneGroup | None = None
     try:
-        rows = _find_rows(made[0], made[-1])
-        hosts = dict(zip(scenes, made[: len(scenes)], strict=True))
-        envs = [hosts.get(scene, made[0]) for scene in range(num_envs)]
-        group = SceneGroup(envs, rows)
-        made.append(group)
-        check_twins(group, num_envs, dict(zip(scenes, reversed(made[len(scenes) : -1]), strict=True)))
+        rows = _find_rows(envs[0], envs[-1])
+        hosts = dict(zip(scenes, envs, strict=False))
+        group = SceneGroup([hosts.get(scene, envs[0]) for scene in range(num_envs)], rows)
+        check_twins(group, num_envs, dict(zip(scenes, reversed(envs), strict=False)))
     finally:
-        for one in made:
-            one.close()
+        for env in envs:
+            env.close()
+        if group is not None:
+            group.close()
     return rows
 
 
-def _find_rows(host: StockEnv, twin: StockEnv) -> Rows:
+def _find_rows(host: ManiSkillEnv, twin: ManiSkillEnv) -> Rows:
     """Finds the rows of a task. Steps it first, because some values exist only after a step; its twin remains equal."""
     group = make_template(host.task)
     action = np.zeros(host.spec.action_dim, dtype=np.float32)
@@ -307,7 +259,7 @@ def _find_rows(host: StockEnv, twin: StockEnv) -> Rows:
     return rows
 
 
-def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv]) -> None:
+def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, ManiSkillEnv]) -> None:
     """Steps a group and stock environments alike, and compares every number.
 
     Args:
@@ -334,8 +286,8 @@ def check_twins(group: SceneGroup, num_envs: int, twins: Mapping[int, StockEnv])
         answer = group.step(actions, list(twins))
         for scene, twin in twins.items():
             stock = SceneStep(*(part for place, part in enumerate(twin.task.step(actions[scene])) if place != 3))
-            if found := next(differences(answer, stock, scene), None):
-                raise NotBatchableError(f"{found} differs from a stock environment's in step {step + 1}")
+            if difference := next(differences(answer, stock, scene), None):
+                raise NotBatchableError(f"{difference} differs from a stock environment's in step {step + 1}")
 
 
 def differences(group: SceneStep, stock: SceneStep, scene: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
+from rlpipe.trajectory import Tree
 
 MODES = {
     "state": "state",
@@ -60,9 +60,3 @@ def _named(values: Mapping[str, Any], way: tuple[str, ...]) -> Iterator[tuple[st
             yield from _named(value, way if not way and key in _UNNAMED else (*way, key))
         else:
             yield "_".join((*way, key)), value
-
-
-def tree_spec(observation: Tree, action_dim: int, *actions: Any) -> SpaceSpec:
-    """Spaces of a task with such observations; the other arguments are those of ``SpaceSpec``."""
-    leaves = {name: LeafSpec(np.shape(leaf), str(leaf.dtype)) for name, leaf in observation.leaves.items()}
-    return SpaceSpec.of_tree(leaves, action_dim, *actions)

@@ -78,7 +78,8 @@ class ScenePhysics:
         if self._contacts is None:
             self._contacts = [[] for _ in self.systems]
             for scene in self.active:
-                self._contacts[scene] = [(*one.bodies, one) for one in self.systems[scene].get_contacts()]
+                contacts = self.systems[scene].get_contacts()
+                self._contacts[scene] = [(*contact.bodies, contact) for contact in contacts]
         return self._contacts
 
 
@@ -96,11 +97,11 @@ class GroupScene(ManiSkillScene):  # type: ignore[misc]
     def get_pairwise_contact_impulses(self, obj1: Any, obj2: Any) -> torch.Tensor:
         """Impulses [K, 3] of the contacts between two objects."""
         total = np.zeros((self.num_envs, 3))
-        for row, contacts, one, other in zip(total, self.px.contacts(), obj1._bodies, obj2._bodies, strict=True):
+        for row, contacts, body, other in zip(total, self.px.contacts(), obj1._bodies, obj2._bodies, strict=True):
             for first, second, contact in contacts:
-                if first is one and second is other:
+                if first is body and second is other:
                     row += impulse(contact)
-                elif first is other and second is one:
+                elif first is other and second is body:
                     row += impulse(contact) * -1
         return torch.from_numpy(total.astype(np.float32))
 
@@ -117,10 +118,10 @@ def read(struct: Any, name: str, values: Callable[[], NDArray[Any]]) -> torch.Te
     Tasks may write into what they get, as they may with a stock environment, so each caller needs a copy.
     """
     gathered = struct.scene.px.gathered
-    found = gathered.get((id(struct), name))
-    if found is None:
-        found = gathered[id(struct), name] = values()
-    return torch.from_numpy(found.copy())
+    array = gathered.get((id(struct), name))
+    if array is None:
+        array = gathered[id(struct), name] = values()
+    return torch.from_numpy(array.copy())
 
 
 def stacked(rows: list[NDArray[Any]]) -> NDArray[Any]:
@@ -140,17 +141,6 @@ def written(struct: Any, values: Any) -> Iterator[tuple[int, NDArray[Any]]]:
     yield from ((place, array[place]) for place in (px.active if everywhere else range(struct._num_objs)))
 
 
-def poses(struct: Any, found: Callable[[], list[Any]]) -> Pose:
-    """Returns the poses of all scenes."""
-    return Pose(raw_pose=read(struct, "pose", lambda: np.array([p.__getstate__() for p in found()], dtype=np.float32)))
-
-
-def write_poses(struct: Any, pose: Any) -> None:
-    """Sets the poses of the active scenes."""
-    for scene, row in written(struct, vectorize_pose(pose)):
-        struct._objs[scene].pose = sapien.Pose(row[:3], row[3:])
-
-
 def net_impulse(contacts: list[Contact], entity: Any) -> NDArray[Any]:
     """Impulse [3] of all contacts of an entity."""
     total = np.zeros(3)
@@ -163,15 +153,58 @@ def net_impulse(contacts: list[Contact], entity: Any) -> NDArray[Any]:
 
 
 # Plain functions instead of a base class: an object may change its class only to one with a single base.
-def body_velocity(name: str) -> property:
-    """A property [K, 3] of the rigid bodies of actors and links."""
+def pose_property(name: str) -> property:
+    """The poses [K] of a struct: the attribute ``name`` of each scene's object."""
+
+    def get(self: Any) -> Pose:
+        poses = read(
+            self, "pose", lambda: np.array([getattr(part, name).__getstate__() for part in self._objs], np.float32)
+        )
+        return Pose(raw_pose=poses)
+
+    def set_(self: Any, pose: Any) -> None:
+        for scene, row in written(self, vectorize_pose(pose)):
+            self._objs[scene].pose = sapien.Pose(row[:3], row[3:])
+
+    return property(get, set_)
+
+
+def gathered_property(name: str, parts: str) -> property:
+    """A property [K, M] of a struct: the attribute ``name`` of each scene's object, or rigid body, in ``parts``."""
 
     def get(self: Any) -> torch.Tensor:
-        return read(self, name, lambda: stacked([getattr(body, name) for body in self._bodies]))
+        return read(self, name, lambda: stacked([getattr(part, name) for part in getattr(self, parts)]))
 
     def set_(self: Any, values: Any) -> None:
         for scene, row in written(self, values):
-            setattr(self._bodies[scene], name, row)
+            setattr(getattr(self, parts)[scene], name, row)
+
+    return property(get, set_)
+
+
+def root_velocity(kind: str) -> property:
+    """The ``linear`` or ``angular`` velocity [K, 3] of an articulation's root."""
+
+    def get(self: Any) -> torch.Tensor:
+        velocity: torch.Tensor = getattr(self.root, f"{kind}_velocity")
+        return velocity
+
+    def set_(self: Any, values: Any) -> None:
+        for scene, row in written(self, values):
+            getattr(self._objs[scene], f"set_root_{kind}_velocity")(row)
+
+    return property(get, set_)
+
+
+def joint_drive(name: str) -> property:
+    """A target [K] of the joints of an articulation."""
+
+    def get(self: Any) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate([getattr(joint, name) for joint in self._objs]))
+
+    def set_(self: Any, values: Any) -> None:
+        for scene, row in written(self, common.to_tensor(values).reshape(-1, 1)):
+            setattr(self._objs[scene], name, row)
 
     return property(get, set_)
 
@@ -186,18 +219,10 @@ def net_contact_impulses(self: Any) -> torch.Tensor:
 class GroupActor(Actor):  # type: ignore[misc]
     """An actor of every scene."""
 
-    linear_velocity = body_velocity("linear_velocity")
-    angular_velocity = body_velocity("angular_velocity")
+    linear_velocity = gathered_property("linear_velocity", "_bodies")
+    angular_velocity = gathered_property("angular_velocity", "_bodies")
     get_net_contact_impulses = net_contact_impulses
-
-    @property
-    def pose(self) -> Pose:
-        """Poses of all scenes."""
-        return poses(self, lambda: [entity.pose for entity in self._objs])
-
-    @pose.setter
-    def pose(self, pose: Any) -> None:
-        write_poses(self, pose)
+    pose = pose_property("pose")
 
     @property
     def is_sleeping(self) -> list[bool]:
@@ -214,62 +239,21 @@ class GroupActor(Actor):  # type: ignore[misc]
 class GroupLink(Link):  # type: ignore[misc]
     """A link of an articulation in every scene."""
 
-    linear_velocity = body_velocity("linear_velocity")
-    angular_velocity = body_velocity("angular_velocity")
+    linear_velocity = gathered_property("linear_velocity", "_bodies")
+    angular_velocity = gathered_property("angular_velocity", "_bodies")
     get_net_contact_impulses = net_contact_impulses
-
-    @property
-    def pose(self) -> Pose:
-        """Poses of all scenes."""
-        return poses(self, lambda: [link.entity_pose for link in self._objs])
-
-    @pose.setter
-    def pose(self, pose: Any) -> None:
-        write_poses(self, pose)
-
-
-def joint_state(name: str) -> property:
-    """A property [K, M] of an articulation, such as ``qpos``."""
-
-    def get(self: Any) -> torch.Tensor:
-        return read(self, name, lambda: stacked([getattr(one, name) for one in self._objs]))
-
-    def set_(self: Any, values: Any) -> None:
-        for scene, row in written(self, values):
-            setattr(self._objs[scene], name, row)
-
-    return property(get, set_)
+    pose = pose_property("entity_pose")
 
 
 class GroupArticulation(Articulation):  # type: ignore[misc]
     """An articulation of every scene."""
 
-    qpos = joint_state("qpos")
-    qvel = joint_state("qvel")
-    qf = joint_state("qf")
-    qacc = joint_state("qacc")
-
-    @property
-    def root_linear_velocity(self) -> torch.Tensor:
-        """[K, 3]."""
-        velocity: torch.Tensor = self.root.linear_velocity
-        return velocity
-
-    @root_linear_velocity.setter
-    def root_linear_velocity(self, values: Any) -> None:
-        for scene, row in written(self, values):
-            self._objs[scene].set_root_linear_velocity(row)
-
-    @property
-    def root_angular_velocity(self) -> torch.Tensor:
-        """[K, 3]."""
-        velocity: torch.Tensor = self.root.angular_velocity
-        return velocity
-
-    @root_angular_velocity.setter
-    def root_angular_velocity(self, values: Any) -> None:
-        for scene, row in written(self, values):
-            self._objs[scene].set_root_angular_velocity(row)
+    qpos = gathered_property("qpos", "_objs")
+    qvel = gathered_property("qvel", "_objs")
+    qf = gathered_property("qf", "_objs")
+    qacc = gathered_property("qacc", "_objs")
+    root_linear_velocity = root_velocity("linear")
+    root_angular_velocity = root_velocity("angular")
 
     @property
     def drive_targets(self) -> torch.Tensor:
@@ -315,21 +299,23 @@ class GroupArticulation(Articulation):  # type: ignore[misc]
 
     def get_link_incoming_joint_forces(self) -> torch.Tensor:
         """Spatial forces [K, L, 6] on the links."""
-        return torch.from_numpy(np.array([one.get_link_incoming_joint_forces() for one in self._objs]))
+        return torch.from_numpy(np.array([part.get_link_incoming_joint_forces() for part in self._objs]))
 
     def compute_passive_force(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """Joint forces [K, M] that balance gravity and Coriolis forces."""
-        return np.array([one.compute_passive_force(*args, **kwargs) for one in self._objs])
+        return np.array([part.compute_passive_force(*args, **kwargs) for part in self._objs])
 
 
 class GroupJoint(ArticulationJoint):  # type: ignore[misc]
     """A joint of an articulation in every scene."""
 
+    drive_target = joint_drive("drive_target")
+    drive_velocity_target = joint_drive("drive_velocity_target")
+
     def _of_articulations(self, name: str) -> NDArray[Any]:
         index = self.active_index.tolist()
-        return np.array(
-            [getattr(one, name)[k] for one, k in zip(self._physx_articulations, index, strict=True)], dtype=np.float32
-        )
+        pairs = zip(self._physx_articulations, index, strict=True)
+        return np.array([getattr(articulation, name)[place] for articulation, place in pairs], dtype=np.float32)
 
     @property
     def qpos(self) -> torch.Tensor:
@@ -349,26 +335,6 @@ class GroupJoint(ArticulationJoint):  # type: ignore[misc]
         """Velocities [K]."""
         return read(self, "qvel", lambda: self._of_articulations("qvel"))
 
-    @property
-    def drive_target(self) -> torch.Tensor:
-        """Target positions [K]."""
-        return torch.from_numpy(np.concatenate([joint.drive_target for joint in self._objs]))
-
-    @drive_target.setter
-    def drive_target(self, values: Any) -> None:
-        for scene, row in written(self, common.to_tensor(values).reshape(-1, 1)):
-            self._objs[scene].drive_target = row
-
-    @property
-    def drive_velocity_target(self) -> torch.Tensor:
-        """Target velocities [K]."""
-        return torch.from_numpy(np.concatenate([joint.drive_velocity_target for joint in self._objs]))
-
-    @drive_velocity_target.setter
-    def drive_velocity_target(self, values: Any) -> None:
-        for scene, row in written(self, common.to_tensor(values).reshape(-1, 1)):
-            self._objs[scene].drive_velocity_target = row
-
 
 class GroupKinematics(Kinematics):  # type: ignore[misc]
     """Inverse kinematics of every scene, one after another, because the numbers must be those of one scene."""
@@ -376,11 +342,10 @@ class GroupKinematics(Kinematics):  # type: ignore[misc]
     @functools.cached_property
     def _indices(self) -> tuple[NDArray[Any], ...]:
         """Indices of the model's joints in the articulation, of the controlled joints in both, and their mask."""
-        own = np.array([int(index) for index in self.active_joint_indices])
         return (
             self.pmodel_active_joint_indices.numpy(),
             self.pmodel_controlled_joint_indices.numpy(),
-            own,
+            np.array([int(index) for index in self.active_joint_indices]),
             self.qmask.numpy(),
         )
 
@@ -391,9 +356,9 @@ class GroupKinematics(Kinematics):  # type: ignore[misc]
             pose: target poses [K] in the frame of the base.
             q0: [K, J] present joint positions.
         """
-        chain, controlled, own, mask = self._indices
+        chain, controlled, controlled_in_articulation, mask = self._indices
         positions, targets = q0.numpy(), pose.raw_pose.numpy()
-        found = positions[:, own]
+        solutions = positions[:, controlled_in_articulation]
         starts = positions[:, chain]
         for scene in self.articulation.scene.px.active:
             target = sapien.Pose(targets[scene, :3], targets[scene, 3:])
@@ -401,8 +366,8 @@ class GroupKinematics(Kinematics):  # type: ignore[misc]
                 self.end_link_idx, target, initial_qpos=starts[scene], active_qmask=mask, max_iterations=100
             )
             if reached:
-                found[scene] = result[controlled]
-        return torch.from_numpy(found)
+                solutions[scene] = result[controlled]
+        return torch.from_numpy(solutions)
 
 
 GROUPED = {Actor: GroupActor, Link: GroupLink, Articulation: GroupArticulation, ArticulationJoint: GroupJoint}

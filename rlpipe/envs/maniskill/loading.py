@@ -55,14 +55,14 @@ def load_maniskill(*, cameras: bool = False) -> bool:
         import sapien.pysapien.render
         import sapien.render
 
-        own = UnrenderedMaterial.replaced = UnrenderedMaterial.replaced or sapien.render.RenderMaterial
-        rendering = cameras or (loaded and sapien.render.RenderMaterial is own)  # cameras were there before
+        shipped = UnrenderedMaterial.replaced = UnrenderedMaterial.replaced or sapien.render.RenderMaterial
+        rendering = cameras or (loaded and sapien.render.RenderMaterial is shipped)  # cameras were there before
         if rendering:
             try:
-                own()
+                shipped()
             except RuntimeError:
                 rendering = False
-        use_material(own if rendering else UnrenderedMaterial)
+        use_material(shipped if rendering else UnrenderedMaterial)
         import mani_skill.envs  # noqa: F401
     if not loaded:
         # A task collects garbage each time it is built, which takes 0.2 s because it looks at every object of every

@@ -22,12 +22,12 @@ def known_tasks() -> dict[str, int | None]:
     folders = spec.submodule_search_locations if spec else None
     source = Path(next(iter(folders or [])), "envs")
     pattern = re.compile(r"@register_env\(\s*[\"']([^\"']+)[\"']([^)]*)")
-    known: dict[str, int | None] = {}
+    limits: dict[str, int | None] = {}
     for file in source.rglob("*.py"):
         for name, rest in pattern.findall(file.read_text(encoding="utf-8")):
             limit = re.search(r"max_episode_steps\s*=\s*(\d+)", rest)
-            known[name] = int(limit[1]) if limit else None
-    return known
+            limits[name] = int(limit[1]) if limit else None
+    return limits
 
 
 def missing_assets(task: str) -> list[str]:
@@ -47,14 +47,11 @@ def missing_assets(task: str) -> list[str]:
 def registered_limit(task: str, key: str) -> int | None:
     """Returns the time limit of a registered task, in steps; None where it has none.
 
-    Args:
-        task: its id.
-        key: key of the section that names it, for the error.
     Raises:
         ConfigError: ManiSkill has no such task.
     """
-    if task in (known := known_tasks()):
-        return known[task]
+    if task in (limits := known_tasks()):
+        return limits[task]
     load_maniskill()  # slow, so only if the user's own module may have registered the id
     import gymnasium
     from mani_skill.utils.registration import REGISTERED_ENVS

@@ -56,17 +56,17 @@ def find_rows(group: Any, stock: Any) -> Rows:
     """
     packages = {cls.__module__.split(".")[0] for cls in type(group).__mro__} - {"builtins", "gymnasium", "typing"}
     count = group.num_envs
-    found = Rows()
+    places = Rows()
     seen = {id(group)}
-    queue = deque([(group, stock, found)])
+    queue = deque([(group, stock, places)])
     while queue:
-        many, one, rows = queue.popleft()
+        many, single, rows = queue.popleft()
         in_struct = isinstance(many, BaseStruct)
-        many, one = content(many), content(one)
-        for key in many if isinstance(many, dict) else range(min(len(many), len(one))):
-            if key in NOT_ROWS or (isinstance(many, dict) and key not in one):
+        many, single = content(many), content(single)
+        for key in many if isinstance(many, dict) else range(min(len(many), len(single))):
+            if key in NOT_ROWS or (isinstance(many, dict) and key not in single):
                 continue
-            ours, theirs = many[key], one[key]
+            ours, theirs = many[key], single[key]
             if has_rows(ours, theirs, count):
                 is_fixed = in_struct and isinstance(ours, torch.Tensor | np.ndarray)
                 (rows.fixed if is_fixed else rows.keys).append(key)
@@ -75,7 +75,7 @@ def find_rows(group: Any, stock: Any) -> Rows:
                 inner = Rows()
                 rows.inner.append((key, inner))
                 queue.append((ours, theirs, inner))
-    return pruned(found)
+    return pruned(places)
 
 
 def has_rows(ours: Any, theirs: Any, count: int) -> bool:
@@ -134,15 +134,16 @@ def adopt(rows: Rows, group: Any, stock: Any, scene: int) -> None:
     """
     px = group.scene.px
     exchanged = px.systems[scene] is not stock.scene.px
-    _adopt(rows, group.__dict__, stock.__dict__, scene, exchanged, group.num_envs)
+    _adopt(rows, group, stock, scene, exchanged, group.num_envs)
     if exchanged:
         px.exchange(scene, stock.scene.px)
     px.outdate()
 
 
-def _adopt(rows: Rows, many: Any, one: Any, scene: int, exchanged: bool, count: int) -> None:
+def _adopt(rows: Rows, group: Any, stock: Any, scene: int, exchanged: bool, count: int) -> None:
+    many, single = content(group), content(stock)
     for key in rows.keys + rows.fixed if exchanged else rows.keys:
-        theirs = present(one, key)
+        theirs = present(single, key)
         if theirs is None or type(theirs) is int or key == "_scene_idxs":
             continue  # what only a step makes, a reset environment need not have
         ours = present(many, key)
@@ -153,27 +154,24 @@ def _adopt(rows: Rows, many: Any, one: Any, scene: int, exchanged: bool, count: 
         else:
             ours[scene] = theirs[0]
     for key, branch in rows.inner:
-        ours, theirs = present(many, key), present(one, key)
+        ours, theirs = present(many, key), present(single, key)
         if ours is not None and theirs is not None:
-            _adopt(branch, content(ours), content(theirs), scene, exchanged, count)
+            _adopt(branch, ours, theirs, scene, exchanged, count)
 
 
 def hand_back(rows: Rows, group: Any, stock: Any, scene: int) -> None:
     """Gives a stock environment the numbers of its scene, so that its next reset starts from them."""
-    _hand_back(rows, group.__dict__, stock.__dict__, scene)
-
-
-def _hand_back(rows: Rows, many: Any, one: Any, scene: int) -> None:
+    many, single = content(group), content(stock)
     for key in rows.keys:
         ours = present(many, key)
         if type(ours) is torch.Tensor:
-            one[key] = torch.from_numpy(ours.numpy()[scene : scene + 1].copy())
+            single[key] = torch.from_numpy(ours.numpy()[scene : scene + 1].copy())
         elif type(ours) is np.ndarray:
-            one[key] = ours[scene : scene + 1].copy()
+            single[key] = ours[scene : scene + 1].copy()
     for key, branch in rows.inner:
-        ours, theirs = present(many, key), present(one, key)
+        ours, theirs = present(many, key), present(single, key)
         if ours is not None and theirs is not None:
-            _hand_back(branch, content(ours), content(theirs), scene)
+            hand_back(branch, ours, theirs, scene)
 
 
 def present(holder: Any, key: Any) -> Any:

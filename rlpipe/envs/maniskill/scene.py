@@ -140,8 +140,8 @@ def _collisions(entity: Any) -> Iterator[Shape]:
 
 def _view(task: Any) -> tuple[Sequence[float], Sequence[float]] | tuple[()]:
     """Returns the eye and the target of the task's own camera for people; nothing if it has none."""
-    found = getattr(task, "_default_human_render_camera_configs", None)
-    cameras = list(found.values()) if isinstance(found, dict) else list(np.atleast_1d(np.asarray(found, dtype=object)))
+    configs = getattr(task, "_default_human_render_camera_configs", None)
+    cameras = list(configs.values() if isinstance(configs, dict) else np.atleast_1d(np.asarray(configs, dtype=object)))
     pose = getattr(cameras[0], "pose", None) if cameras else None
     if pose is None or getattr(cameras[0], "mount", None) is not None:
         return ()

@@ -88,7 +88,12 @@ class ManiSkill(OneByOne):
                     f"ManiSkill: the {len(envs)} environments of {config.id} are stepped in turn, not as one, because "
                     f"{error}. No number changes, but steps take longer.",
                 )
-        simulator = cls(stacked(envs, config.frame_stack), next_seed, ignore_terminations=config.ignore_terminations)
+        simulator = cls(
+            stacked(envs, config.frame_stack),
+            next_seed,
+            ignore_terminations=config.ignore_terminations,
+            limit=envs[0].limit,
+        )
         simulator.notes = notes
         return simulator
 

@@ -7,39 +7,17 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from rlpipe.envs.base import (
-    SingleEnv,
-    SingleStep,
-)
-from rlpipe.envs.maniskill.cameras import MODES, camera_tree, tree_spec
+from rlpipe.envs.base import SingleEnv, SingleStep
+from rlpipe.envs.maniskill.cameras import MODES, camera_tree
 from rlpipe.envs.maniskill.options import ManiSkillConfig, camera_options
 from rlpipe.envs.maniskill.scene import ManiSkillBodies
 from rlpipe.envs.maniskill.state import blended, set_state, state_of
 from rlpipe.envs.shared.checks import flag
 from rlpipe.envs.shared.meshes import simplified_meshes
 from rlpipe.envs.shared.rendering import INSTALL_VULKAN
+from rlpipe.envs.shared.spaces import spec_of
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Float32, Observations, Scene, SpaceSpec, State
-
-
-@contextlib.contextmanager
-def _explain_missing_renderer(task: str) -> Iterator[None]:
-    """Turns the error of a task that reads its own pictures while it is built, such as PushT-v1, into advice.
-
-    Raises:
-        ConfigError: the task needs a renderer, and there is none.
-    """
-    try:
-        yield
-    except AttributeError as error:
-        if error.name != "render_shapes":
-            raise
-        raise ConfigError(
-            f"{task} looks at its own pictures while it is built, so it needs obs_mode=rgb and a Vulkan device.\n"
-            f"{INSTALL_VULKAN}"
-        ) from error
+from rlpipe.trajectory import Float32, Observations, Scene, State
 
 
 @contextlib.contextmanager
@@ -47,18 +25,18 @@ def _tasks_without_success() -> Iterator[set[int]]:
     """Collects the ids of tasks made within it that do not tell success; to ask them would evaluate them once more."""
     from mani_skill.envs.sapien_env import BaseEnv
 
-    as_shipped, found = BaseEnv.get_info, set[int]()
+    as_shipped, without_success = BaseEnv.get_info, set[int]()
 
     @functools.wraps(as_shipped)
     def get_info(self: Any) -> dict[str, Any]:
         info: dict[str, Any] = as_shipped(self)
         if "success" not in info:
-            found.add(id(self))
+            without_success.add(id(self))
         return info
 
     BaseEnv.get_info = get_info
     try:
-        yield found
+        yield without_success
     finally:
         BaseEnv.get_info = as_shipped
 
@@ -75,50 +53,43 @@ class ManiSkillEnv(SingleEnv):
         """Makes the task; call ``load_maniskill`` first.
 
         Raises:
-            ConfigError: the task has no time limit.
+            ConfigError: the task has no time limit, or needs a renderer, and there is none.
         """
         import gymnasium
 
         self._config = config
         self._most_triangles = config.mesh_triangles if config.has_cameras else None
-        with (
-            simplified_meshes(self._most_triangles),
-            _explain_missing_renderer(config.id),
-            _tasks_without_success() as without_success,
-        ):
-            made = gymnasium.make(
-                config.id,
-                num_envs=1,
-                obs_mode=MODES[config.obs_mode],
-                control_mode=config.control_mode,
-                reward_mode=config.reward_mode,
-                sim_backend="physx_cpu",
-                render_backend="cpu" if config.has_cameras else "none",
-                **camera_options(config),
-            )
-        limit = (
-            gymnasium.spec(config.id).max_episode_steps
-            if config.max_episode_steps is None
-            else config.max_episode_steps
-        )
+        try:
+            with simplified_meshes(self._most_triangles), _tasks_without_success() as without_success:
+                env = gymnasium.make(
+                    config.id,
+                    num_envs=1,
+                    obs_mode=MODES[config.obs_mode],
+                    control_mode=config.control_mode,
+                    reward_mode=config.reward_mode,
+                    sim_backend="physx_cpu",
+                    render_backend="cpu" if config.has_cameras else "none",
+                    **camera_options(config),
+                )
+        except AttributeError as error:
+            if error.name != "render_shapes":
+                raise
+            raise ConfigError(
+                f"{config.id} looks at its own pictures while it is built, so it needs obs_mode=rgb and a Vulkan "
+                f"device.\n{INSTALL_VULKAN}"
+            ) from error
+        limit = config.max_episode_steps
+        limit = gymnasium.spec(config.id).max_episode_steps if limit is None else limit
         if limit is None:
             raise ConfigError(f"{config.id} registers no time limit: set max_episode_steps.")
         self.limit = limit
-        self._steps = 0
         self._bodies: ManiSkillBodies | None = None
-        self.task: Any = made.unwrapped
-        self.spec = self._spec()
+        self.task: Any = env.unwrapped
+        space = self.task.single_action_space
+        self.spec = spec_of(self._observed(self.task._init_raw_obs), space.low, space.high)
         self.has_success = id(self.task) not in without_success
 
-    def _spec(self) -> SpaceSpec:
-        space = self.task.single_action_space
-        actions = (space.shape[0], None, space.low.astype(np.float32), space.high.astype(np.float32))
-        if self._config.has_cameras:
-            return tree_spec(camera_tree(self.task._init_raw_obs), *actions)  # taken when the task was made
-        return SpaceSpec(int(np.prod(self.task.single_observation_space.shape)), *actions)
-
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        self._steps = 0
         with simplified_meshes(self._most_triangles):  # some tasks build their scene anew
             self.task.reset(seed=seed)
         if self._config.show_goals:
@@ -164,7 +135,6 @@ class ManiSkillEnv(SingleEnv):
         return self._first_observation()
 
     def step(self, action: Any) -> SingleStep:
-        self._steps += 1
         observation, reward, terminated, _, info = self.task.step(action)
         success, failure = info.get("success"), info.get("fail")
         if success is not None:  # looked at first: an end is made of it
@@ -173,7 +143,7 @@ class ManiSkillEnv(SingleEnv):
             self._observed(observation),
             reward.item(),
             terminated.item(),
-            self._steps >= self.limit,
+            False,
             success,
             None if failure is None else failure.item(),
             info.get("reward_terms"),

@@ -6,7 +6,6 @@ holds an object only while its targets press it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,8 @@ def state_of(task: Any) -> State:
         for kind, values_by_name in task.get_state_dict().items()
         for name, values in values_by_name.items()
     }
-    return held | {f"{TARGETS}/{name}": one.drive_targets.numpy()[0].copy() for name, one in driven(task)}
+    articulations = task.scene.articulations.items()
+    return held | {f"{TARGETS}/{name}": driven.drive_targets.numpy()[0].copy() for name, driven in articulations}
 
 
 def set_state(task: Any, state: State) -> None:
@@ -42,18 +42,19 @@ def set_state(task: Any, state: State) -> None:
     import torch
 
     held = task.get_state_dict()
-    wanted = {f"{kind}/{name}" for kind, named in held.items() for name in named}
-    given = {name for name in state if not name.startswith(f"{TARGETS}/")}
-    if wanted != given:
+    parts = {f"{kind}/{name}" for kind, named in held.items() for name in named}
+    parts_of_state = {name for name in state if not name.startswith(f"{TARGETS}/")}
+    if parts != parts_of_state:
         raise ValueError(
-            f"a state of {', '.join(sorted(given))} is not one of this task, which has {', '.join(sorted(wanted))}."
+            f"a state of {', '.join(sorted(parts_of_state))} is not one of this task, which has "
+            f"{', '.join(sorted(parts))}."
         )
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32))[None] for name, values in state.items()}
     task.set_state_dict({kind: {name: tensors[f"{kind}/{name}"] for name in named} for kind, named in held.items()})
     task.agent.controller.reset()
-    for name, one in driven(task):
+    for name, articulation in task.scene.articulations.items():
         if f"{TARGETS}/{name}" in state:
-            one.set_joint_drive_targets(tensors[f"{TARGETS}/{name}"], one.active_joints)
+            articulation.set_joint_drive_targets(tensors[f"{TARGETS}/{name}"], articulation.active_joints)
 
 
 def blended(first: State, second: State, share: float) -> State:
@@ -67,9 +68,3 @@ def blended(first: State, second: State, share: float) -> State:
         if not name.startswith(f"{TARGETS}/"):
             values[ORIENTATION] = rotation_between(first[name][ORIENTATION], second[name][ORIENTATION], share)
     return between
-
-
-def driven(task: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the articulations of a task by name."""
-    articulations: Mapping[str, Any] = task.scene.articulations
-    yield from articulations.items()

@@ -1,7 +1,7 @@
 """Checks of what simulators return, against the step contract and the declared spaces.
 
-Every value of a step passes one of these functions, which names the field. They cost little enough for each step.
-Importing this file imports no simulator.
+Every value of a step passes one of these functions, which raises a ``ContractError`` that names the field. They cost
+little enough for each step. Importing this file imports no simulator.
 """
 
 from __future__ import annotations
@@ -32,26 +32,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def without_names(kind: str, given: Any) -> str:
+def without_names(kind: str, numbers: Any) -> str:
     """Note on numbers that were given without names, such as one instead of a dict."""
-    return f"The {kind}s are of type {type(given).__name__}, no dict of numbers: they are left out."
+    return f"The {kind}s are of type {type(numbers).__name__}, no dict of numbers: they are left out."
 
 
 def number(value: Any, name: str) -> float:
-    """Returns a number, which may be the only one of an array.
-
-    Args:
-        value: as the simulator gave it.
-        name: what it is, for the error.
-    Raises:
-        ContractError: it is no number, or more than one.
-    """
+    """Returns a number, which may be the only one of an array."""
     if isinstance(value, float):  # the quick way of nearly all
         return value
-    found = number_or_none(value)
-    if found is None:
+    converted = number_or_none(value)
+    if converted is None:
         raise ContractError(f"the {name} is {shown(value)}; one number is expected")
-    return found
+    return converted
 
 
 def number_or_none(value: Any) -> float | None:
@@ -61,58 +54,43 @@ def number_or_none(value: Any) -> float | None:
             return float(value)
         except OverflowError:
             return None
-    found = array_or_none(value)
-    return float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+    array = array_or_none(value)
+    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 def flag(value: Any, name: str) -> bool:
-    """Returns a truth value: true, false, 0 or 1, alone or as the only one of an array.
-
-    Args:
-        value: as the simulator gave it.
-        name: what it is, for the error.
-    Raises:
-        ContractError: it is something else, such as NaN or a text.
-    """
+    """Returns a truth value: true, false, 0 or 1, alone or as the only one of an array."""
     if value is True or value is False:
         return value
-    found = number_or_none(value)
-    if found not in (0.0, 1.0):
+    converted = number_or_none(value)
+    if converted not in (0.0, 1.0):
         raise ContractError(f"{name} is {shown(value)}; true, false, 0 or 1 is expected")
-    return found == 1.0
+    return converted == 1.0
 
 
 def flags(values: Any, name: str, count: int) -> NDArray[np.bool_]:
-    """Returns [N] truth values.
-
-    Raises:
-        ContractError: they are not so many, or something else.
-    """
-    found = array_or_none(values)
-    if found is None or found.size != count or (found.dtype.kind != "b" and not np.isin(found, (0, 1)).all()):
+    """Returns [N] truth values."""
+    array = array_or_none(values)
+    if array is None or array.size != count or (array.dtype.kind != "b" and not np.isin(array, (0, 1)).all()):
         raise ContractError(f"{name} is {shown(values)}; {count} of true, false, 0 or 1 are expected")
-    return np.array(found.reshape(count), dtype=bool)
+    return np.array(array.reshape(count), dtype=bool)
 
 
 def numbers(values: Any, name: str, count: int) -> NDArray[np.float64]:
-    """Returns [N] numbers.
-
-    Raises:
-        ContractError: they are not so many, or no numbers.
-    """
-    found = array_or_none(values)
-    if found is None or found.size != count:
+    """Returns [N] numbers."""
+    array = array_or_none(values)
+    if array is None or array.size != count:
         raise ContractError(f"the {name} is {shown(values)}; {count} numbers are expected, one for each environment")
-    return np.array(found.reshape(count), dtype=np.float64)
+    return np.array(array.reshape(count), dtype=np.float64)
 
 
 def array_or_none(value: Any) -> NDArray[Any] | None:
     """Array of numbers or truth values; None if it is something else."""
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except Exception:  # an object may raise anything
         return None
-    return found if found.dtype.kind in "biuf" else None
+    return array if array.dtype.kind in "biuf" else None
 
 
 def fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
@@ -123,26 +101,24 @@ def fitted(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) 
         shape: as declared.
         dtype: of the result.
         name: of the leaf, for the error; empty for the whole observation.
-    Raises:
-        ContractError: the shape is another one, or the dtype cannot hold a value.
     """
     if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:  # the quick way of nearly all
         return value
-    found = value if isinstance(value, np.ndarray) else array_or_none(value)
-    if type(found) is np.ndarray and found.shape == shape and found.dtype.kind == "f" == dtype.kind:
-        return found.astype(dtype)
+    array = value if isinstance(value, np.ndarray) else array_or_none(value)
+    if type(array) is np.ndarray and array.shape == shape and array.dtype.kind == "f" == dtype.kind:
+        return array.astype(dtype)
     leaf = f"the observation {name!r}" if name else "the observation"
-    if found is None or found.dtype.kind not in "biuf":
+    if array is None or array.dtype.kind not in "biuf":
         raise ContractError(f"{leaf} is {shown(value)}; an array of numbers of shape {shape} is expected")
-    if found.shape != shape:
-        raise ContractError(f"{leaf} has shape {found.shape}, but observation_space declares {shape}")
-    if found.dtype == dtype or dtype.kind == "f" or np.can_cast(found.dtype, dtype):
-        return found.astype(dtype, copy=False)
+    if array.shape != shape:
+        raise ContractError(f"{leaf} has shape {array.shape}, but observation_space declares {shape}")
+    if array.dtype == dtype or dtype.kind == "f" or np.can_cast(array.dtype, dtype):
+        return array.astype(dtype, copy=False)
     with np.errstate(invalid="ignore"):
-        cast = found.astype(dtype)
-    if not np.array_equal(cast, found):
-        wrong = found[cast != found].ravel()[0]
-        raise ContractError(f"{leaf} holds {wrong:g} as {found.dtype}, which {dtype}, as declared, cannot hold")
+        cast = array.astype(dtype)
+    if not np.array_equal(cast, array):
+        wrong = array[cast != array].ravel()[0]
+        raise ContractError(f"{leaf} holds {wrong:g} as {array.dtype}, which {dtype}, as declared, cannot hold")
     return cast
 
 
@@ -157,15 +133,13 @@ def categories(
         start: first number of the space.
         counts: number of categories of each entry.
         name: of the leaf, for the error.
-    Raises:
-        ContractError: one lies beyond the space.
     """
-    found = np.asarray(fitted(value, shape, np.dtype(np.int64), name) - start)
-    if (found.view(np.uint64) >= counts).any():  # below 0 it is a large number
+    from_zero = np.asarray(fitted(value, shape, np.dtype(np.int64), name) - start)
+    if (from_zero.view(np.uint64) >= counts).any():  # below 0 it is a large number
         raise ContractError(
             f"the observation {name!r} is {shown(value)}, but observation_space declares {_range(start, counts)}"
         )
-    return found
+    return from_zero
 
 
 def _range(start: Any, counts: NDArray[np.uint64]) -> str:
@@ -175,11 +149,7 @@ def _range(start: Any, counts: NDArray[np.uint64]) -> str:
 
 
 def first_of(answer: Any) -> tuple[Any, bool | None]:
-    """Returns the first observation of an episode, and True if the task is already solved, from what a reset returned.
-
-    Raises:
-        ContractError: it returned something else.
-    """
+    """Returns the first observation of an episode, and True if the task is solved, from what a reset returned."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise ContractError(
             f"reset() returns {shown(answer)}; two values are expected: the observation, and the success"
@@ -196,8 +166,6 @@ def place(observations: Observations, n: int, observation: Any, spec: SpaceSpec)
         n: slot.
         observation: [D] or a tree.
         spec: spaces of the simulator.
-    Raises:
-        ContractError: it is not of these spaces; a row would be filled by repeating it.
     """
     if spec.leaves is None:
         if getattr(observation, "shape", None) != (spec.observation_dim,):
@@ -213,26 +181,22 @@ def place(observations: Observations, n: int, observation: Any, spec: SpaceSpec)
 
 
 def check_observations(observations: Any, spec: SpaceSpec, count: int) -> None:
-    """Checks the shapes and types of observations [N, ...].
-
-    Raises:
-        ContractError: they are not of these spaces.
-    """
+    """Checks the shapes and types of observations [N, ...]."""
     if spec.leaves is None:
-        wanted: dict[str, tuple[tuple[int, ...], Any]] = {"": ((spec.observation_dim,), np.float32)}
+        declared: dict[str, tuple[tuple[int, ...], Any]] = {"": ((spec.observation_dim,), np.float32)}
     else:
-        wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in spec.leaves.items()}
-        if not isinstance(observations, Tree) or wanted.keys() - observations.leaves.keys():
+        declared = {name: (leaf.shape, leaf.dtype) for name, leaf in spec.leaves.items()}
+        if not isinstance(observations, Tree) or declared.keys() - observations.leaves.keys():
             raise ContractError(
-                f"the observations are {shown(observations)}; a tree of {', '.join(wanted)} is expected"
+                f"the observations are {shown(observations)}; a tree of {', '.join(declared)} is expected"
             )
-    for name, (shape, dtype) in wanted.items():
+    for name, (shape, dtype) in declared.items():
         array = observations.leaves[name] if name else observations
         leaf_name = f" {name!r}" if name else ""
         if getattr(array, "shape", None) != (count, *shape):
-            found = getattr(array, "shape", None) or shown(array)
+            actual = getattr(array, "shape", None) or shown(array)
             raise ContractError(
-                f"the observations{leaf_name} have shape {found}, but the spaces declare {(count, *shape)}"
+                f"the observations{leaf_name} have shape {actual}, but the spaces declare {(count, *shape)}"
             )
         if not isinstance(array, np.ndarray) or array.dtype != dtype:
             raise ContractError(
@@ -242,11 +206,7 @@ def check_observations(observations: Any, spec: SpaceSpec, count: int) -> None:
 
 
 def check_beginnings(answer: Any) -> None:
-    """Checks that the reset of a simulator returned observations and beginnings.
-
-    Raises:
-        ContractError: it returned something else.
-    """
+    """Checks that the reset of a simulator returned observations and beginnings."""
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
         raise ContractError(
             f"reset() returns {shown(answer)}; two values are expected: the observations, and the beginnings by slot"
@@ -254,11 +214,7 @@ def check_beginnings(answer: Any) -> None:
 
 
 def check_step(step: Step, spec: SpaceSpec, count: int, *, has_success: bool) -> None:
-    """Checks the shapes of a step of a simulator that makes it itself.
-
-    Raises:
-        ContractError: a field does not have a value for each of N environments.
-    """
+    """Checks the shapes of a step of a simulator that makes it itself."""
     if not hasattr(step, "beginnings"):
         raise ContractError(f"a step is {shown(step)}; a Step is expected")
     for name in ("rewards", "terminated", "truncated", "valid", "success", "failure"):
@@ -268,9 +224,10 @@ def check_step(step: Step, spec: SpaceSpec, count: int, *, has_success: bool) ->
         kinds = "b" if name in ("terminated", "truncated", "valid", "success") else "biuf"
         kind = getattr(getattr(values, "dtype", None), "kind", "")  # a tensor of torch has none
         if getattr(values, "shape", None) != (count,) or not kind or kind not in kinds:
-            wanted = f"{count} {'truth values' if kinds == 'b' else 'numbers'}"
+            content = "truth values" if kinds == "b" else "numbers"
             raise ContractError(
-                f"{name} of a step is {shown(values)}; an array of {wanted} is expected, one for each environment"
+                f"{name} of a step is {shown(values)}; an array of {count} {content} is expected, one for each "
+                "environment"
             )
     for observations in (step.observations, step.successors):
         check_observations(observations, spec, count)
@@ -285,25 +242,22 @@ def beyond(value: NDArray[Any], low: NDArray[Any], high: NDArray[Any], name: str
     first = int(np.argmax(outside.ravel()))
     leaf = f"The observation {name!r}" if name else "The observation"
     least, most = (np.broadcast_to(bound, value.shape).ravel()[first] for bound in (low, high))
-
-    found = f"{value.ravel()[first]:g}, beyond its declared bounds, {least:g} to {most:g}"
-    return f"{leaf} holds {found}; it is used as it is."
+    return (
+        f"{leaf} holds {value.ravel()[first]:g}, beyond its declared bounds, {least:g} to {most:g}; it is used as it "
+        "is."
+    )
 
 
 # --- the form of Gymnasium's interface
 
 
 def check_reset_signature(env: Any) -> None:
-    """Checks that the reset of an environment takes what Gymnasium's wrappers give it.
-
-    Raises:
-        ContractError: it does not.
-    """
+    """Checks that the reset of an environment takes what Gymnasium's wrappers give it."""
     try:
         parameters = inspect.signature(env.reset).parameters
     except (TypeError, ValueError):  # compiled
         return
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for name in ("seed", "options"):
         if name not in parameters:
@@ -314,11 +268,7 @@ def check_reset_signature(env: Any) -> None:
 
 
 def check_reset_form(answer: Any) -> None:
-    """Checks that a reset returned two values, an observation and an info.
-
-    Raises:
-        ContractError: it did not.
-    """
+    """Checks that a reset returned two values, an observation and an info."""
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
         raise ContractError(
             f"reset() returns {shown(answer)} and no info, as in Gym before 0.26; return two values, the observation "
@@ -327,11 +277,7 @@ def check_reset_form(answer: Any) -> None:
 
 
 def check_step_form(answer: Any) -> None:
-    """Checks that a step returned five values, the last of them an info.
-
-    Raises:
-        ContractError: it did not.
-    """
+    """Checks that a step returned five values, the last of them an info."""
     if isinstance(answer, tuple) and len(answer) == 5 and (type(answer[4]) is dict or isinstance(answer[4], Mapping)):
         return
     if isinstance(answer, tuple) and len(answer) == 4:
@@ -342,7 +288,7 @@ def check_step_form(answer: Any) -> None:
         )
     if isinstance(answer, tuple) and len(answer) == 5:
         raise ContractError(f"the info of a step is {shown(answer[4])}; a dictionary is expected")
-    found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
+    returned = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
     raise ContractError(
-        f"step() returns {found}; five values are expected: observation, reward, terminated, truncated, info"
+        f"step() returns {returned}; five values are expected: observation, reward, terminated, truncated, info"
     )

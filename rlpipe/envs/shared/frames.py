@@ -27,9 +27,6 @@ class StackedFrames(SingleEnv):
     def __init__(self, env: SingleEnv, count: int) -> None:
         """Takes over an environment.
 
-        Args:
-            env: its observations are trees.
-            count: pictures of a stack (k).
         Raises:
             ConfigError: no leaf is an image.
         """
@@ -37,11 +34,15 @@ class StackedFrames(SingleEnv):
         leaves = env.spec.leaves or {}
         self._names = [name for name, leaf in leaves.items() if leaf.is_image]
         if not self._names:
-            found = f"leaves {', '.join(leaves)}" if leaves else "one vector"
-            raise ConfigError(f"frame_stack is {count}, but no observation is an image ({found}): set frame_stack=1.")
+            observed = f"leaves {', '.join(leaves)}" if leaves else "one vector"
+            raise ConfigError(
+                f"frame_stack is {count}, but no observation is an image ({observed}): set frame_stack=1."
+            )
         self._frames: deque[dict[str, NDArray[Any]]] = deque(maxlen=count)
-        stacked = {name: replace(leaves[name], shape=_widened(leaves[name].shape, count)) for name in self._names}
-        every = {**leaves, **stacked}
+        every = {**leaves}
+        for name in self._names:
+            *size, channels = leaves[name].shape
+            every[name] = replace(leaves[name], shape=(*size, channels * count))
         self.spec = replace(env.spec, leaves=every, observation_dim=sum(leaf.size for leaf in every.values()))
         self.has_success = env.has_success
 
@@ -82,10 +83,6 @@ class StackedFrames(SingleEnv):
 
     def close(self) -> None:
         self._env.close()
-
-
-def _widened(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (*shape[:-1], shape[-1] * count)
 
 
 def stacked(envs: Sequence[SingleEnv], count: int) -> list[SingleEnv]:

@@ -37,26 +37,26 @@ class GoalTask:
     terminated: Judge
 
 
-def check_goals(spec: SpaceSpec, wanted: str) -> None:
+def check_goals(spec: SpaceSpec, user: str) -> None:
     """Checks that observations have a goal that could be replaced by what was achieved.
 
     Args:
         spec: spaces of the simulator.
-        wanted: who needs it, as the beginning of the error.
+        user: who needs it, as the beginning of the error.
     Raises:
         ConfigError: they have none.
     """
     leaves = spec.leaves or {}
     if ACHIEVED not in leaves or DESIRED not in leaves:
-        found = f"the leaves {', '.join(leaves)}" if leaves else "one vector"
+        observed = f"the leaves {', '.join(leaves)}" if leaves else "one vector"
         raise ConfigError(
-            f"{wanted}, which needs observations with the leaves {ACHIEVED} and {DESIRED}, but the simulator's have "
-            f"{found}: set algorithm.hindsight=0, or take a task with goals."
+            f"{user}, which needs observations with the leaves {ACHIEVED} and {DESIRED}, but the simulator's have "
+            f"{observed}: set algorithm.hindsight=0, or take a task with goals."
         )
     achieved, desired = leaves[ACHIEVED], leaves[DESIRED]
     if achieved != desired or achieved.choices is not None:
         raise ConfigError(
-            f"{wanted}, which puts {ACHIEVED} in the place of {DESIRED}, so both must hold numbers of the same shape "
+            f"{user}, which puts {ACHIEVED} in the place of {DESIRED}, so both must hold numbers of the same shape "
             f"and dtype, but they are {achieved} and {desired}: set algorithm.hindsight=0."
         )
 

@@ -35,7 +35,7 @@ def make_simulator(
     tasks = {} if allotment is None else {"allotment": allotment}
     try:
         with foreign_code(simulator_name(config)):
-            made: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+            simulator: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
     except ConfigError as error:
         raise ConfigError(str(error).replace(KEY, key)) from error
     except ContractError as error:
@@ -44,5 +44,5 @@ def make_simulator(
         raise
     except BaseException as error:
         raise SimulatorError.of(error, "being made") from error
-    made.next_start = next_start
-    return made
+    simulator.next_start = next_start
+    return simulator

@@ -26,10 +26,10 @@ LEAST_TRIANGLES = 16
 
 def cache_folder() -> Path:
     """Folder of the simplified meshes, below the user's folder of caches, else that of temporary files."""
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "rlpipe", "meshes")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "rlpipe", "meshes")
     with contextlib.suppress(OSError):
-        kept.mkdir(parents=True, exist_ok=True)
-    return kept if os.access(kept, os.W_OK) else Path(tempfile.gettempdir(), f"rlpipe-{os.getuid()}", "meshes")
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir(), f"rlpipe-{os.getuid()}", "meshes")
 
 
 def simplified(file: Path, most: int) -> Path:
@@ -42,14 +42,14 @@ def simplified(file: Path, most: int) -> Path:
         most: triangles of the file that is returned, about.
     """
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:24]
-    kept = cache_folder() / f"{digest}-{most}-{VERSION}.glb"
-    if not kept.exists():
+    copy = cache_folder() / f"{digest}-{most}-{VERSION}.glb"
+    if not copy.exists():
         content = _simplify(file, most)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as partial:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=copy.parent, delete=False) as partial:
             partial.write(content)
-        os.replace(partial.name, kept)  # other workers may make the same one
-    return kept
+        os.replace(partial.name, copy)  # other workers may make the same one
+    return copy
 
 
 def _simplify(file: Path, most: int) -> bytes:
@@ -132,20 +132,18 @@ def parts_of(file: Path, most: int) -> list[tuple[Any, Any, Colour | None]]:
     Raises:
         ValueError: it holds no triangles.
     """
-    import numpy as np
     import trimesh
 
     scene: Any = trimesh.load_scene(file, process=False)
-    meshes = [one for one in scene.dump() if len(getattr(one, "faces", ()))]
+    meshes = [mesh for mesh in scene.dump() if len(getattr(mesh, "faces", ()))]
     if not meshes:
         raise ValueError(f"{file} holds no triangles")
     total = sum(len(mesh.faces) for mesh in meshes)
-    found = []
+    parts = []
     for mesh in meshes:
         share = max(most * len(mesh.faces) // total, LEAST_TRIANGLES)
-        points, corners = few_triangles(mesh.vertices, mesh.faces, share)
-        found.append((np.asarray(points, np.float32), np.asarray(corners, np.int32), _colour_of(mesh.visual)))
-    return found
+        parts.append((*few_triangles(mesh.vertices, mesh.faces, share), _colour_of(mesh.visual)))
+    return parts
 
 
 def few_triangles(vertices: Any, triangles: Any, most: int) -> tuple[Any, Any]:
@@ -171,8 +169,8 @@ def _colour_of(visual: Any) -> Colour | None:
     if material is None:
         return None
     if (factor := getattr(material, "baseColorFactor", None)) is not None or hasattr(material, "baseColorTexture"):
-        given = np.ones(4) if factor is None else np.asarray(factor, dtype=np.float64)
-        colour = given / 255.0 if given.max() > 1 else given  # trimesh holds bytes
+        colour = np.ones(4) if factor is None else np.asarray(factor, dtype=np.float64)
+        colour = colour / 255.0 if colour.max() > 1 else colour  # trimesh holds bytes
         picture = material.baseColorTexture
     else:
         colour, picture = (np.asarray(material.main_color) / 255.0) ** 2.2, getattr(material, "image", None)

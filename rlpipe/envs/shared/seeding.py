@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from rlpipe.envs.shared.checks import array_or_none
 from rlpipe.trajectory.tree import leaves_of
 
-LEAVING_TRACES = ("gym_xarm",)
-"""Packages whose resets set only a part of MuJoCo's state, so that an episode depends on the one before."""
-
 Began = TypeVar("Began", bound=tuple[Any, Any])
 
 
@@ -35,18 +32,14 @@ def _states() -> tuple[Any, Any, Any]:
     return random.getstate(), np.random.get_state(), None if torch is None else torch.get_state()
 
 
-def _same_states(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
-    ours, theirs = ([np.asarray(part) for part in (state[1][1], state[1][2], state[1][4])] for state in (one, other))
-    same_torch = one[2] is None or other[2] is None or bool((one[2] == other[2]).all())
-    return one[0] == other[0] and all(map(np.array_equal, ours, theirs)) and same_torch
+def _same_states(first: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
+    ours, theirs = ([np.asarray(part) for part in (state[1][1], state[1][2], state[1][4])] for state in (first, other))
+    same_torch = first[2] is None or other[2] is None or bool((first[2] == other[2]).all())
+    return first[0] == other[0] and all(map(np.array_equal, ours, theirs)) and same_torch
 
 
 def seed_global_generators(*seed: int) -> None:
-    """Seeds the global generators of Python, NumPy and torch.
-
-    Args:
-        seed: whole numbers from 0, all of which count.
-    """
+    """Seeds the global generators of Python, NumPy and torch with whole numbers from 0, all of which count."""
     drawn = int(np.random.SeedSequence(seed).generate_state(1)[0]) if len(seed) > 1 else seed[0]
     random.seed(drawn)
     np.random.seed(drawn % 2**32)
@@ -122,42 +115,13 @@ class Seeding:
 
 def copies(observation: Any) -> list[NDArray[Any]]:
     """Copies of the leaves of an observation, as far as they are numbers; checks of the others come later."""
-    found = (array_or_none(leaf) for leaf in leaves_of(observation))
-    return [np.array(leaf) for leaf in found if leaf is not None]
+    leaves = (array_or_none(leaf) for leaf in leaves_of(observation))
+    return [np.array(leaf) for leaf in leaves if leaf is not None]
 
 
-def same_observations(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> bool:
+def same_observations(first: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> bool:
     """True if the leaves of two observations are equal, NaN included."""
-    return len(one) == len(other) and all(
-        np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f") for ours, theirs in zip(one, other, strict=True)
+    return len(first) == len(other) and all(
+        np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
+        for ours, theirs in zip(first, other, strict=True)
     )
-
-
-class SeededReset:
-    """Resets one ``gymnasium.Env``, whatever an episode before has left in its physics."""
-
-    def __init__(self, env: Any) -> None:
-        """Takes note of the state of an environment that has just been made."""
-        self._env = env
-        package = type(env.unwrapped).__module__.partition(".")[0]
-        self._clean = None if package not in LEAVING_TRACES else _mujoco_state(env.unwrapped)
-
-    def __call__(self, seed: int | None) -> Any:
-        """Returns what the reset returns."""
-        if self._clean is not None:
-            _set_mujoco_state(self._env.unwrapped, self._clean)
-        return self._env.reset(seed=seed)
-
-
-def _mujoco_state(task: Any) -> Any:
-    import mujoco
-
-    state = np.empty(mujoco.mj_stateSize(task.model, mujoco.mjtState.mjSTATE_INTEGRATION))
-    mujoco.mj_getState(task.model, task.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    return state
-
-
-def _set_mujoco_state(task: Any, state: Any) -> None:
-    import mujoco
-
-    mujoco.mj_setState(task.model, task.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)

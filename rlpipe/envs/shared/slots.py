@@ -23,16 +23,16 @@ class NextEpisode(NamedTuple):
 
     Attributes:
         seed: seed of its reset.
-        chosen: start that a curriculum chose; None where the task draws it.
+        start: start that a curriculum chose; None where the task draws it.
     """
 
     seed: int
-    chosen: ChosenStart | None
+    start: ChosenStart | None
 
     @property
     def own_seed(self) -> int:
         """Seed that the episode follows from: that of the chosen start, where it has one."""
-        return self.seed if self.chosen is None or self.chosen.seed is None else self.chosen.seed
+        return self.seed if self.start is None or self.start.seed is None else self.start.seed
 
 
 class Slots:
@@ -63,11 +63,11 @@ class Slots:
         self.idle[n] = seed is None
         if seed is None:
             return None
-        chosen = None if next_start is None else next_start(n)
-        own = None if chosen is None else chosen.limit
-        self._left[n] = self._limit if own is None else min(own, self._limit)
-        self._any_limit |= own is not None
-        return NextEpisode(seed, chosen)
+        start = None if next_start is None else next_start(n)
+        limit = None if start is None else start.limit
+        self._left[n] = self._limit if limit is None else min(limit, self._limit)
+        self._any_limit |= limit is not None
+        return NextEpisode(seed, start)
 
     def stepping(self, active: Bool | None) -> Bool:
         """[N] True where a step is taken: in slots that are not idle, of those that are ``active``."""

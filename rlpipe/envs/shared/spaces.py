@@ -59,11 +59,11 @@ class Spaces:
         from gymnasium.spaces import Box, MultiBinary
 
         self._name = name
-        self._vector = isinstance(observation_space, MultiBinary) or (
-            isinstance(observation_space, Box) and not _is_picture(observation_space)
-        )
         self._space, self._shape = observation_space, observation_space.shape
-        self._ignored, self._met = frozenset(ignored), dict.fromkeys(ignored, False)
+        is_box = isinstance(observation_space, Box)
+        is_picture = is_box and len(self._shape) >= 2 and observation_space.dtype == np.uint8
+        self._vector = (is_box and not is_picture) or isinstance(observation_space, MultiBinary)
+        self._met = dict.fromkeys(ignored, False)  # ignored names, and if there is something of that name
         self._leaves = {} if self._vector else _apart(self._walk(observation_space, ()))
         self._check_ignored()
         shape, actions, self._start = self._actions(action_space)
@@ -73,7 +73,7 @@ class Spaces:
         if self._vector:
             self.spec = SpaceSpec(math.prod(observation_space.shape), math.prod(shape), *actions)
         else:
-            leaves = {leaf: found.spec for leaf, found in self._leaves.items()}
+            leaves = {name: leaf.spec for name, leaf in self._leaves.items()}
             self.spec = SpaceSpec.of_tree(leaves, math.prod(shape), *actions)
 
     def _walk(self, space: Any, way: tuple[Any, ...]) -> Iterator[tuple[str, _Leaf]]:
@@ -81,16 +81,16 @@ class Spaces:
         from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
         name = "/".join(map(str, way))
-        if name in self._ignored:
-            self._met |= {each: True for each in self._ignored if f"{each}/".startswith(f"{name}/")}
+        if name in self._met:
+            self._met |= {each: True for each in self._met if f"{each}/".startswith(f"{name}/")}
             return
         if isinstance(space, Dict | Tuple):
             within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-            found = list(itertools.chain.from_iterable(self._walk(inner, (*way, key)) for key, inner in within))
-            if not found and not way:
-                left = " once ignore_observations is left out of them" if self._ignored else ""
+            leaves = list(itertools.chain.from_iterable(self._walk(inner, (*way, key)) for key, inner in within))
+            if not leaves and not way:
+                left = " once ignore_observations is left out of them" if self._met else ""
                 raise ConfigError(f"{self._name} has observations {space}, which hold nothing{left}.")
-            yield from found
+            yield from leaves
             return
         name = name or ONLY
         if isinstance(space, Box):
@@ -144,14 +144,10 @@ class Spaces:
         )
 
     def observation(self, value: Any) -> Observations:
-        """Turns an observation of the environment into ours: [D] float32, or a tree.
-
-        Raises:
-            ContractError: it is not of the declared space.
-        """
+        """Turns an observation of the environment into ours: [D] float32, or a tree."""
         if self._vector:
-            found = fitted(value, self._shape, _FLOAT32, "")
-            return found if found.ndim == 1 else found.ravel()
+            vector = fitted(value, self._shape, _FLOAT32, "")
+            return vector if vector.ndim == 1 else vector.ravel()
         return Tree(
             {name: leaf.convert(self._reach(value, leaf), leaf.spec.shape) for name, leaf in self._leaves.items()}
         )
@@ -186,17 +182,13 @@ class Spaces:
                 yield sentence
 
     def _reach(self, value: Any, leaf: _Leaf) -> Any:
-        """Value of a leaf in a nested observation.
-
-        Raises:
-            ContractError: it is not there.
-        """
+        """Value of a leaf in a nested observation."""
         try:
             return _reach(value, leaf.way)
         except (KeyError, IndexError, TypeError) as error:
             there = f"the observation lacks {'/'.join(map(str, leaf.way))!r}, which observation_space declares"
-            found = f"it has {', '.join(map(str, value))}" if isinstance(value, Mapping) else f"it is {shown(value)}"
-            raise ContractError(f"{there}; {found}") from error
+            instead = f"it has {', '.join(map(str, value))}" if isinstance(value, Mapping) else f"it is {shown(value)}"
+            raise ContractError(f"{there}; {instead}") from error
 
     def action(self, action: Any) -> Any:
         """Turns an action of a policy into one of the environment."""
@@ -215,8 +207,13 @@ class Spaces:
         return shaped if self._start is None else shaped + self._start
 
 
-def _is_picture(space: Any) -> bool:
-    return len(space.shape) >= 2 and space.dtype == np.uint8
+def spec_of(observation: Observations, low: Any, high: Any) -> SpaceSpec:
+    """Returns the spaces of an environment with such an observation, and with actions between two bounds [A]."""
+    actions = (len(low), None, np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32))
+    if not isinstance(observation, Tree):
+        return SpaceSpec(len(observation), *actions)
+    leaves = {name: LeafSpec(np.shape(leaf), str(leaf.dtype)) for name, leaf in observation.leaves.items()}
+    return SpaceSpec.of_tree(leaves, *actions)
 
 
 def _as(dtype: np.dtype[Any], name: str) -> Callable[[Any, tuple[int, ...]], NDArray[Any]]:
@@ -230,13 +227,13 @@ def _from_start(space: Any, counts: Any, name: str) -> Callable[[Any, tuple[int,
 
 def _apart(leaves: Iterable[tuple[str, _Leaf]]) -> dict[str, _Leaf]:
     """Leaves by name, where those of ``a/b`` and of b in a would have the same: the second is ``a/b~2``."""
-    found: dict[str, _Leaf] = {}
+    by_name: dict[str, _Leaf] = {}
     for name, leaf in leaves:
-        free = name if name not in found else next(
-            other for number in itertools.count(2) if (other := f"{name}~{number}") not in found
+        free = name if name not in by_name else next(
+            other for number in itertools.count(2) if (other := f"{name}~{number}") not in by_name
         )  # fmt: skip
-        found[free] = leaf
-    return found
+        by_name[free] = leaf
+    return by_name
 
 
 def _reach(value: Any, way: tuple[Any, ...]) -> Any:

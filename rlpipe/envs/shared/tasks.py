@@ -51,42 +51,38 @@ class Task:
 def tasks_of(config: SimulatorConfig, key: str) -> list[Task]:
     """Returns the tasks that ``tasks`` lists; none where it is empty.
 
-    Args:
-        config: section of a simulator.
-        key: its key in the configuration, for the error.
     Raises:
         ConfigError: an entry is not usable, or two have the same label.
     """
-    found = [_task(config, entry, f"{key}.tasks[{index}]") for index, entry in enumerate(config.tasks)]
-    labels = [task.label for task in found]
+    tasks = [_task(config, entry, f"{key}.tasks[{index}]") for index, entry in enumerate(config.tasks)]
+    labels = [task.label for task in tasks]
     for index, label in enumerate(labels):
         if label in labels[:index]:
             raise ConfigError(
                 f"{key}.tasks[{index}] is called {label!r}, as tasks[{labels.index(label)}] is: give one of them "
                 "another label, such as {id: ..., label: easy}."
             )
-    return found
+    return tasks
 
 
 def _task(config: SimulatorConfig, entry: Any, key: str) -> Task:
-    given = {"id": entry} if isinstance(entry, str) else entry
-    if not isinstance(given, Mapping):
+    values = {"id": entry} if isinstance(entry, str) else entry
+    if not isinstance(values, Mapping):
         raise ConfigError(f"{key} is {entry!r}; it must be the id of a task, or hold keys and values, such as id=...")
     for name in ("name", "total_num_envs", "tasks", "observe_task", "pad_observations"):
-        if name in given:
+        if name in values:
             raise ConfigError(f"{key}.{name} is given, but it is the same for all tasks: set it beside tasks.")
-    own = {name: given[name] for name in _OWN if name in given}
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    options = fields | {"tasks": []} | {name: value for name, value in given.items() if name not in _OWN}
+    options = fields | {"tasks": []} | {name: value for name, value in values.items() if name not in _OWN}
     section = typed(type(config), options, key)
     check_fields(section, key)
-    label = own.get("label", re.split(r"[/:]", str(getattr(section, "id", "")))[-1])
+    label = values.get("label", re.split(r"[/:]", str(getattr(section, "id", "")))[-1])
     if not isinstance(label, str) or not re.fullmatch(r"[\w.-]+", label):
         raise ConfigError(
             f"{key} is called {label!r}, which cannot be part of a metric's name: give it a label of letters, digits, "
             "_ . and -, such as {id: ..., label: reach}."
         )
-    share = own.get("share", 1.0)
+    share = values.get("share", 1.0)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1e9:
         raise ConfigError(f"{key}.share is {share!r}; it must be a number greater than 0.")
     return Task(label, float(share), section)
@@ -104,16 +100,16 @@ def allotted(shares: Sequence[float], count: int, together: int = 1) -> list[int
         together: slots in a row that have the same task.
     """
     weights = np.asarray(shares) / np.sum(shares)
-    given, found = np.zeros(len(shares)), []
+    counts, tasks = np.zeros(len(shares)), []  # rows of slots: how many each task has, and the task of each
     for number in range(-(-count // together)):
-        chosen = int(np.argmax(weights * (number + 1) - given))  # the one that is most behind; of equals, the first
-        given[chosen] += 1
-        found.append(chosen)
-    for missing in np.flatnonzero(given == 0).tolist():
-        most = int(np.argmax(given))
-        found[len(found) - 1 - found[::-1].index(most)] = missing
-        given[most] -= 1
-    return [task for task in found for _ in range(together)][:count]
+        task = int(np.argmax(weights * (number + 1) - counts))  # the one that is most behind; of equals, the first
+        counts[task] += 1
+        tasks.append(task)
+    for missing in np.flatnonzero(counts == 0).tolist():
+        most = int(np.argmax(counts))
+        tasks[len(tasks) - 1 - tasks[::-1].index(most)] = missing
+        counts[most] -= 1
+    return [task for task in tasks for _ in range(together)][:count]
 
 
 def training_allotment(
@@ -155,18 +151,39 @@ class SeveralTasks(Simulator):
     @classmethod
     def describe(cls, config: SimulatorConfig, key: str) -> TaskFacts:
         """As of ``Simulator``; the time limit is the shortest one, so that what suits it suits every task."""
-        tasks, known = tasks_of(config, key), []
+        tasks, descriptions = tasks_of(config, key), list[TaskFacts]()
         for index, task in enumerate(tasks):
-            known.append(_plugin(task.config).describe(task.config, f"{key}.tasks[{index}]"))
-            _check_same(key, tasks[0], task)
+            simulator = simulator_class(task.config, "env.train")
+            descriptions.append(simulator.describe(task.config, f"{key}.tasks[{index}]"))
+            if task.config.ignore_terminations != tasks[0].config.ignore_terminations:
+                raise ConfigError(
+                    f"{key}.tasks: ignore_terminations is {tasks[0].config.ignore_terminations} for {tasks[0].label} "
+                    f"and {task.config.ignore_terminations} for {task.label}: it is the same for all tasks."
+                )
+
+        def find_spaces() -> SpaceSpec | None:
+            """Finds the spaces that the tasks share, as far as any of them is quick to make."""
+            specs = zip(tasks, [facts.find_spaces() for facts in descriptions], strict=True)
+            labelled = [(task.label, spec) for task, spec in specs if spec is not None]
+            return _Spaces.of(config, labelled, [task.label for task in tasks]).spec if labelled else None
+
+        def check_machine() -> None:
+            for facts in descriptions:
+                facts.check_machine()
+
         return TaskFacts(
-            time_limit=min((facts.time_limit for facts in known if facts.time_limit is not None), default=None),
-            waits=all(facts.waits for facts in known),
-            seeds=all(facts.seeds for facts in known),
-            success=all(facts.success for facts in known),
-            why_not={name: why for facts in reversed(known) for name, why in _obstacles(facts).items()},
-            find_spaces=lambda: _find_spaces(config, tasks, known),
-            check_machine=lambda: _check_machine(known),
+            time_limit=min((facts.time_limit for facts in descriptions if facts.time_limit is not None), default=None),
+            waits=all(facts.waits for facts in descriptions),
+            seeds=all(facts.seeds for facts in descriptions),
+            success=all(facts.success for facts in descriptions),
+            why_not={
+                fact: why
+                for facts in reversed(descriptions)
+                for fact, why in facts.why_not.items()
+                if not getattr(facts, fact)
+            },
+            find_spaces=find_spaces,
+            check_machine=check_machine,
         )
 
     @classmethod
@@ -182,8 +199,6 @@ class SeveralTasks(Simulator):
             config: section with ``tasks``.
             key: its key in the configuration, for the error.
             together: slots in a row that have the same task.
-        Raises:
-            ConfigError: there is none for one of them.
         """
         tasks, count = len(tasks_of(config, key)), config.total_num_envs
         if tasks * together > count:
@@ -216,35 +231,31 @@ class SeveralTasks(Simulator):
     ) -> None:
         """Makes a simulator for each task that has a slot.
 
-        Args:
-            config: section with ``tasks``.
-            tasks: what it names.
-            allotment: tasks of the slots.
-            next_seed: called before each reset of a slot.
         Raises:
             ConfigError: a simulator cannot be made, or the tasks differ in their spaces.
         """
         of_slots = np.asarray(allotment.of_slots)
         self.num_envs = len(of_slots)
         self._tasks = [
-            _TaskSlots.made(task, f"{KEY}.tasks[{number}]", np.flatnonzero(of_slots == number), next_seed)
+            _TaskSlots.of(task, f"{KEY}.tasks[{number}]", np.flatnonzero(of_slots == number), next_seed)
             for number, task in enumerate(tasks)
             if np.any(of_slots == number)
         ]
         specs = [(task.label, task.simulator.spec) for task in self._tasks]
-        self._spaces = _Spaces.of(config, specs, allotment.known)
+        self._spaces = _Spaces.of(config, specs, allotment.labels)
         self.spec = self._spaces.spec
         simulators = [task.simulator for task in self._tasks]
-        self.has_success = all(one.has_success for one in simulators)
-        self.can_wait = all(one.can_wait for one in simulators)  # type: ignore[misc] # depends on the tasks here
-        self.notes = tuple(dict.fromkeys(note for one in simulators for note in one.notes))
-        self.metrics = tuple(dict.fromkeys(one for made in simulators for one in made.metrics))  # type: ignore[misc]
+        self.has_success = all(simulator.has_success for simulator in simulators)
+        self.can_wait = all(simulator.can_wait for simulator in simulators)  # type: ignore[misc] # depends on the tasks
+        self.notes = tuple(dict.fromkeys(note for simulator in simulators for note in simulator.notes))
+        metrics = dict.fromkeys(metric for simulator in simulators for metric in simulator.metrics)
+        self.metrics = tuple(metrics)  # type: ignore[misc] # likewise
 
     @property
     def reset_seconds(self) -> float | None:  # type: ignore[override] # the sum of the tasks'
         """Time spent in resets so far; None where a task does not tell."""
-        known = [seconds for task in self._tasks if (seconds := task.simulator.reset_seconds) is not None]
-        return sum(known) if len(known) == len(self._tasks) else None
+        seconds = [task.simulator.reset_seconds for task in self._tasks]
+        return None if None in seconds else sum(filter(None, seconds))
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         observations = self.spec.observations(self.num_envs)
@@ -256,16 +267,58 @@ class SeveralTasks(Simulator):
         return observations, beginnings
 
     def step(self, actions: NDArray[Any], active: Bool | None = None) -> Step:
-        merged = _Merged(self.spec, self.num_envs, self.has_success)
+        steps = []
         for task in self._tasks:
             taking = None if active is None else active[task.slots]
             if np.any(~task.exhausted if taking is None else ~task.exhausted & taking):
-                merged.add(task, task.simulator.step(actions[task.slots], taking), self._spaces)
-        return merged.step()
+                steps.append((task, task.simulator.step(actions[task.slots], taking)))
+        return self._merged(steps)
+
+    def _merged(self, steps: Sequence[tuple[_TaskSlots, Step]]) -> Step:
+        """Puts the answers of the tasks at the places of their slots."""
+        count = self.num_envs
+        observations, successors = self.spec.observations(count), self.spec.observations(count)
+        rewards = np.zeros(count, dtype=np.float64)
+        terminated, truncated, success, valid = (np.zeros(count, dtype=bool) for _ in range(4))
+        failure: NDArray[np.float64] | None = None
+        terms: dict[Any, NDArray[np.float64]] = {}
+        observed: dict[Any, NDArray[np.float64]] = {}
+        beginnings: dict[int, Beginning] = {}
+        for task, step in steps:
+            slots, label = task.slots, task.label
+            successors[slots] = translated = self._spaces.translated(step.successors, label)
+            same = step.observations is step.successors
+            observations[slots] = translated if same else self._spaces.translated(step.observations, label)
+            rewards[slots], valid[slots] = step.rewards, step.valid
+            terminated[slots], truncated[slots] = step.terminated, step.truncated
+            if step.success is not None:
+                success[slots] = step.success
+            if step.failure is not None:
+                failure = np.full(count, np.nan) if failure is None else failure
+                failure[slots] = step.failure
+            for columns, numbers in ((terms, step.reward_terms), (observed, step.observed)):
+                for name, values in numbers.items():
+                    columns.setdefault(name, np.full(count, np.nan))[slots] = values
+            beginnings |= task.named(step.beginnings)
+        return Step(
+            observations,
+            successors,
+            rewards,
+            terminated,
+            truncated,
+            success if self.has_success else None,
+            valid,
+            beginnings,
+            failure,
+            terms,
+            observed,
+            any(step.tells_success for _, step in steps),
+            tuple(f"{task.label}: {note}" for task, step in steps for note in step.notes),
+        )
 
     def _place_of(self, n: int) -> tuple[Simulator, int]:
         """Returns the simulator of a slot, and its number there."""
-        task = next(one for one in self._tasks if n in one.slots)
+        task = next(task for task in self._tasks if n in task.slots)
         return task.simulator, int(np.searchsorted(task.slots, n))
 
     def scene(self, n: int) -> Scene | None:
@@ -279,29 +332,6 @@ class SeveralTasks(Simulator):
     def close(self) -> None:
         for task in self._tasks:
             task.simulator.close()
-
-
-def _find_spaces(config: SimulatorConfig, tasks: Sequence[Task], facts: Sequence[TaskFacts]) -> SpaceSpec | None:
-    """Finds the spaces that the tasks share, as far as any of them is quick to make."""
-    specs = [one.find_spaces() for one in facts]
-    known = [(task.label, spec) for task, spec in zip(tasks, specs, strict=True) if spec is not None]
-    return _Spaces.of(config, known, [task.label for task in tasks]).spec if known else None
-
-
-def _check_machine(facts: Sequence[TaskFacts]) -> None:
-    """Checks that this machine has what any of the tasks needs."""
-    for one in facts:
-        one.check_machine()
-
-
-def _obstacles(facts: TaskFacts) -> dict[str, str]:
-    """Returns what to do about the facts that do not hold."""
-    return {name: why for name, why in facts.why_not.items() if not getattr(facts, name)}
-
-
-def _plugin(config: SimulatorConfig) -> type[Simulator]:
-    found: type[Simulator] = simulator_class(config, "env.train")
-    return found
 
 
 @dataclass(frozen=True)
@@ -321,7 +351,7 @@ class _TaskSlots:
     exhausted: Bool
 
     @classmethod
-    def made(cls, task: Task, key: str, slots: NDArray[np.int64], next_seed: NextSeed) -> _TaskSlots:
+    def of(cls, task: Task, key: str, slots: NDArray[np.int64], next_seed: NextSeed) -> _TaskSlots:
         exhausted = np.zeros(len(slots), dtype=bool)
 
         def own_seed(number: int) -> int | None:
@@ -333,7 +363,7 @@ class _TaskSlots:
 
     def named(self, beginnings: Mapping[int, Beginning]) -> dict[int, Beginning]:
         """Beginnings by the numbers of the slots, each with the task."""
-        return {int(self.slots[n]): replace(one, task=self.label) for n, one in beginnings.items()}
+        return {int(self.slots[n]): replace(beginning, task=self.label) for n, beginning in beginnings.items()}
 
 
 @dataclass(frozen=True)
@@ -351,13 +381,9 @@ class _Spaces:
     width: int | None
 
     @classmethod
-    def of(cls, config: SimulatorConfig, specs: Sequence[tuple[str, SpaceSpec]], known: Sequence[str]) -> _Spaces:
+    def of(cls, config: SimulatorConfig, specs: Sequence[tuple[str, SpaceSpec]], labels: Sequence[str]) -> _Spaces:
         """Finds the common spaces.
 
-        Args:
-            config: section with ``tasks``.
-            specs: label and spaces of each task.
-            known: labels of all tasks that the policy tells apart.
         Raises:
             ConfigError: the tasks have none in common.
         """
@@ -374,9 +400,9 @@ class _Spaces:
                 f"{first} observes a leaf of its own that is called {LEAF}, where the run would tell the task: set "
                 "env.train.observe_task=false."
             )
-        leaves[LEAF] = LeafSpec((), "int64", (len(known),))
+        leaves[LEAF] = LeafSpec((), "int64", (len(labels),))
         spec = SpaceSpec.of_tree(leaves, common.action_dim, common.num_actions, common.action_low, common.action_high)
-        return cls(spec, {label: place for place, label in enumerate(known)}, width)
+        return cls(spec, {label: place for place, label in enumerate(labels)}, width)
 
     def translated(self, observations: Observations, label: str) -> Observations:
         """Returns observations [M, ...] of a task in the common spaces."""
@@ -395,100 +421,28 @@ def _padded(spec: SpaceSpec, label: str, width: int | None) -> SpaceSpec:
     if width is None:
         return spec
     if spec.leaves is not None or spec.observation_dim > width:
-        found = "a tree of arrays" if spec.leaves is not None else f"{spec.observation_dim} numbers"
+        observed = "a tree of arrays" if spec.leaves is not None else f"{spec.observation_dim} numbers"
         raise ConfigError(
-            f"env.train.pad_observations is {width}, but {label} observes {found}: "
+            f"env.train.pad_observations is {width}, but {label} observes {observed}: "
             + ("leave it out." if spec.leaves is not None else f"give at least {spec.observation_dim}.")
         )
     return replace(spec, observation_dim=width)
 
 
-def _same_bounds(one: SpaceSpec, other: SpaceSpec) -> bool:
-    bounds = ((one.action_low, other.action_low), (one.action_high, other.action_high))
+def _same_bounds(spec: SpaceSpec, other: SpaceSpec) -> bool:
+    bounds = ((spec.action_low, other.action_low), (spec.action_high, other.action_high))
     return all(ours is theirs is None or np.array_equal(ours, theirs) for ours, theirs in bounds)  # type: ignore[arg-type] # None equals nothing
 
 
-def _differing(first: str, one: SpaceSpec, label: str, other: SpaceSpec) -> str:
+def _differing(first: str, spec: SpaceSpec, label: str, other: SpaceSpec) -> str:
     """Says how the spaces of two tasks differ, and what to do."""
-    if one.leaves is None and other.leaves is None and one.observation_dim != other.observation_dim:
-        widest = max(one.observation_dim, other.observation_dim)
+    if spec.leaves is None and other.leaves is None and spec.observation_dim != other.observation_dim:
+        widest = max(spec.observation_dim, other.observation_dim)
         return (
-            f"the tasks of a run share their spaces, but {first} observes {one.observation_dim} numbers and {label} "
+            f"the tasks of a run share their spaces, but {first} observes {spec.observation_dim} numbers and {label} "
             f"{other.observation_dim}: env.train.pad_observations={widest} fills the shorter one up with zeros."
         )
     return (
-        f"the tasks of a run share their spaces, but {first} has {one} and {label} has {other}: give them the same "
+        f"the tasks of a run share their spaces, but {first} has {spec} and {label} has {other}: give them the same "
         "options, such as control_mode, or run them by themselves."
     )
-
-
-class _Merged:
-    """Answers of the tasks at the places of their slots."""
-
-    def __init__(self, spec: SpaceSpec, count: int, has_success: bool) -> None:
-        self._count = count
-        self._observations, self._successors = spec.observations(count), spec.observations(count)
-        self._rewards = np.zeros(count, dtype=np.float64)
-        self._terminated, self._truncated, self._valid = (np.zeros(count, dtype=bool) for _ in range(3))
-        self._success = np.zeros(count, dtype=bool) if has_success else None
-        self._failure: NDArray[np.float64] | None = None
-        self._terms: dict[str, NDArray[np.float64]] = {}
-        self._observed: dict[Any, NDArray[np.float64]] = {}
-        self._beginnings: dict[int, Beginning] = {}
-        self._tells_success = False
-        self._notes: tuple[str, ...] = ()
-
-    def add(self, task: _TaskSlots, step: Step, spaces: _Spaces) -> None:
-        """Takes the answer of one task."""
-        slots, label = task.slots, task.label
-        successors = spaces.translated(step.successors, label)
-        self._successors[slots] = successors
-        same = step.observations is step.successors
-        self._observations[slots] = successors if same else spaces.translated(step.observations, label)
-        self._rewards[slots], self._valid[slots] = step.rewards, step.valid
-        self._terminated[slots], self._truncated[slots] = step.terminated, step.truncated
-        if self._success is not None and step.success is not None:
-            self._success[slots] = step.success
-        if step.failure is not None:
-            self._failure = np.full(self._count, np.nan) if self._failure is None else self._failure
-            self._failure[slots] = step.failure
-        _place(self._terms, step.reward_terms, slots, self._count)
-        _place(self._observed, step.observed, slots, self._count)
-        self._beginnings |= task.named(step.beginnings)
-        self._tells_success |= step.tells_success
-        self._notes += tuple(f"{label}: {note}" for note in step.notes)
-
-    def step(self) -> Step:
-        """Returns the answer of all."""
-        return Step(
-            self._observations,
-            self._successors,
-            self._rewards,
-            self._terminated,
-            self._truncated,
-            self._success,
-            self._valid,
-            self._beginnings,
-            self._failure,
-            self._terms,
-            self._observed,
-            self._tells_success,
-            self._notes,
-        )
-
-
-def _place(
-    found: dict[Any, NDArray[np.float64]], told: Mapping[Any, NDArray[np.float64]], slots: NDArray[np.int64], count: int
-) -> None:
-    """Writes [M] values by name at the places of their slots among [N], where others are NaN."""
-    for name, values in told.items():
-        found.setdefault(name, np.full(count, np.nan))[slots] = values
-
-
-def _check_same(key: str, first: Task, other: Task) -> None:
-    """Checks what tasks of one run cannot have differently."""
-    if other.config.ignore_terminations != first.config.ignore_terminations:
-        raise ConfigError(
-            f"{key}.tasks: ignore_terminations is {first.config.ignore_terminations} for {first.label} and "
-            f"{other.config.ignore_terminations} for {other.label}: it is the same for all tasks."
-        )

@@ -12,13 +12,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlpipe.envs.base import KEY, Simulator, Step, TaskFacts, no_spaces, nothing_needed
+from rlpipe.envs.base import KEY, Step, TaskFacts, no_spaces, nothing_needed
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.foreign import keep_sockets_short
 from rlpipe.plugins import resolve
+
+if TYPE_CHECKING:  # another Python does without
+    from rlpipe.metrics.declaration import Metric
 
 
 def serve(connection: int, read: int, written: int) -> None:
@@ -49,7 +52,7 @@ class _Server:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._simulator: Simulator | None = None
+        self._simulator: Any = None  # until it is made
 
     def answer_next(self) -> bool:
         """Waits for a call, and answers it; False after the last one."""
@@ -82,45 +85,41 @@ class _Server:
 
     def questions(self, config: Any) -> dict[str, Any]:
         """Answers all questions on a configuration at once: ("answer", value), or what a failure is."""
-        found: dict[str, Any] = {}
         try:
             facts: TaskFacts = resolve("envs", config.name, f"{KEY}.name").describe(config, KEY)
         except BaseException as error:
             return {"facts": _failure(error)}
-        found["facts"] = ("answer", replace(facts, find_spaces=no_spaces, check_machine=nothing_needed))
+        answers: dict[str, Any] = {
+            "facts": ("answer", replace(facts, find_spaces=no_spaces, check_machine=nothing_needed))
+        }
         for name, question in (("spaces", facts.find_spaces), ("machine", facts.check_machine)):
             try:
-                found[name] = ("answer", question())
+                answers[name] = ("answer", question())
             except BaseException as error:
-                found[name] = _failure(error)
-        return found
+                answers[name] = _failure(error)
+        return answers
 
     def make(self, config: Any, num_envs: int) -> dict[str, Any]:
         """Makes the simulator. Returns its attributes."""
-        made = resolve("envs", config.name, f"{KEY}.name").make(config, num_envs, self._asks("next_seed"))
-        self._simulator = made
+        simulator_class = resolve("envs", config.name, f"{KEY}.name")
+        self._simulator = simulator_class.make(config, num_envs, self._asks("next_seed"))
         names = ("spec", "num_envs", "has_success", "notes", "can_wait")
-        return {name: getattr(made, name) for name in names}
-
-    @property
-    def _made(self) -> Simulator:
-        assert self._simulator is not None
-        return self._simulator
+        return {name: getattr(self._simulator, name) for name in names}
 
     def reset(self, chooses: bool) -> Any:
-        self._made.next_start = self._asks("next_start") if chooses else None
-        return self._made.reset()
+        self._simulator.next_start = self._asks("next_start") if chooses else None
+        return self._simulator.reset()
 
     def step(self, actions: Any, *waiting: Any) -> Step:
-        step = self._made.step(actions, *waiting)
+        step: Step = self._simulator.step(actions, *waiting)
         # A metric is known by its name on the other side, where the same one is declared.
-        names = {
-            one if isinstance(one, str) else f"{METRIC}{one.name}": values for one, values in step.observed.items()
+        observed: dict[str | Metric, Any] = {
+            key if isinstance(key, str) else f"{METRIC}{key.name}": values for key, values in step.observed.items()
         }
-        return replace(step, observed=names) if names else step  # type: ignore[arg-type] # not yet metrics
+        return replace(step, observed=observed) if observed else step
 
     def state(self, n: int) -> Any:
-        return self._made.state(n)
+        return self._simulator.state(n)
 
     def close(self) -> None:
         if self._simulator is not None:

@@ -6,7 +6,6 @@ makes it, and ends with it. Importing this file imports no simulator.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -65,29 +64,27 @@ class _Process:
         reset_seconds: time that the simulator has spent in resets, as of its last answer.
     """
 
-    def __init__(self, python: str, start_timeout: float, answer_timeout: float) -> None:
-        """Starts the process.
+    def __init__(self, python: str, start_timeout: float, answer_timeout: float, key: str) -> None:
+        """Starts the process; ``key`` names the interpreter.
 
-        Args:
-            python: interpreter.
-            start_timeout: longest silence until the simulator is made, in seconds.
-            answer_timeout: longest silence after that, in seconds.
         Raises:
             ConfigError: it is no Python that can run a simulator.
         """
-        self._python, self._start_timeout, self._answer_timeout = python, start_timeout, answer_timeout
+        self._python, self._key = python, key
+        # The longest silences until the simulator is made, and after that, in seconds.
+        self._start_timeout, self._answer_timeout = start_timeout, answer_timeout
         self.reset_seconds: float | None = None
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         ours, theirs = socket.socketpair()
         files = [shared_file(), shared_file()]  # written by this process, and by the other
         lifeline, self._lifeline = os.pipe()
-        given = {
+        arguments = {
             "socket": theirs.fileno(), "files": files, "lifeline": lifeline, "package": str(PACKAGE),
             "path": own_folders(),
         }  # fmt: skip
         try:
             self._process = subprocess.Popen(
-                [python, str(Path(__file__).with_name("start.py")), json.dumps(given)],
+                [python, str(Path(__file__).with_name("start.py")), json.dumps(arguments)],
                 env={**os.environ, "PYTHONHASHSEED": "0"},  # some tasks draw from sets of names (robosuite)
                 stdin=subprocess.DEVNULL,  # a library that asks something gets no answer
                 stdout=subprocess.PIPE,
@@ -99,7 +96,7 @@ class _Process:
             for number in (lifeline, self._lifeline, *files):
                 os.close(number)
             ours.close()
-            raise ConfigError(f"it is {python!r}, which cannot be run: {error.strerror}.") from error
+            raise ConfigError(f"{key}: it is {python!r}, which cannot be run: {error.strerror}.") from error
         finally:
             theirs.close()
         os.close(lifeline)
@@ -118,20 +115,20 @@ class _Process:
         except TimeoutError as error:
             self.end()
             raise ConfigError(
-                f"it is {self._python!r}, which did not start within {self._start_timeout:g} s "
+                f"{self._key}: it is {self._python!r}, which did not start within {self._start_timeout:g} s "
                 f"(start_timeout){self._output}."
             ) from error
         if not text:
             self._reader.join(_GRACE)
             self.end()
             raise ConfigError(
-                f"it is {self._python!r}, which does not behave like a Python interpreter: the process "
+                f"{self._key}: it is {self._python!r}, which does not behave like a Python interpreter: the process "
                 f"{how_it_ended(self._process.returncode)}{self._output}."
             )
         problem = json.loads(text)["problem"]
         if problem:
             self.end()
-            raise ConfigError(f"{self._python} {problem}.")
+            raise ConfigError(f"{self._key}: {self._python} {problem}.")
 
     @property
     def _output(self) -> str:
@@ -139,13 +136,13 @@ class _Process:
         lines = [repr(line[:LINE_WIDTH]) for line in self._last]
         return f"; the last lines of its output: {', '.join(lines)}" if lines else "; it printed nothing"
 
-    def call(self, name: str, *arguments: Any, asked: Mapping[str, Callable[[int], Any]] | None = None) -> Any:
+    def call(self, name: str, *arguments: Any, questions: Mapping[str, Callable[[int], Any]] | None = None) -> Any:
         """Has the process do something, and returns its answer.
 
         Args:
             name: method of the process's server.
             arguments: of that.
-            asked: what the process may ask meanwhile, by name.
+            questions: functions that the process may call meanwhile, by name.
         Raises:
             ConfigError: the simulator raised it.
             ContractError: the simulator returned a wrong value.
@@ -159,9 +156,9 @@ class _Process:
             self._channel.send((name, arguments))
             while True:
                 kind, *values = self._channel.receive(seconds)
-                if asked is None or kind not in asked:
+                if questions is None or kind not in questions:
                     break
-                self._channel.send(asked[kind](*values))
+                self._channel.send(questions[kind](*values))
         except TimeoutError as error:
             self._fail(self._end_a_silent_one(f"{seconds:g} s ({'start' if starting else 'answer'}_timeout)"), error)
         except ClosedError as error:
@@ -242,59 +239,39 @@ def failure(kind: str, values: list[Any]) -> Exception:
     return error
 
 
-def _started(python: str, start_timeout: float, answer_timeout: float, key: str) -> _Process:
-    """Starts a process; ``key`` names the interpreter."""
-    try:
-        return _Process(python, start_timeout, answer_timeout)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
-
-
 def _start_configured(config: Any) -> _Process:
     """Starts the process of a configured simulator."""
-    return _started(config.python, config.start_timeout, config.answer_timeout, f"{KEY}.python")
+    return _Process(config.python, config.start_timeout, config.answer_timeout, f"{KEY}.python")
 
 
-@functools.lru_cache(maxsize=64)
-def _answers(config: _Hashed) -> dict[str, Any]:
+_answers: dict[str, dict[str, Any]] = {}
+"""Answers to all that is asked before a simulator is made, by its configuration, of which some values have no hash."""
+
+
+def _answers_of(config: Any) -> dict[str, Any]:
     """Asks a simulator, in a process of its own that ends then, everything that is asked before it is made."""
-    process = _start_configured(config.value)
-    try:
-        found: dict[str, Any] = process.call("questions", config.value)
-    except SimulatorProcessError as error:
-        raise ConfigError(f"{KEY}.python is {config.value.python!r}, but {error}.") from error
-    finally:
-        process.end()
-    return found
-
-
-class _Hashed:
-    """A configuration as the key of a dictionary; some of its values cannot be hashed."""
-
-    def __init__(self, value: Any) -> None:
-        self.value, self._text = value, repr(value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hashed) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
+    text = repr(config)
+    if text not in _answers:
+        process = _start_configured(config)
+        try:
+            _answers[text] = process.call("questions", config)
+        except SimulatorProcessError as error:
+            raise ConfigError(f"{KEY}.python is {config.python!r}, but {error}.") from error
+        finally:
+            process.end()
+    return _answers[text]
 
 
 def tasks(name: str, python: str) -> list[TaskEntry]:
-    """Lists the tasks of a simulator that another Python has.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    process = _started(python, START_TIMEOUT, START_TIMEOUT, "--python")
+    """Lists the tasks of a simulator that another Python has."""
+    process = _Process(python, START_TIMEOUT, START_TIMEOUT, "--python")
     try:
-        found: list[TaskEntry] = process.call("tasks", name)
+        entries: list[TaskEntry] = process.call("tasks", name)
     except SimulatorProcessError as error:
         raise ConfigError(str(error)) from error
     finally:
         process.end()
-    return found
+    return entries
 
 
 class ProcessSimulator(Simulator):
@@ -303,10 +280,6 @@ class ProcessSimulator(Simulator):
     def __init__(self, config: Any, num_envs: int, next_seed: NextSeed) -> None:
         """Starts the process and makes the simulator there.
 
-        Args:
-            config: names the simulator and the Python.
-            num_envs: N.
-            next_seed: called before each reset of a slot.
         Raises:
             ConfigError: the simulator cannot be made as configured.
             SimulatorProcessError: the simulator raised, or its process failed.
@@ -322,10 +295,10 @@ class ProcessSimulator(Simulator):
         vars(self).update(attributes)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        asked: dict[str, Callable[[int], Any]] = {"next_seed": self._next_seed}
+        questions: dict[str, Callable[[int], Any]] = {"next_seed": self._next_seed}
         if self.next_start is not None:
-            asked["next_start"] = self.next_start
-        return self._process.call(name, *arguments, asked=asked)
+            questions["next_start"] = self.next_start
+        return self._process.call(name, *arguments, questions=questions)
 
     @classmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> ProcessSimulator:
@@ -345,14 +318,13 @@ class ProcessSimulator(Simulator):
         step: Step = self._call("step", actions, *waiting)
         if not step.observed:
             return step
-        names = {str(name): values for name, values in step.observed.items()}
-        return replace(step, observed={
-            self._metric(name.removeprefix(METRIC)) if name.startswith(METRIC) else name: values
-            for name, values in names.items()
-        })  # fmt: skip
+        return replace(step, observed={self._metric(str(name)): values for name, values in step.observed.items()})
 
-    def _metric(self, name: str) -> Metric:
-        """Metric with a name among those that the simulator declares, or a member of a family of them."""
+    def _metric(self, name: str) -> str | Metric:
+        """Metric that the simulator declares, or a member of a family of them; of other numbers, their name."""
+        if not name.startswith(METRIC):
+            return name
+        name = name.removeprefix(METRIC)
         declared = {metric.name: metric for metric in (*self.metrics, *CATALOGUE.values())}
         if name in declared:
             return declared[name]
@@ -372,7 +344,7 @@ class ProcessSimulator(Simulator):
     @classmethod
     def _answer(cls, config: Any, question: str, key: str) -> Any:
         try:
-            answers = _answers(_Hashed(config))
+            answers = _answers_of(config)
         except ConfigError as error:
             raise ConfigError(str(error).replace(KEY, key)) from error
         kind, *values = answers.get(question, answers["facts"])

@@ -54,21 +54,21 @@ def end_with(lifeline: int) -> None:
 
 def main() -> None:
     """Says what is wrong here, or serves."""
-    given = json.loads(sys.argv[1])
+    arguments = json.loads(sys.argv[1])
     del sys.argv[1:]
     here = os.path.dirname(os.path.abspath(__file__))  # where plug-ins have the names of libraries
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
-    for number in (given["lifeline"], given["socket"], *given["files"]):
+    for number in (arguments["lifeline"], arguments["socket"], *arguments["files"]):
         os.set_inheritable(number, False)
-    end_with(given["lifeline"])
-    sys.path += [folder for folder in given["path"] if folder not in sys.path]
-    found = problem()
-    os.write(given["socket"], json.dumps({"problem": found}).encode() + b"\n")
-    if not found:
-        find_package(given["package"])
+    end_with(arguments["lifeline"])
+    sys.path += [folder for folder in arguments["path"] if folder not in sys.path]
+    lack = problem()
+    os.write(arguments["socket"], json.dumps({"problem": lack}).encode() + b"\n")
+    if not lack:
+        find_package(arguments["package"])
         from rlpipe.envs.shared.child_process.program import serve
 
-        serve(given["socket"], *given["files"])
+        serve(arguments["socket"], *arguments["files"])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ GOALS = re.compile("goal|target")
 """Names of sites that mark the goal. Other sites serve sensors and tools."""
 _UNCOLOURED = (0.5, 0.5, 0.5, 1.0)  # MuJoCo's default, which a material replaces
 _RGB = 1  # mjTEXROLE_RGB
+_SIZES = {"sphere": 1, "capsule": 2, "cylinder": 2, "plane": 2, "box": 3, "ellipsoid": 3}
+"""Numbers that describe the size of a geometry of each kind, but for meshes."""
 
 
 class MuJoCoBodies:
@@ -35,7 +37,7 @@ class MuJoCoBodies:
 
         self._mujoco = mujoco
         self.model = model
-        kinds = _kinds(mujoco)
+        kinds = {int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind.upper()}")): kind for kind in (*_SIZES, "mesh")}
         shapes: dict[int, list[Shape]] = {}
         for geom in range(model.ngeom):
             kind, colour = kinds.get(int(model.geom_type[geom])), _colour(model, geom)
@@ -44,7 +46,7 @@ class MuJoCoBodies:
                 shapes.setdefault(int(model.geom_bodyid[geom]), []).append(_shape(model, geom, kind, colour))
         self._numbers = np.array(sorted(shapes), dtype=np.int64)
         names = [model.body(number).name or f"body {number}" for number in self._numbers.tolist()]
-        bodies = [Body(name, tuple(shapes[one])) for name, one in zip(names, self._numbers.tolist(), strict=True)]
+        bodies = [Body(name, tuple(shapes[body])) for name, body in zip(names, self._numbers.tolist(), strict=True)]
         self._sites = [n for n in range(model.nsite) if _is_goal(model, n) and int(model.site_type[n]) in kinds]
         bodies += [_site(model, n, kinds[int(model.site_type[n])]) for n in self._sites]
         self.scene = Scene(tuple(bodies))
@@ -56,16 +58,16 @@ class MuJoCoBodies:
             data: whose poses are those at the beginning of the last physics step, which is what tasks observe.
             goals: [G, 3] places of the sites of goals, for a task that moves them only when it draws; None elsewhere.
         """
-        found = np.empty((len(self._numbers) + len(self._sites), 7), dtype=np.float32)
+        poses = np.empty((len(self._numbers) + len(self._sites), 7), dtype=np.float32)
         count = len(self._numbers)
-        found[:count, :3], found[:count, 3:] = data.xpos[self._numbers], data.xquat[self._numbers]
+        poses[:count, :3], poses[:count, 3:] = data.xpos[self._numbers], data.xquat[self._numbers]
+        goals = None if goals is None or len(goals) != len(self._sites) else goals
         turned = np.empty(4)
         for place, site in enumerate(self._sites):
             self._mujoco.mju_mat2Quat(turned, data.site_xmat[site])
-            known = goals is not None and len(goals) == len(self._sites)
-            found[count + place, :3] = goals[place] if known and goals is not None else data.site_xpos[site]
-            found[count + place, 3:] = turned
-        return found
+            poses[count + place, :3] = data.site_xpos[site] if goals is None else goals[place]
+            poses[count + place, 3:] = turned
+        return poses
 
 
 CHANGING = ("geom_pos", "geom_quat", "geom_size", "geom_rgba", "site_size", "site_rgba")
@@ -107,22 +109,6 @@ def goals_of(task: Any) -> NDArray[np.float64] | None:
     return points.reshape(-1, 3) if points.size and points.size % 3 == 0 else None
 
 
-def _kinds(mujoco: Any) -> dict[int, str]:
-    types = mujoco.mjtGeom
-    return {
-        int(types.mjGEOM_PLANE): "plane",
-        int(types.mjGEOM_SPHERE): "sphere",
-        int(types.mjGEOM_CAPSULE): "capsule",
-        int(types.mjGEOM_ELLIPSOID): "ellipsoid",
-        int(types.mjGEOM_CYLINDER): "cylinder",
-        int(types.mjGEOM_BOX): "box",
-        int(types.mjGEOM_MESH): "mesh",
-    }
-
-
-_SIZES = {"sphere": 1, "capsule": 2, "cylinder": 2, "plane": 2, "box": 3, "ellipsoid": 3}
-
-
 def _shape(model: Any, geom: int, kind: str, colour: tuple[float, ...]) -> Shape:
     where = tuple(map(float, model.geom_pos[geom])), tuple(map(float, model.geom_quat[geom]))
     if kind != "mesh":
@@ -152,10 +138,10 @@ def _site(model: Any, site: int, kind: str) -> Body:
 
 def _colour(model: Any, geom: int) -> tuple[float, ...]:
     """Returns the colour of a geometry in linear light: its own, or that of its material with its picture's mean."""
-    own, material = model.geom_rgba[geom], int(model.geom_matid[geom])
+    colour, material = model.geom_rgba[geom], int(model.geom_matid[geom])
     if material < 0:
-        return _linear(own)
-    rgba = np.array(model.mat_rgba[material] if np.allclose(own, _UNCOLOURED) else own, dtype=np.float64)
+        return _linear(colour)
+    rgba = np.array(model.mat_rgba[material] if np.allclose(colour, _UNCOLOURED) else colour, dtype=np.float64)
     texture = int(np.atleast_1d(model.mat_texid[material])[_RGB if np.ndim(model.mat_texid[material]) else 0])
     if texture >= 0:
         rgba[:3] *= _mean_of(model, texture)
@@ -175,4 +161,4 @@ def _mean_of(model: Any, texture: int) -> NDArray[np.float64]:
 def _linear(rgba: Any) -> tuple[float, ...]:
     """Converts a colour as screens take it to linear light."""
     values = np.clip(np.asarray(rgba, dtype=np.float64), 0.0, 1.0)
-    return (*(float(one) for one in values[:3] ** 2.2), float(values[3]))
+    return (*map(float, values[:3] ** 2.2), float(values[3]))

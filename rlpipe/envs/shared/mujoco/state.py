@@ -61,6 +61,22 @@ def is_mujoco_task(kind: type) -> bool:
     return bool(bases & _BASES) and hasattr(kind, "_get_obs")
 
 
+def integration_state(model: Any, data: Any) -> NDArray[np.float64]:
+    """Returns MuJoCo's integration state [S]."""
+    import mujoco
+
+    state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+def set_integration_state(model: Any, data: Any, state: NDArray[np.float64]) -> None:
+    """Sets MuJoCo's integration state [S]."""
+    import mujoco
+
+    mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
 class MuJoCoStates:
     """Takes and sets the states of one task.
 
@@ -80,7 +96,7 @@ class MuJoCoStates:
 
         self._mujoco = mujoco
         self._task = task
-        self._size: int = mujoco.mj_stateSize(task.model, mujoco.mjtState.mjSTATE_INTEGRATION)
+        self._size: int = integration_state(task.model, task.data).size
         self._stepped_from: NDArray[np.float64] | None = None
         self._spare: Any = None
 
@@ -102,28 +118,25 @@ class MuJoCoStates:
         return {NOW: now, BEFORE: self._before(now)} | self._outside()
 
     def _outside(self) -> dict[str, NDArray[Any]]:
-        task, found = self._task, {}
-        known = [name for name in ("goal",) if hasattr(task, name)]
-        for name in getattr(task, ATTRIBUTES, known):
-            found[f"{OUTSIDE}/{name}"] = values = np.array(getattr(task, name))
+        task, outside = self._task, {}
+        for name in getattr(task, ATTRIBUTES, ["goal"] if hasattr(task, "goal") else []):
+            outside[f"{OUTSIDE}/{name}"] = values = np.array(getattr(task, name))
             if values.dtype.kind not in "biuf":
                 raise TypeError(f"{name} of {task} is {getattr(task, name)!r}, but a state holds numbers and arrays.")
-        return found
+        return outside
 
     def set_state(self, state: State) -> None:
-        """Sets the state of the task; what it does not hold follows from the seed of the last reset.
-
-        Raises:
-            ValueError: the state is not one of this task.
-        """
-        wanted = {NOW: (self._size,), BEFORE: (self._size,)} | {
+        """Sets the state of the task; what it does not hold follows from the seed of the last reset."""
+        shapes = {NOW: (self._size,), BEFORE: (self._size,)} | {
             name: values.shape for name, values in self._outside().items()
         }
-        if (given := {name: np.shape(values) for name, values in state.items()}) != wanted:
-            raise ValueError(f"a state of {_described(given)} is not one of this task, which has {_described(wanted)}.")
+        if (of_state := {name: np.shape(values) for name, values in state.items()}) != shapes:
+            raise ValueError(
+                f"a state of {_described(of_state)} is not one of this task, which has {_described(shapes)}."
+            )
         mujoco, task = self._mujoco, self._task
         for name in state.keys() - {NOW, BEFORE}:
-            setattr(task, name.removeprefix(f"{OUTSIDE}/"), state[name].copy() if wanted[name] else state[name].item())
+            setattr(task, name.removeprefix(f"{OUTSIDE}/"), state[name].copy() if shapes[name] else state[name].item())
         now, before = state[NOW], state[BEFORE]
         self._set(task.data, before)
         if np.array_equal(now, before):
@@ -152,8 +165,8 @@ class MuJoCoStates:
         mujoco.mj_integratePos(model, between.qpos, way, share)
         for name in _INTERPOLATED:
             getattr(between, name)[:] = _mixed(first[name], getattr(data, name), share)
-        for number, (one, other) in enumerate(zip(first["mocap_quat"], data.mocap_quat, strict=True)):
-            between.mocap_quat[number] = rotation_between(one, other, share)
+        for number, (rotation, present) in enumerate(zip(first["mocap_quat"], data.mocap_quat, strict=True)):
+            between.mocap_quat[number] = rotation_between(rotation, present, share)
         now = self._get(between)
         outside = {
             name: _mixed(state[name], values, share) if values.dtype.kind == "f" else values
@@ -168,10 +181,10 @@ class MuJoCoStates:
         mujoco, model, data = self._mujoco, self._task.model, self._task.data
         spare = self._spare = self._spare or mujoco.MjData(model)
         self._set(spare, self._stepped_from)
-        given = mujoco.mjtState.mjSTATE_USER  # controls and the like, which the task set before it stepped
-        inputs = np.empty(mujoco.mj_stateSize(model, given))
-        mujoco.mj_getState(model, data, inputs, given)
-        mujoco.mj_setState(model, spare, inputs, given)
+        user = mujoco.mjtState.mjSTATE_USER  # controls and the like, which the task set before it stepped
+        inputs = np.empty(mujoco.mj_stateSize(model, user))
+        mujoco.mj_getState(model, data, inputs, user)
+        mujoco.mj_setState(model, spare, inputs, user)
         steps = round((data.time - spare.time) / model.opt.timestep)
         if steps < 1:
             return now
@@ -182,12 +195,10 @@ class MuJoCoStates:
         return before if np.array_equal(self._get(spare), now) else now
 
     def _get(self, data: Any) -> NDArray[np.float64]:
-        state = np.empty(self._size)
-        self._mujoco.mj_getState(self._task.model, data, state, self._mujoco.mjtState.mjSTATE_INTEGRATION)
-        return state
+        return integration_state(self._task.model, data)
 
     def _set(self, data: Any, state: NDArray[np.float64]) -> None:
-        self._mujoco.mj_setState(self._task.model, data, state, self._mujoco.mjtState.mjSTATE_INTEGRATION)
+        set_integration_state(self._task.model, data, state)
 
 
 def _mixed(first: NDArray[Any], second: NDArray[Any], share: float) -> NDArray[Any]:
