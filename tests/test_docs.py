@@ -271,12 +271,13 @@ def test_the_numbers_of_the_guide_are_summarised_in_training_and_evaluations(my_
 
 
 @pytest.mark.extras
-def test_the_camera_of_the_guide_is_learnt_from(my_lab, tmp_path):
-    env = {"train": {"name": "gymnasium", "id": "my_lab.camera:Light-v0", "success_key": "is_success"}}
-    policy = {"name": "mlp", "hidden_sizes": [16], "encoders": {"rgb": {"name": "my_lab.camera:Columns"}}}
+def test_the_encoder_of_the_guide_learns_from_a_camera(my_lab, tmp_path):
+    env = {"train": {"name": "gymnasium", "id": "tests.helpers.gym_trees:Sides-v0"}}
+    encoders = {"camera/rgb": {"name": "my_lab.columns:Columns"}}
+    policy = {"name": "mlp", "hidden_sizes": [16], "encoders": encoders, "actor_observations": ["camera/rgb"]}
     options = ("env.train.total_num_envs=8", "runner.total_timesteps=8192", "rollout.horizon=64", "learner.lr=0.01")
     result = rlpipe.train(scripted(tmp_path, *options, "algorithm.discount=0.5", env=env, policy=policy), local=True)
-    assert result.metrics["env/return"] > 9  # of 10; chance is 5
+    assert result.metrics["env/return"] > 7.2  # of 8; chance is 4
 
 
 @pytest.mark.extras

@@ -29,7 +29,7 @@ def section(start: str, end: str) -> str:
 def promises() -> set[str]:
     """The README's list under the promise, the heads of what you get, and every command."""
     listed = {line.strip() for line in section("It keeps one promise", "## Start").split(" - ")[1:]}
-    heads = set(re.findall(r"- \*\*(.+?)\*\*", section("## What you get", "## How fast it is")))
+    heads = set(re.findall(r"- \*\*(.+?)\*\*", section("## What you get", "## Documentation")))
     return listed | heads | COMMANDS
 
 
