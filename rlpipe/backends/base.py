@@ -24,10 +24,6 @@ class RunInfo:
     """Facts about a run that a backend may need when it opens.
 
     Attributes:
-        run_id: of the run.
-        experiment: its name.
-        project: its name.
-        directory: of the run.
         config_yaml: resolved configuration.
         total_iterations: length of the run.
         total_timesteps: length of the run, in environment steps.
@@ -78,8 +74,8 @@ class RunInfo:
     @staticmethod
     def kept(view: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments restored from what ``as_json`` returned; fields of later versions are dropped."""
-        found = {name: view[name] for name in _KEPT if name in view}
-        return {**found, "stages": tuple(map(tuple, view["stages"]))}
+        arguments = {name: view[name] for name in _KEPT if name in view}
+        return {**arguments, "stages": tuple(map(tuple, view["stages"]))}
 
 
 @dataclass(frozen=True)
@@ -107,12 +103,12 @@ def escaped(name: str, allowed: str) -> str:
         allowed: regular expression's set of characters, such as ``a-z/``; must hold lower-case letters, digits and _.
     """
     # escapes an underscore, too, if it would look like the beginning of an escape
-    return re.sub(f"[^{allowed}]|_(?=x[0-9a-f]+(?:_|[^{allowed}]))", lambda found: f"_x{ord(found[0]):x}_", name)
+    return re.sub(f"[^{allowed}]|_(?=x[0-9a-f]+(?:_|[^{allowed}]))", lambda match: f"_x{ord(match[0]):x}_", name)
 
 
 def unescaped(name: str) -> str:
     """Restores a name from what ``escaped`` returned."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 TEXT = r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"
@@ -212,12 +208,12 @@ class Backend(ABC):
 
     def fitted(self, name: str) -> str:
         """Returns the name under which the store shows a metric, and remarks on one that is shortened."""
-        shown = self.names.fit(name)
-        if shown != self.names.spelled(name):
+        label = self.names.fit(name)
+        if label != self.names.spelled(name):
             self.remarks[name] = (
-                f"{name[:_NAMED]}... has {len(name)} characters, more than fit, and is shown as {shown}."
+                f"{name[:_NAMED]}... has {len(name)} characters, more than fit, and is shown as {label}."
             )
-        return shown
+        return label
 
     def refuse(self, name: str, why: str) -> None:
         """Remarks on a metric, or another value of the run, that the store does not accept and does not show."""

@@ -29,6 +29,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.alerts import ToldAlerts
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Event, Row, Status
+from rlpipe.metrics.rules import LEVELS
 
 __all__ = ["Console"]
 
@@ -38,7 +39,6 @@ _VALUE = 7
 """Characters of a value in the panel."""
 _PACED = 20
 """Newest iterations whose median time is the pace of a run."""
-_LEVELS = ("info", "warn", "critical")
 MARKS = {"info": ("·", "dim"), "warn": ("▲", "yellow"), "critical": ("✖", "bold red")}
 """Mark and style of an alert by its level."""
 _SB3_COUNTS = ("time/fps", "time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
@@ -55,12 +55,6 @@ class _Headline(NamedTuple):
 _OWN = _Headline(m.ENV.success_once, m.ENV.num_trajectories)
 _CHOSEN = _Headline(m.CURRICULUM_SUCCESS_ONCE, m.CURRICULUM_NUM_TRAJECTORIES)
 _RETURN = _Headline(m.ENV.episode_return, m.ENV.num_trajectories)
-
-
-def _is_without_success(row: Row) -> bool:
-    """True if episodes ended, and none of them could succeed."""
-    metrics = row.metrics
-    return bool(metrics.get(m.ENV.num_trajectories.name)) and m.ENV.success_once.name not in metrics
 
 
 class EvaluationProgress:
@@ -138,9 +132,10 @@ class Console(Backend):
         """Adds a row to the panel, without drawing it."""
         self._row = row
         self._recent.append(row)
-        if self._headlines == [_OWN] and _is_without_success(row):
+        tells_success = m.ENV.success_once.name in row.metrics
+        if self._headlines == [_OWN] and row.metrics.get(m.ENV.num_trajectories.name) and not tells_success:
             self._headlines = [_RETURN]
-        elif self._headlines == [_RETURN] and m.ENV.success_once.name in row.metrics:  # no step had told it before
+        elif self._headlines == [_RETURN] and tells_success:  # no step had told it before
             self._headlines = [_OWN]
         for headline in self._headlines:
             name = headline.metric.name
@@ -185,7 +180,7 @@ class Console(Backend):
         """Number of standing alerts, and the latest of the gravest level."""
         if not (standing := self._alerts.standing):
             return Text("none", style="green"), Text("")
-        gravest = max(reversed(standing.values()), key=lambda alert: _LEVELS.index(alert["level"]))
+        gravest = max(reversed(standing.values()), key=lambda alert: LEVELS.index(alert["level"]))
         mark, style = MARKS[gravest["level"]]
         return Text(str(len(standing)), style=style), Text(f"{mark} {gravest['metric']}", style=style)
 
@@ -194,9 +189,9 @@ class Console(Backend):
         return "--:--" if left is None else clock(left)
 
     def _stage(self, iteration: int) -> str:
-        names = [(name, until) for name, until in self._run.stages]
-        index = next((i for i, (_, until) in enumerate(names) if iteration <= until), len(names) - 1)
-        return f"{names[index][0]} ({index + 1}/{len(names)})" if len(names) > 1 else names[0][0]
+        stages = self._run.stages
+        index = next((i for i, (_, until) in enumerate(stages) if iteration <= until), len(stages) - 1)
+        return f"{stages[index][0]} ({index + 1}/{len(stages)})" if len(stages) > 1 else stages[0][0]
 
     def _line(self, row: Row) -> str:
         """One plain line for an iteration."""
@@ -269,14 +264,14 @@ class Console(Backend):
             Text(f"{iteration}/{run.total_iterations}  ETA {self._eta()}"),
         )
         width = min(100, self.terminal.width)
-        names = max(map(len, [*run.console_metrics, *(one.metric.name for one in self._headlines)]))
+        names = max(map(len, [*run.console_metrics, *(headline.metric.name for headline in self._headlines)]))
         body = Table.grid(padding=(0, 2, 0, 0))
         body.add_column(no_wrap=True, min_width=names)
         body.add_column(no_wrap=True, min_width=_VALUE)
         body.add_column(no_wrap=True)
         for headline in self._headlines:
             self._add_headline(body, headline, width - names - _VALUE - 8)  # without borders and paddings
-        outcome = "-" if self._evaluated is None else f"{_outcome(self._evaluated)}"
+        outcome = "-" if self._evaluated is None else _outcome(self._evaluated)
         when = "" if self._evaluated is None else f"at iteration {self._evaluated.iteration}"
         body.add_row(Text("eval"), Text(outcome.split(" ")[0]), Text(" ".join([*outcome.split(" ")[1:], when]).strip()))
         body.add_row(
@@ -285,7 +280,7 @@ class Console(Backend):
             Text(f"{row.total_timesteps if row else 0:,} of {run.total_timesteps:,} steps"),
         )
         for name in run.console_metrics:
-            if (metrics and name not in metrics) or any(name == one.metric.name for one in self._headlines):
+            if (metrics and name not in metrics) or any(name == headline.metric.name for headline in self._headlines):
                 continue  # not yet, or not any more, as of a curriculum's earlier part
             value = metrics.get(name)
             words, style = verdict(name, value)
@@ -320,14 +315,9 @@ def boxed_table(values: Mapping[str, float]) -> Text:
 
 
 def seconds_left(rows: Sequence[Row], total_iterations: int) -> float | None:
-    """Estimates the time until the end of a run, at the median pace of its newest iterations; None without any.
+    """Estimates the time until the end of a run at the median pace of its newest rows, oldest first; None without any.
 
-    Iterations before the first gradient step (``algorithm.learning_starts``) say nothing about those that learn.
-
-    Args:
-        rows: the oldest first
-        total_iterations: length of the run
-    """
+    Iterations before the first gradient step (``algorithm.learning_starts``) say nothing about those that learn."""
     left = total_iterations - rows[-1].iteration if rows else total_iterations
     newest = reversed([*itertools.islice(reversed(rows), _PACED)])
     learning = itertools.dropwhile(lambda row: row.metrics.get(m.GRADIENT_STEPS.name) == 0, newest)
@@ -349,8 +339,7 @@ def _number(value: float | None) -> str:
 def _short(name: str) -> str:
     """Last part of a metric's name; the last two where the namespace has parts of its own, as env/curriculum/ has."""
     parts = name.split("/")
-    kept = parts[1:] if parts[0] == "env" else parts[-1:]
-    return "/".join(kept).removesuffix("_loss")
+    return "/".join(parts[1:] if parts[0] == "env" else parts[-1:]).removesuffix("_loss")
 
 
 def _outcome(row: Row) -> str:
@@ -366,12 +355,8 @@ def _outcome(row: Row) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = _HISTORY) -> str:
-    """Draws a curve; rates on a scale from 0 to 1, other values between their extremes.
-
-    Args:
-        values: the oldest first.
-        width: characters; of more values, each character shows the mean of its share.
-    """
+    """Draws a curve, oldest value first; rates on a scale from 0 to 1, other values between their extremes. Of more
+    values than characters, each shows the mean of its share."""
     if not values:
         return ""
     count = min(width, len(values))

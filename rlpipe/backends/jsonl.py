@@ -51,9 +51,9 @@ class JSONL(Backend):
         self._copy = _copy(run)
         if self._copy is not None:
             self._copy.parent.mkdir(parents=True, exist_ok=True)
-            kept = list(_same_lines(self._copy, run))[: run.first_iteration - 1]
+            lengths = list(_same_lines(self._copy, run))[: run.first_iteration - 1]
             with self._copy.open("ab") as file:
-                file.truncate(sum(kept))
+                file.truncate(sum(lengths))
 
     def write(self, row: Row) -> None:
         if self._copy is not None:
@@ -67,11 +67,7 @@ class JSONL(Backend):
 
 
 def _copy(run: RunInfo) -> Path | None:
-    """Path of the copy; None if none is configured.
-
-    Raises:
-        ConfigError: the path lies in the run directory itself.
-    """
+    """Path of the copy; None if none is configured. It must not lie in the run directory itself."""
     if run.options.path is None:
         return None
     named = run.options.path.replace("{experiment}", run.experiment).replace("{run}", run.run_id)
@@ -86,8 +82,8 @@ def _same_lines(copy: Path, run: RunInfo) -> Iterator[int]:
     original = run.directory / "metrics.jsonl"
     if not copy.is_file() or not original.is_file():
         return
-    with copy.open("rb") as copied, original.open("rb") as wanted_lines:
-        for line, wanted in zip(copied, wanted_lines, strict=False):
-            if line != wanted:
+    with copy.open("rb") as copied_lines, original.open("rb") as lines:
+        for copied, line in zip(copied_lines, lines, strict=False):
+            if copied != line:
                 return
             yield len(line)

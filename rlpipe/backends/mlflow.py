@@ -63,8 +63,8 @@ class MLflow(Backend):
 
     @classmethod
     def view_command(cls, options: MLflowOptions, run: Path, project: str) -> str:  # noqa: ARG003
-        own = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
-        return shlex.join(["mlflow", "ui", "--backend-store-uri", _uri(options) or own])
+        local = f"sqlite:///{run.parents[1] / 'mlflow.db'}"
+        return shlex.join(["mlflow", "ui", "--backend-store-uri", _uri(options) or local])
 
     @classmethod
     def server(cls, options: MLflowOptions) -> str:
@@ -73,22 +73,23 @@ class MLflow(Backend):
 
     @classmethod
     def reached(cls, run: RunInfo) -> int:
-        found = _find(_client(run), run)
-        return int(found.data.tags.get(REACHED, 0)) if found else 0
+        stored = _find(_client(run), run)
+        return int(stored.data.tags.get(REACHED, 0)) if stored else 0
 
     def __init__(self, run: RunInfo) -> None:
         """Continues the MLflow run that has this run's tag, or begins one."""
         self._client, self._directory = _client(run), run.directory
-        found = _find(self._client, run) or _begin(self._client, run)
-        self._id = found.info.run_id
-        self._end = found.info.end_time
+        stored = _find(self._client, run) or _begin(self._client, run)
+        self._id = stored.info.run_id
+        self._end = stored.info.end_time
         self._client.update_run(self._id, status="RUNNING")
-        self._configure(run.config, found.data.params, found.data.tags)
+        self._configure(run.config, stored.data.params, stored.data.tags)
 
     def _configure(self, tree: Mapping[str, Any], params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        config = {self.fitted(key): _param(value) for key, value in leaves(tree)}
+        texts = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in leaves(tree))
+        config = {self.fitted(key): text[:_LONGEST_PARAM] for key, text in texts}
         new = [Param(key, value) for key, value in config.items() if key not in params]
         self._log(new, _PARAMS_AT_ONCE, lambda some: self._client.log_batch(self._id, params=some, synchronous=True))
         for key, value in config.items():
@@ -183,17 +184,17 @@ def _find(client: MlflowClient, run: RunInfo) -> Run | None:
     experiment = client.get_experiment_by_name(_PROJECTS.fit(run.project))
     if experiment is None:
         return None
-    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'")
-    return next((one for one in found if one.info.start_time == _started(run)), None)
+    tagged = client.search_runs([experiment.experiment_id], f"tags.`{RUN_ID}` = '{run.run_id}'")
+    return next((stored for stored in tagged if stored.info.start_time == _started(run)), None)
 
 
 def _begin(client: MlflowClient, run: RunInfo) -> Run:
     from mlflow.exceptions import MlflowException
 
     # else MLflow would put videos into the working directory
-    own = {} if _uri(run.options) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
+    place = {} if _uri(run.options) else {"artifact_location": (run.log_path.resolve() / "mlartifacts").as_uri()}
     try:
-        client.create_experiment(_PROJECTS.fit(run.project), **own)
+        client.create_experiment(_PROJECTS.fit(run.project), **place)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -205,8 +206,3 @@ def _begin(client: MlflowClient, run: RunInfo) -> Run:
 def _started(run: RunInfo) -> int:
     """Milliseconds since the epoch at which the run began."""
     return int(1000 * datetime.fromisoformat(run.created).timestamp())
-
-
-def _param(value: Any) -> str:
-    """Text of a configuration value, cut to the length that MLflow accepts."""
-    return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_PARAM]

@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -67,27 +66,6 @@ _NAMES = {Mode.local: NameRules(longest=255), Mode.offline: _IN_FILES, Mode.clou
 _RUNS, _PROJECTS = NameRules(r"\w.-", longest=200), NameRules("0-9A-Za-z_.+-", longest=100)
 
 
-class _Writer(ABC):
-    """Writes to SwanLab in one mode. Rows come with names that fit, in the order of sections and charts."""
-
-    @staticmethod
-    def reached(run: RunInfo) -> int | None:  # noqa: ARG004 - for the mode that can be asked
-        """See ``Backend.reached``. After 0, every row is given again."""
-        return 0
-
-    @abstractmethod
-    def __init__(self, run: RunInfo) -> None: ...
-
-    @abstractmethod
-    def write(self, row: Row) -> None: ...
-
-    @abstractmethod
-    def event(self, event: Event) -> None: ...
-
-    @abstractmethod
-    def close(self, status: Status) -> None: ...
-
-
 class SwanLab(Backend):
     """One chart per metric, in sections; events and alerts in the run's log, or in the cloud as texts."""
 
@@ -114,14 +92,17 @@ class SwanLab(Backend):
 
     @classmethod
     def reached(cls, run: RunInfo) -> int | None:
-        return _WRITERS[run.options.mode].reached(run)
+        return _Local.reached(run) if run.options.mode is Mode.local else 0  # after 0, every row is given again
 
     def __init__(self, run: RunInfo) -> None:
         """Opens the writer of the mode."""
         self.names = _NAMES[run.options.mode]
-        self._writer = _WRITERS[run.options.mode](run)
+        writers: dict[Mode, type[_Local | _Offline | _Cloud]]
+        writers = {Mode.local: _Local, Mode.offline: _Offline, Mode.cloud: _Cloud}
+        self._writer = writers[run.options.mode](run)
 
     def write(self, row: Row) -> None:
+        """Gives the writer names that fit, in the order of sections and charts."""
         series = row.series
         self._writer.write(
             replace(row, metrics={self.fitted(name): series[name] for name in ranked(series)}, workers={})
@@ -134,7 +115,7 @@ class SwanLab(Backend):
         self._writer.close(status)
 
 
-class _Local(_Writer):
+class _Local:
     """Writes an experiment of the local dashboard: its database names the charts, text files hold their points.
 
     All points of a row are written when ``write`` returns, and opening cuts off what the backend process's mark does
@@ -177,9 +158,9 @@ class _Local(_Writer):
             path.mkdir(parents=True, exist_ok=True)
         (folder / _name(run) / "files" / "config.yaml").write_text(_config_yaml(run), encoding="utf-8")
         self._curves = {tag.name: _Curve(self._logs / tag.folder, run.first_iteration) for tag in tags}
-        known = {curve.folder for curve in self._curves.values()}
+        folders = {curve.folder for curve in self._curves.values()}
         for path in self._logs.iterdir():
-            if path not in known:  # left by a row that was not finished
+            if path not in folders:  # left by a row that was not finished
                 shutil.rmtree(path)
 
     def write(self, row: Row) -> None:
@@ -208,8 +189,8 @@ class _Local(_Writer):
                             for name in names if name not in before))  # fmt: skip
             charts = _ids(Chart, getattr(Chart, key) == owner)
             sections = _ids(Namespace, getattr(Namespace, key) == owner)
-            wanted = dict.fromkeys(map(_section, [*ranked(CATALOGUE), *names]))
-            _insert(Namespace, ({**owned, "name": name, "sort": place} for place, name in enumerate(wanted)
+            in_order = dict.fromkeys(map(_section, [*ranked(CATALOGUE), *names]))
+            _insert(Namespace, ({**owned, "name": name, "sort": place} for place, name in enumerate(in_order)
                                 if name not in sections))  # fmt: skip
             sections = _ids(Namespace, getattr(Namespace, key) == owner)
             _insert(Display, ({"chart_id": charts[name], "namespace_id": sections[_section(name)], "sort": charts[name]}
@@ -248,13 +229,13 @@ class _Curve:
         held = False
         for file in folder.glob("*.log"):
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["index"] < first_iteration]
-            held |= bool(kept)
-            if not kept:
+            earlier = [line for line in lines if line.endswith("\n") and json.loads(line)["index"] < first_iteration]
+            held |= bool(earlier)
+            if not earlier:
                 file.unlink()
-            elif len(kept) < len(lines):
+            elif len(earlier) < len(lines):
                 partial = file.with_suffix(".partial")
-                partial.write_text("".join(kept), encoding="utf-8")
+                partial.write_text("".join(earlier), encoding="utf-8")
                 partial.replace(file)
         if not held:
             shutil.rmtree(folder, ignore_errors=True)  # the table of last values fails on an empty folder
@@ -280,7 +261,7 @@ def _ids(table: Any, where: Any) -> dict[str, int]:
     return dict(table.select(table.name, table.id).where(where).tuples())
 
 
-class _Offline(_Writer):
+class _Offline:
     """Writes a file of SwanLab's records. It cannot be continued, so each opening writes it again from the start."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -309,24 +290,19 @@ class _Offline(_Writer):
         self._file.ensure_flushed()
 
     def write(self, row: Row) -> None:
-        from swanlab.proto.swanlab.metric.column.v1.column_pb2 import (
-            ColumnClass,
-            ColumnRecord,
-            ColumnType,
-            SectionType,
-        )
+        from swanlab.proto.swanlab.metric.column.v1 import column_pb2
         from swanlab.proto.swanlab.metric.data.v1.data_pb2 import ScalarRecord, ScalarValue
 
         for key, value in row.series.items():
-            scalar = ColumnType.COLUMN_TYPE_SCALAR
+            scalar = column_pb2.ColumnType.COLUMN_TYPE_SCALAR
             if key not in self._sections:
                 self._sections.add(key)
-                column = ColumnRecord(
-                    column_class=ColumnClass.COLUMN_CLASS_CUSTOM,
+                column = column_pb2.ColumnRecord(
+                    column_class=column_pb2.ColumnClass.COLUMN_CLASS_CUSTOM,
                     column_type=scalar,
                     column_key=key,
                     section_name=_section(key),
-                    section_type=SectionType.SECTION_TYPE_PUBLIC,
+                    section_type=column_pb2.SectionType.SECTION_TYPE_PUBLIC,
                 )
                 self._write(self._build.build_column_record(self._number, column))
             point = ScalarRecord(
@@ -356,7 +332,7 @@ class _Offline(_Writer):
         self._file.write(record.SerializeToString())
 
 
-class _Cloud(_Writer):
+class _Cloud:
     """Begins or continues a run in the cloud. SwanLab itself skips every number that its server already holds."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -400,9 +376,6 @@ class _Cloud(_Writer):
         state = {Status.COMPLETED: "success", Status.FAILED: "crashed"}.get(status, "aborted")
         error = None if status == Status.COMPLETED else f"The run {status}."
         _bounded(lambda: self._run.finish(state=state, error=error))
-
-
-_WRITERS: dict[Mode, type[_Writer]] = {Mode.local: _Local, Mode.offline: _Offline, Mode.cloud: _Cloud}
 
 
 def _bounded(work: Callable[[], _T]) -> _T:

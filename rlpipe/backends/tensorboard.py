@@ -85,7 +85,7 @@ class TensorBoard(Backend):
             metric, standing = event.data["metric"], "cleared" if event.data["cleared"] else event.data["level"]
             self._text(f"alerts/{metric}", f"**{standing}**: {event.message}", step, event.time)
         elif (video := video_of(event, self._run)) and (moving := animation(video)):
-            self._files[""].add(step, event.time, _moving_image(TAG, moving))
+            self._files[""].add(step, event.time, _moving_image(moving))
         else:
             self._text(f"events/{event.kind}", event.message, step, event.time)
 
@@ -102,11 +102,8 @@ class TensorBoard(Backend):
 
 
 def layout(metrics: Collection[str]) -> Summary:
-    """Arranges the tab of custom scalars: the panels of training with a value, and all others, in their order.
-
-    Args:
-        metrics: metrics with a value in a row that follows an update.
-    """
+    """Arranges the tab of custom scalars: the panels of training that have a value in a row after an update, and all
+    others, in their order."""
     from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
     def chart(panel: Panel) -> layout_pb2.Chart:
@@ -134,13 +131,15 @@ def session(run: RunInfo) -> list[Summary]:
     """Describes a run for the tab of hyperparameters: its seed, and what differs from the defaults."""
     from tensorboard.plugins.hparams import summary_v2
 
-    found = {_SEED: run.config.get("runner", {}).get("seed", 0)}
+    settings = {_SEED: run.config.get("runner", {}).get("seed", 0)}
     with suppress(ConfigError, ImportError):  # a plug-in is not installed where the run is shown
-        found |= {
+        settings |= {
             key: value for key, (value, _) in changed(run.config).items() if Affects.RESULTS in affected_by(Config, key)
         }
     columns = [summary_v2.Metric(metric.name, description=metric.meaning) for metric in SORTED_BY]
-    values = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in found.items()}
+    values = {
+        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
+    }
     config = summary_v2.hparams_config_pb(hparams=[summary_v2.HParam(key) for key in values], metrics=columns)
     return [config, summary_v2.hparams_pb(values, trial_id=f"{run.experiment}/{run.run_id}")]
 
@@ -149,14 +148,14 @@ def session_end(status: Status) -> Summary:
     """Tells the tab of hyperparameters how a run ended."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-    known = {
+    statuses = {
         Status.COMPLETED: api_pb2.STATUS_SUCCESS,
         Status.FAILED: api_pb2.STATUS_FAILURE,
         Status.RUNNING: api_pb2.STATUS_RUNNING,
     }
     data = plugin_data_pb2.HParamsPluginData(
         session_end_info=plugin_data_pb2.SessionEndInfo(
-            status=known.get(status, api_pb2.STATUS_UNKNOWN), end_time_secs=time.time()
+            status=statuses.get(status, api_pb2.STATUS_UNKNOWN), end_time_secs=time.time()
         )
     )
     return _plugin_summary(metadata.SESSION_END_INFO_TAG, metadata.create_summary_metadata(data))
@@ -203,13 +202,13 @@ def _histogram(view: HistogramView) -> HistogramProto:
     )
 
 
-def _moving_image(tag: str, gif: bytes) -> Summary:
+def _moving_image(gif: bytes) -> Summary:
     """Wraps a GIF, which the tab of images plays."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     width, height = (int.from_bytes(gif[start : start + 2], "little") for start in (6, 8))
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
-    return Summary(value=[Summary.Value(tag=tag, image=image)])
+    return Summary(value=[Summary.Value(tag=TAG, image=image)])
 
 
 def _plugin_summary(tag: str, metadata: Any, content: bytes = b"") -> Summary:

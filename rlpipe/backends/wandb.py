@@ -127,11 +127,7 @@ class WandB(Backend):
         return {} if file is None else {TAG: wandb.Video(str(file), caption=file.stem, format="mp4")}
 
     def _watch(self) -> None:
-        """Notices when W&B cannot write, because W&B itself does not report it.
-
-        Raises:
-            OSError: its files have not grown for some time.
-        """
+        """Raises an error if its files stop growing, because W&B itself does not report that it cannot write."""
         size = sum(log.stat().st_size for log in _logs(self._info))
         if size != self._size:
             self._size, self._grown = size, time.monotonic()

@@ -25,7 +25,8 @@ def check(config: Config) -> None:
     _check_split(config)
     _check_backends(config)
     _check_algorithm(config)
-    _check_memory(config)
+    if config.policy.memory_width:
+        config.algorithm.check_memory(config)
     if config.policy.chunk_size > 1:
         config.algorithm.check_chunks(config)
     _check_pipeline(config)
@@ -53,12 +54,12 @@ def _check_steps_after_success(config: Config, facts: Any) -> None:
     train, steps = config.env.train, config.rollout.steps_after_success
     if steps is None:
         return
-    asked = f"rollout.steps_after_success is {steps}, but"
+    key = f"rollout.steps_after_success is {steps}, but"
     if remedy := train.goes_on_with:
-        raise ConfigError(f"{asked} a success ends episodes: set env.train.{remedy}, or leave it out.")
+        raise ConfigError(f"{key} a success ends episodes: set env.train.{remedy}, or leave it out.")
     if not facts.stops_after_success:
         where = "several tasks" if train.tasks else "a Python of its own" if train.python else train.name
-        raise ConfigError(f"{asked} {where} (env.train) cannot end episodes so: leave it out.")
+        raise ConfigError(f"{key} {where} (env.train) cannot end episodes so: leave it out.")
 
 
 def _check_evaluation_seeds(config: Config) -> None:
@@ -118,12 +119,6 @@ def _check_chunks(size: int, facts: Any, section: Any, key: str) -> None:
         )
 
 
-def _check_memory(config: Config) -> None:
-    """Checks that the algorithm can learn a policy with a memory, if there is one."""
-    if config.policy.memory_width:
-        config.algorithm.check_memory(config)
-
-
 def _check_pipeline(config: Config) -> None:
     """Checks that workers can act with weights of their own where they do not keep in step."""
     if pipeline_kind(config) == PipelineKind.STREAM and config.rollout.inference == "server":
@@ -152,7 +147,8 @@ def _check_tasks(config: Config) -> None:
     several = config.simulator_class
     labels = several.labels(train, "env.train")
     several.check_slots(train, "env.train", config.algorithm.group_size or 1)
-    for label in (wanted := several.labels(evaluated, "env.eval")):
+    evaluated_labels = several.labels(evaluated, "env.eval")
+    for label in evaluated_labels:
         if label not in labels:
             raise ConfigError(
                 f"env.eval.tasks names {label}, which is none of env.train.tasks{nearest(label, labels)} There are "
@@ -160,7 +156,7 @@ def _check_tasks(config: Config) -> None:
             )
     if evaluated.observe_task != train.observe_task:
         raise ConfigError("env.eval.observe_task differs from env.train.observe_task: leave it out.")
-    count, episodes, slots = len(wanted), config.evaluation.episodes, evaluated.total_num_envs
+    count, episodes, slots = len(evaluated_labels), config.evaluation.episodes, evaluated.total_num_envs
     if slots < count:
         raise ConfigError(
             f"env.eval.total_num_envs is {slots}, but env.eval.tasks names {count} tasks, each of which needs at least "
@@ -196,10 +192,10 @@ def _check_curriculum(config: Config, facts: Any) -> None:
         )
     train = config.env.train
     if curriculum.chooses_tasks != bool(train.tasks):
-        found = f"names {len(train.tasks)} tasks" if train.tasks else "is empty"
+        tasks = f"names {len(train.tasks)} tasks" if train.tasks else "is empty"
         raise ConfigError(
             f"curriculum.name is {name}, which is for {'several tasks' if curriculum.chooses_tasks else 'one task'}, "
-            f"but env.train.tasks {found}: leave the curriculum out, or set "
+            f"but env.train.tasks {tasks}: leave the curriculum out, or set "
             f"curriculum.name={'reverse_spread' if curriculum.chooses_tasks else 'task_progress'}."
         )
     if not facts.success:
@@ -296,15 +292,15 @@ def _check_learners(config: Config, algorithm: Any) -> None:
 def _check_best_metric(config: Config) -> None:
     """Checks that the metrics of all plug-ins have names of their own, and that one of them can rank evaluations."""
     ranked = [name for name, metric in declared_metrics(config).items() if metric.better]
-    wanted = config.runner.best_metric
-    if wanted is None:
+    best = config.runner.best_metric
+    if best is None:
         return
-    if wanted not in ranked:
+    if best not in ranked:
         raise ConfigError(
-            f"runner.best_metric is {wanted!r}, which cannot rank evaluations{nearest(wanted, ranked)} Allowed values: "
+            f"runner.best_metric is {best!r}, which cannot rank evaluations{nearest(best, ranked)} Allowed values: "
             f"{', '.join(ranked)}."
         )
     if not config.runner.keep_best:
         raise ConfigError(
-            f"runner.best_metric is {wanted!r}, but runner.keep_best is false, so nothing is ranked: leave one out."
+            f"runner.best_metric is {best!r}, but runner.keep_best is false, so nothing is ranked: leave one out."
         )

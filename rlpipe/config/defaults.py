@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlpipe.config.schema import PLUGIN_KINDS, Config
+from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config
 from rlpipe.config.sections import build, evaluation_defaults
 from rlpipe.config.tree import container, leaves
 from rlpipe.errors import ConfigError
@@ -22,10 +22,8 @@ REQUIRED = "required"
 
 
 def changed(tree: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the dotted keys whose value is not their default, with it: (value, default).
+    """Returns the dotted keys of a complete configuration whose value is not their default, with it: (value, default).
 
-    Args:
-        tree: complete configuration, as ``config.yaml`` has it
     Raises:
         ConfigError: a plug-in is unknown here, or a section names none.
         ImportError: a plug-in lacks a package.
@@ -42,11 +40,7 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of all dotted keys; one that an earlier version did not have yet has its default, as it had.
 
     Where the defaults are unknown, because a plug-in is not installed here or not named, only keys of the tree are
-    in it.
-
-    Args:
-        tree: configuration, as ``config.yaml`` has it
-    """
+    in it."""
     try:
         defaults = _defaults(tree)
     except (ConfigError, ImportError):
@@ -63,18 +57,15 @@ def _defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
         if key == "env.eval" or not section:
             continue
         needed = _without_default(resolve(kind, _name_of(section, key), f"{key}.name").Config)
-        kept = {name: section[name] for name in ("name", *needed)}
-        bare |= {"env": {"train": kept}} if key == "env.train" else {key: kept}
+        options = {name: section[name] for name in ("name", *needed)}
+        bare |= {"env": {"train": options}} if key == "env.train" else {key: options}
         without_default |= {f"{key}.{name}" for name in needed}
-    found = {key: value for key, value in _completed(bare).items() if key not in without_default} | _default_names()
-    trained = evaluation_defaults(_at(tree, "env.train"), _evaluation_options(tree))
-    return found | {f"env.eval.{key}": value for key, value in leaves(trained)}
-
-
-def _evaluation_options(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options in which an evaluation differs from training unless it is configured."""
-    name = _at(tree, "env.eval").get("name") or _name_of(_at(tree, "env.train"), "env.train")
-    return dict(resolve("envs", name, "env.eval.name").evaluation_options)
+    defaults = {key: value for key, value in _completed(bare).items() if key not in without_default}
+    defaults |= {f"{section}.name": name for section, name in DEFAULT_NAMES.items()}
+    simulator = _at(tree, "env.eval").get("name") or _name_of(_at(tree, "env.train"), "env.train")
+    usual = resolve("envs", simulator, "env.eval.name").evaluation_options
+    evaluated = evaluation_defaults(_at(tree, "env.train"), usual)
+    return defaults | {f"env.eval.{key}": value for key, value in leaves(evaluated)}
 
 
 def _name_of(section: Mapping[str, Any], key: str) -> str:
@@ -82,13 +73,6 @@ def _name_of(section: Mapping[str, Any], key: str) -> str:
     if "name" not in section:
         raise ConfigError(f"{key}.name is missing")
     return str(section["name"])
-
-
-@cache
-def _default_names() -> dict[str, Any]:
-    """Returns the plug-ins of a configuration that names only its simulator."""
-    found = _completed({"env": {"train": {"name": "scripted"}}})
-    return {key: found[key] for key in ("policy.name", "algorithm.name", "curriculum.name")}
 
 
 def _without_default(schema: type[Any]) -> list[str]:
@@ -112,7 +96,7 @@ def _completed_json(tree: str) -> dict[str, Any]:
 
 
 def _at(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found: Any = tree
-    for part in key.split("."):
-        found = (found or {}).get(part)
-    return found or {}
+    section: Any = tree
+    for name in key.split("."):
+        section = (section or {}).get(name)
+    return section or {}

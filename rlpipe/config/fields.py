@@ -147,16 +147,16 @@ def options(schema: Any) -> dict[str, Option]:
     """Returns what is declared of each field of a dataclass, by name."""
     return {
         name: dataclasses.replace(_declared(schema, name), nullable=type(None) in get_args(types_of(schema)[name]))
-        for name in (one.name for one in dataclasses.fields(schema))
+        for name in (field.name for field in dataclasses.fields(schema))
     }
 
 
 def _declared(schema: Any, name: str) -> Option:
     """Returns the nearest declaration of a field, in its class or a base of it."""
     for owner in schema.__mro__:
-        found = vars(owner).get("__dataclass_fields__", {}).get(name)
-        if found is not None and _METADATA in found.metadata:
-            declared: Option = found.metadata[_METADATA]
+        declaration = vars(owner).get("__dataclass_fields__", {}).get(name)
+        if declaration is not None and _METADATA in declaration.metadata:
+            declared: Option = declaration.metadata[_METADATA]
             return declared
     return Option()
 
@@ -188,23 +188,17 @@ def check_fields(section: Any, key: str = "") -> None:
     """
     schema: Any = type(section)
     for name, declared in options(schema).items():
-        own, value = f"{key}.{name}" if key else name, getattr(section, name)
-        _check_storable(own, value)
-        for place, entry in _entries(own, value):
+        full_key, value = f"{key}.{name}" if key else name, getattr(section, name)
+        _check_storable(full_key, value)
+        is_list = isinstance(value, list | tuple)
+        for index, entry in enumerate(value if is_list else [value]):
+            entry_key = f"{full_key}[{index}]" if is_list else full_key
             if dataclasses.is_dataclass(entry):
-                check_fields(entry, place)
+                check_fields(entry, entry_key)
             elif entry is not None:
-                _check_legal(place, entry, declared)
+                _check_legal(entry_key, entry, declared)
         for check in declared.checks if value is not None else ():
-            check(own, value)
-
-
-def _entries(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields each entry of a list with its key, or the value itself."""
-    if isinstance(value, list | tuple):
-        yield from ((f"{key}[{index}]", entry) for index, entry in enumerate(value))
-    else:
-        yield key, value
+            check(full_key, value)
 
 
 def _check_storable(key: str, value: Any) -> None:
@@ -250,40 +244,28 @@ def whole_number(value: Any, key: str) -> int:
         number: Any = Decimal(value) if isinstance(value, str) else value
     except InvalidOperation:
         number = math.nan
-    known = isinstance(number, int | float | Decimal) and not isinstance(number, bool) and math.isfinite(number)
-    if not known or abs(number) >= _LARGEST or number != int(number):
+    finite = isinstance(number, int | float | Decimal) and not isinstance(number, bool) and math.isfinite(number)
+    if not finite or abs(number) >= _LARGEST or number != int(number):
         raise ConfigError(f"{key} is {value!r}; it must be a whole number.")
     return int(number)
 
 
 def check_not_empty(key: str, value: Any) -> None:
-    """Checks that a name has letters, or a list entries.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Checks that a name has letters, or a list entries."""
     if not (value.strip() if isinstance(value, str) else value):
         raise ConfigError(f"{key} is empty; give it {'a name' if isinstance(value, str) else 'at least one entry'}.")
 
 
 def check_path(key: str, value: str) -> None:
     """Checks that the file system accepts a path; there need not be anything. Marks the option as a path, in which
-    ``~`` is the home folder.
-
-    Raises:
-        ConfigError: it does not, or the path is YAML's null where there must be one.
-    """
+    ``~`` is the home folder."""
     if value.lower() == "null":
         raise ConfigError(f"{key} is {value}; give it a path, or leave it out. A folder of that name is ./{value}.")
     files.kind_of(Path(value))
 
 
 def check_folder_name(key: str, value: str) -> None:
-    """Checks that a text names a folder inside another one, perhaps in a folder there, such as ``lab/reach``.
-
-    Raises:
-        ConfigError: it leads elsewhere, or no folder can be called so.
-    """
+    """Checks that a text names a folder inside another one, perhaps in a folder there, such as ``lab/reach``."""
     parts = value.split("/")
     if not all(parts) or {".", ".."} & {*parts} or value.startswith("~"):
         raise ConfigError(

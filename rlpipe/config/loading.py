@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from rlpipe.config.checks import check
 from rlpipe.config.plan import Plan
 from rlpipe.config.sections import build
-from rlpipe.config.tree import from_yaml, read_tree
+from rlpipe.config.tree import container, read_tree
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Plan:
@@ -49,4 +49,4 @@ def load_pretraining(source: str | Path, overrides: Sequence[str] = ()) -> Plan:
         tree.algorithm = {"name": "behaviour_cloning"}
         name = OmegaConf.select(tree, "runner.logger.experiment_name") or "experiment"
         OmegaConf.update(tree, "runner.logger.experiment_name", f"{name}_cloning", force_add=True)
-    return load_config(from_yaml(OmegaConf.to_yaml(tree)), overrides)
+    return load_config(container(tree), overrides)

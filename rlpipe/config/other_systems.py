@@ -134,36 +134,27 @@ VALUES: dict[str, dict[str, str]] = {
 
 
 def our_keys(key: str) -> Mapping[str, tuple[str, ...]]:
-    """Returns the keys that stand for a name of other systems, by system; nothing where no system has the name.
-
-    Args:
-        key: unknown key, wherever it was given; with ``-`` or ``_``.
-    """
+    """Returns the keys that stand for an unknown key, with ``-`` or ``_``, by the systems that have the name."""
     full = key.replace("-", "_")
     last = full.rpartition(".")[2]
-    known = {system: names.get(full) or names.get(last, ()) for system, names in OPTIONS.items()}
-    return {system: ours for system, ours in known.items() if ours and full not in ours}
+    keys = {system: names.get(full) or names.get(last, ()) for system, names in OPTIONS.items()}
+    return {system: ours for system, ours in keys.items() if ours and full not in ours}
 
 
 def translation(key: str) -> str:
     """Returns the middle of a sentence about an unknown key: what it is called here; empty where nobody knows it."""
-    known: dict[tuple[str, ...], list[str]] = {}
+    systems_by_keys: dict[tuple[str, ...], list[str]] = {}
     for system, ours in our_keys(key).items():
-        known.setdefault(ours, []).append(system)
+        systems_by_keys.setdefault(ours, []).append(system)
     name = key.rpartition(".")[2]
     said = [
         f"what {', '.join(systems)} call{'s' * (len(systems) == 1)} {name} is {' and '.join(ours)} here"
-        for ours, systems in known.items()
+        for ours, systems in systems_by_keys.items()
     ]
     return f"; {', '.join(said)} (docs/coming_from.md)." if said else ""
 
 
 def nearest_value(key: str, value: str) -> str:
-    """Returns the middle of a sentence about a value that is usual elsewhere; empty for any other.
-
-    Args:
-        key: full key of the option.
-        value: in any case, and with ``-`` or ``_``.
-    """
-    found = VALUES.get(key, {}).get(value.lower().replace("-", "_"))
-    return f"; the nearest here is {found!r}." if found else ""
+    """Returns the middle of a sentence about a value that is usual elsewhere, in any case; empty for any other."""
+    ours = VALUES.get(key, {}).get(value.lower().replace("-", "_"))
+    return f"; the nearest here is {ours!r}." if ours else ""

@@ -60,15 +60,7 @@ class Plan(Config):
 
 
 def _staged(config: Config, stage: StageConfig, key: str) -> Config:
-    """Returns the configuration of the run with the overrides of a stage.
-
-    Args:
-        config: configuration of the run.
-        stage: stage whose overrides are applied.
-        key: key of the stage, for the error.
-    Raises:
-        ConfigError: the stage may not change a key, or not to this value.
-    """
+    """Returns the configuration of the run with the overrides of a stage. ``key`` is that of the stage, for errors."""
     tree = OmegaConf.create(dataclasses.asdict(config))
     for name, value in flat(stage.overrides):
         _check_override(config, name, key)
@@ -99,14 +91,7 @@ def _check_override(config: Config, name: str, key: str) -> None:
 
 
 def _check_fixed(section: str, staged: Any, whole: Any, key: str) -> None:
-    """Checks that a stage leaves the options of a section alone that stay the same for a run.
-
-    Args:
-        section: key of the section.
-        staged: the section in the stage.
-        whole: the section in the run.
-        key: key of the stage, for the error.
-    """
+    """Checks that a stage leaves the options of a section alone that stay the same for a run."""
     schema: Any = type(whole)
     for name, declared in options(schema).items():
         if declared.fixed and getattr(staged, name) != getattr(whole, name):
@@ -116,11 +101,7 @@ def _check_fixed(section: str, staged: Any, whole: Any, key: str) -> None:
 def _check_length(planned: list[Stage], total: int, config: Config) -> None:
     """Checks that the stages fill the run, and that the last one begins before its end.
 
-    Args:
-        planned: stages with the iterations after which they would end.
-        total: iterations of the run.
-        config: configuration of the run.
-    """
+    ``planned`` holds the iterations after which they would end, ``total`` is the number of iterations of the run."""
     if planned[-1].until < total:
         raise ConfigError(
             f"the stages last {planned[-1].until * config.steps_per_iteration} environment steps, but "

@@ -70,7 +70,7 @@ def option_defaults(simulator: str) -> dict[str, Any]:
         fields = dataclasses.fields(resolve("envs", simulator, "env.eval.name").Config)
     except (ConfigError, ImportError):
         return {}
-    found = {field.name: field.default for field in fields if field.default is not MISSING}
-    found |= {field.name: field.default_factory() for field in fields if field.default_factory is not MISSING}
-    defaults: dict[str, Any] = json.loads(json.dumps(found))
+    values = {field.name: field.default for field in fields if field.default is not MISSING}
+    values |= {field.name: field.default_factory() for field in fields if field.default_factory is not MISSING}
+    defaults: dict[str, Any] = json.loads(json.dumps(values))
     return defaults

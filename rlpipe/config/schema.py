@@ -403,18 +403,12 @@ class Config:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the plug-ins out: another process imports those that it uses, and functions cannot be sent."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with its whole configuration.
-
-    Attributes:
-        name: name of the stage.
-        until: last iteration of the stage.
-        config: configuration of the run, with the overrides of the stage.
-    """
+    """A stage with the configuration of the run and the overrides of the stage, up to iteration ``until``."""
 
     name: str
     until: int
@@ -429,5 +423,7 @@ PLUGIN_KINDS = {
     "curriculum": "curricula",
 }
 """Folder of the plug-in that each section names."""
+DEFAULT_NAMES = {"policy": "mlp", "algorithm": "ppo", "curriculum": "none"}
+"""Plug-ins of sections that are left out."""
 BOUNDED_POLICY = "squashed_gaussian"
 """Policy to name where an algorithm needs bounded actions that carry gradients."""

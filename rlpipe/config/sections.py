@@ -16,29 +16,15 @@ from rlpipe import files
 from rlpipe.config import shipped
 from rlpipe.config.fields import check_path, kinds_of, options, types_of, whole_number
 from rlpipe.config.other_systems import translation
-from rlpipe.config.schema import (
-    PLUGIN_KINDS,
-    ClusterConfig,
-    Config,
-    EnvConfig,
-    EvaluationConfig,
-    LearnerConfig,
-    RolloutConfig,
-    RunnerConfig,
-    StageConfig,
-)
+from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config, EnvConfig, StageConfig
 from rlpipe.config.tree import container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
 
 C = TypeVar("C", bound=Config)
-_SECTIONS: dict[str, type[Any]] = {
-    "cluster": ClusterConfig,
-    "runner": RunnerConfig,
-    "evaluation": EvaluationConfig,
-    "rollout": RolloutConfig,
-    "learner": LearnerConfig,
+_SECTIONS: dict[str, Any] = {
+    name: schema for name, schema in types_of(Config).items() if is_dataclass(schema) and name != "env"
 }
 """Sections that are the same whatever the plug-ins."""
 
@@ -47,23 +33,22 @@ def build(tree: DictConfig, schema: type[C]) -> C:
     """Builds the typed configuration from a tree.
 
     Raises:
-        ConfigError: a key is unknown or a value has the wrong type.
+        ConfigError: a key is unknown, a value has the wrong type or is a credential, or a reference leads nowhere.
     """
-    found = _resolved(tree)
-    known = [field.name for field in dataclasses.fields(Config)]
-    for name in found:
-        if name not in known:
-            hint = translation(str(name)) or nearest(str(name), known)
-            raise ConfigError(f"unknown key {name!s}{hint} Known keys: {', '.join(known)}.")
-    sections = {name: typed(schema, found[name], name) for name, schema in _SECTIONS.items() if name in found}
+    values = container(tree, resolve=True)
+    check_no_secrets(values, os.environ)  # before all other checks, because an error about a value shows the value
+    names = [field.name for field in dataclasses.fields(Config)]
+    for name in values:
+        if name not in names:
+            hint = translation(name) or nearest(name, names)
+            raise ConfigError(f"unknown key {name}{hint} Known keys: {', '.join(names)}.")
+    sections = {name: typed(schema, values[name], name) for name, schema in _SECTIONS.items() if name in values}
+    sections["env"] = _simulators(_mapping(values, "env"))
+    sections |= {key: _plugin(key, _mapping(values, key) or {"name": name}) for key, name in DEFAULT_NAMES.items()}
     return schema(
-        env=_simulators(_mapping(found, "env")),
-        policy=_plugin("policy", _mapping(found, "policy") or {"name": "mlp"}),
-        algorithm=_plugin("algorithm", _mapping(found, "algorithm") or {"name": "ppo"}),
-        curriculum=_plugin("curriculum", _mapping(found, "curriculum") or {"name": "none"}),
-        demos=_demonstrations(found.get("demos")),
-        num_demos=_fitted(int | None, found.get("num_demos"), "num_demos"),
-        stages=_stage_configs(found.get("stages") or []),
+        demos=_demonstrations(values.get("demos")),
+        num_demos=_fitted(int | None, values.get("num_demos"), "num_demos"),
+        stages=_stage_configs(values.get("stages") or []),
         **sections,
     )
 
@@ -76,48 +61,30 @@ def acting_sections(tree: Mapping[str, Any]) -> tuple[type[Any], Any, Any]:
     Raises:
         ConfigError: a key is unknown or a value has the wrong type, or the policy does not exist here.
     """
-    policy = _plugin("policy", _mapping(tree, "policy"))
-    return resolve("policies", policy.name, "policy.name"), policy, _plugin("algorithm", _mapping(tree, "algorithm"))
+    policy, algorithm = (
+        _plugin(key, _mapping(tree, key) or {"name": DEFAULT_NAMES[key]}) for key in ("policy", "algorithm")
+    )
+    return resolve("policies", policy.name, "policy.name"), policy, algorithm
 
 
-def options_of(name: str, schema: type[Any], given: Mapping[str, Any] | None) -> Any:
-    """Builds the options of a backend, complete and typed.
+def options_of(name: str, schema: type[Any], options: Mapping[str, Any] | None) -> Any:
+    """Builds the options of a backend, complete and typed, from its ``Config`` and what the configuration gives.
 
-    Args:
-        name: name of the backend.
-        schema: its ``Config``.
-        given: options that the configuration gives.
     Raises:
         ConfigError: an option is unknown, has the wrong type, or is a credential.
     """
-    check_no_secrets({"runner": {"logger": {"options": {name: given}}}}, os.environ)
-    return typed(schema, given, f"runner.logger.options.{name}", shared=False)
-
-
-def _resolved(tree: DictConfig) -> dict[str, Any]:
-    """Replaces references to other keys and to the environment, and checks that there are no credentials. This comes
-    before all other checks, because an error about a value shows the value.
-
-    Raises:
-        ConfigError: a reference leads nowhere, or there is a credential.
-    """
-    found = {str(key): value for key, value in container(tree, resolve=True).items()}
-    check_no_secrets(found, os.environ)
-    return found
+    check_no_secrets({"runner": {"logger": {"options": {name: options}}}}, os.environ)
+    return typed(schema, options, f"runner.logger.options.{name}", shared=False)
 
 
 def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Returns the keys and values of a section, named by its full key; none where the section is absent.
-
-    Raises:
-        ConfigError: the section holds something else.
-    """
-    found = tree.get(key.rpartition(".")[2])
-    if found is None:
+    """Returns the keys and values of a section, named by its full key; none where the section is absent."""
+    section = tree.get(key.rpartition(".")[2])
+    if section is None:
         return {}
-    if not isinstance(found, dict):
-        raise ConfigError(f"{key} is {found!r}; it must hold keys and values, such as {key}.name=...")
-    return found
+    if not isinstance(section, dict):
+        raise ConfigError(f"{key} is {section!r}; it must hold keys and values, such as {key}.name=...")
+    return section
 
 
 def _simulators(env: Mapping[str, Any]) -> EnvConfig:
@@ -130,20 +97,19 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
     evaluated = _mapping(env, "env.eval")
     name = evaluated.get("name", train["name"])
     usual = resolve("envs", name, "env.eval.name").evaluation_options if isinstance(name, str) else {}
-    return EnvConfig(trained, _plugin("env.eval", _merged(evaluation_defaults(train, usual), evaluated)))
+    defaults = evaluation_defaults(train, usual)
+    _check_mergeable(defaults, evaluated, "")
+    merged: Any = OmegaConf.merge(defaults, evaluated)
+    return EnvConfig(trained, _plugin("env.eval", container(merged)))
 
 
 def evaluation_defaults(train: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of an evaluation where ``env.eval`` does not give them.
-
-    Args:
-        train: options of ``env.train``.
-        usual: options that an evaluation has in any case, so that single tasks do not bring others.
-    """
-    found = {**train, **usual}
+    """Returns the options of an evaluation where ``env.eval`` does not give them: those of ``env.train``, and those
+    usual for an evaluation in any case, so that single tasks do not bring others."""
+    options = {**train, **usual}
     if isinstance(tasks := train.get("tasks"), list) and usual:
-        found["tasks"] = tasks_without(tasks, usual)
-    return found
+        options["tasks"] = tasks_without(tasks, usual)
+    return options
 
 
 def _stage_configs(stages: Any) -> tuple[StageConfig, ...]:
@@ -166,12 +132,6 @@ def _demonstrations(path: Any) -> str | None:
         raise ConfigError(f"demos is {path!r}, which names no file: {error}.") from error
 
 
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Returns the first mapping, changed by the second."""
-    _check_mergeable(first, second, "")
-    return container(OmegaConf.merge(first, second))  # type: ignore[arg-type] # two mappings make a mapping
-
-
 def _check_mergeable(train: Mapping[str, Any], evaluated: Mapping[str, Any], below: str) -> None:
     """Checks that ``env.eval`` holds keys where ``env.train`` holds keys, and a list where that holds a list."""
     for name, value in evaluated.items():
@@ -188,8 +148,8 @@ def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     kind = PLUGIN_KINDS[key]
     name = tree.get("name")
     if not isinstance(name, str):
-        found = "missing" if name is None else repr(name)
-        raise ConfigError(f"{key}.name is {found}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
+        value = "missing" if name is None else repr(name)
+        raise ConfigError(f"{key}.name is {value}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
     return typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 
@@ -206,21 +166,21 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
     try:
         section = _section(schema) if shared else OmegaConf.structured(schema)  # type: ignore[arg-type] # can be hashed
         # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
-        given = OmegaConf.masked_copy(section, list(tree)) if tree.keys() <= section.keys() else section.copy()
-        values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(given, tree))
-        for one in dataclasses.fields(schema):
-            if one.name not in values and one.default is one.default_factory:  # both are MISSING
-                raise ConfigError(f"{key}.{one.name} has no default; give it a value.")
+        copy = OmegaConf.masked_copy(section, list(tree)) if tree.keys() <= section.keys() else section.copy()
+        values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(copy, tree))
+        for field in dataclasses.fields(schema):
+            if field.name not in values and field.default is field.default_factory:  # both are MISSING
+                raise ConfigError(f"{key}.{field.name} has no default; give it a value.")
         return schema(**values)
     except ConfigError:
         raise
     except ConfigKeyError as error:
         unknown = str(error.full_key or error.key)
         owner = unknown.rpartition(".")[0]
-        known = _fields(schema, owner)
+        names = _fields(schema, owner)
         raise ConfigError(
-            f"unknown key {key}.{unknown}{_hint(key, unknown, known)} Keys of "
-            f"{'.'.join(filter(None, (key, owner)))}: {', '.join(known) or 'none'}."
+            f"unknown key {key}.{unknown}{_hint(key, unknown, names)} Keys of "
+            f"{'.'.join(filter(None, (key, owner)))}: {', '.join(names) or 'none'}."
         ) from error
     except ValidationError as error:
         reason = str(error).splitlines()[0]
@@ -229,16 +189,16 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
         raise ConfigError(f"{key}: {reason_of(error)}") from error
 
 
-def _hint(key: str, unknown: str, known: Sequence[str]) -> str:
+def _hint(key: str, unknown: str, names: Sequence[str]) -> str:
     """Returns what is known of an unknown key of a section, as the end of a sentence."""
     name = unknown.rpartition(".")[2]
     if said := translation(f"{key}.{unknown}"):
         return said
     kind = PLUGIN_KINDS.get(key, "")
     owners = [other for other in available(kind) if kind and unknown in _option_names(kind, other)]
-    if owners and closest(name, known, 0.8) is None:
+    if owners and closest(name, names, 0.8) is None:
         return f", which is an option of {key}.name={' and '.join(owners)}: remove it, or name that one."
-    return nearest(name, known)
+    return nearest(name, names)
 
 
 def _option_names(kind: str, name: str) -> list[str]:
@@ -252,31 +212,28 @@ def _option_names(kind: str, name: str) -> list[str]:
 @cache
 def _section(schema: type[Any]) -> DictConfig:
     """Returns a section with nothing but defaults. It is shared: merging copies it, and nothing else may change it."""
-    found: DictConfig = OmegaConf.structured(schema)
-    return found
+    section: DictConfig = OmegaConf.structured(schema)
+    return section
 
 
 def _fitted_section(schema: type[Any], tree: Any, key: str) -> dict[str, Any]:
-    """Returns the keys and values of a dataclass, with its whole numbers as such, and home folders in its paths.
-
-    Raises:
-        ConfigError: a section, a list or a mapping is something else, or a whole number has a fraction.
-    """
+    """Returns the keys and values of a dataclass, with its whole numbers as such, and home folders in its paths."""
     if not isinstance(tree, dict | None):
         raise ConfigError(f"{key} is {tree!r}; it must hold keys and values: {', '.join(_fields(schema, ''))}.")
-    hints, found = types_of(schema), dict(tree or {})  # type: ignore[arg-type] # a type can be hashed
+    hints, values = types_of(schema), dict(tree or {})  # type: ignore[arg-type] # a type can be hashed
     for name, declared in options(schema).items():  # type: ignore[arg-type] # a type can be hashed
-        if name in found:
-            found[name] = _fitted(hints[name], found[name], f"{key}.{name}")
-            if check_path in declared.checks and isinstance(found[name], str):
-                found[name] = str(files.user_path(found[name], f"{key}.{name}")) if found[name] else ""
-    return found
+        if name in values:
+            value = _fitted(hints[name], values[name], f"{key}.{name}")
+            if check_path in declared.checks and value and isinstance(value, str):
+                value = str(files.user_path(value, f"{key}.{name}"))
+            values[name] = value
+    return values
 
 
 def _fitted(hint: Any, value: Any, key: str) -> Any:
     """Returns a value of a declared type as ``_fitted_section`` does."""
     kinds = kinds_of(hint)
-    kind: Any = next((one for one in kinds if get_origin(one) in (list, dict) or is_dataclass(one)), None)
+    kind: Any = next((kind for kind in kinds if get_origin(kind) in (list, dict) or is_dataclass(kind)), None)
     if value is None and (kind is None or type(None) in kinds):
         if {*kinds} <= {str, int, float, bool}:
             raise ConfigError(f"{key} is null; give it a value, or leave it out.")
@@ -302,10 +259,10 @@ def _fitted(hint: Any, value: Any, key: str) -> Any:
     if get_origin(kind) is dict:
         return value
     (entries,) = get_args(kind)
-    for index, one in enumerate(value if entries in (str, int, float) else ()):
-        if isinstance(one, list | dict):  # OmegaConf lets lists in lists through
-            raise ConfigError(f"{key}[{index}] is {one!r}; it must be a single value.")
-    return [_fitted(entries, one, f"{key}[{index}]") for index, one in enumerate(value)]
+    for index, entry in enumerate(value if entries in (str, int, float) else ()):
+        if isinstance(entry, list | dict):  # OmegaConf lets lists in lists through
+            raise ConfigError(f"{key}[{index}] is {entry!r}; it must be a single value.")
+    return [_fitted(entries, entry, f"{key}[{index}]") for index, entry in enumerate(value)]
 
 
 def _fields(schema: type[Any], owner: str) -> list[str]:

@@ -13,8 +13,8 @@ from rlpipe.plugins import resolve
 
 def pipeline_kind(config: Config) -> PipelineKind:
     """Returns the pipeline of a run: ``runner.pipeline``, or for ``auto`` the algorithm's own."""
-    wanted = config.runner.pipeline
-    return PipelineKind(config.algorithm_class.pipeline if wanted == AUTO else wanted)
+    pipeline = config.runner.pipeline
+    return PipelineKind(config.algorithm_class.pipeline if pipeline == AUTO else pipeline)
 
 
 def declared_metrics(config: Config) -> dict[str, Metric]:
@@ -26,7 +26,7 @@ def declared_metrics(config: Config) -> dict[str, Metric]:
     declared = dict(CATALOGUE)
     simulators = {resolve("envs", section.name, "env.train.name") for section in (config.env.train, config.env.eval)}
     classes = {*simulators, config.policy_class, config.algorithm_class, config.curriculum_class}
-    for plugin in sorted(classes, key=lambda found: str(found.__qualname__)):
+    for plugin in sorted(classes, key=lambda class_: str(class_.__qualname__)):
         for metric in getattr(plugin, "metrics", ()):  # a policy need not have any
             if declared.setdefault(metric.name, metric) is not metric or any(
                 family.pattern.fullmatch(metric.name) for family in CATALOGUE.values() if family.is_family
@@ -43,8 +43,8 @@ def best_metrics(config: Config) -> list[Metric]:
     checkpoint is not kept."""
     if not config.runner.keep_best:
         return []
-    wanted = config.runner.best_metric
-    names = ("eval/success_once", "eval/return") if wanted is None else (wanted,)
+    best = config.runner.best_metric
+    names = ("eval/success_once", "eval/return") if best is None else (best,)
     return [declared_metrics(config)[name] for name in names]
 
 
@@ -54,15 +54,11 @@ def success_key(section: Any) -> str:
 
 
 def number_of_workers(config: Config, room: int) -> int:
-    """Returns the number of rollout workers; ``auto`` is the most that share the environments evenly.
-
-    Args:
-        config: configuration of the run.
-        room: workers that there are CPUs for.
-    """
-    wanted = config.rollout.num_workers
-    if isinstance(wanted, int):
-        return wanted
+    """Returns the number of rollout workers; ``auto`` is the most that share the environments evenly, of those that
+    there is room (CPUs) for."""
+    workers = config.rollout.num_workers
+    if isinstance(workers, int):
+        return workers
     environments = config.env.train.total_num_envs
     shared = environments // (config.algorithm.group_size or 1)  # a group stays together
     return max(count for count in range(1, shared + 1) if shared % count == 0 and count <= max(1, room))

@@ -26,11 +26,7 @@ def names() -> list[str]:
 
 
 def file_of(name: str) -> Path:
-    """Returns the file of a shipped configuration.
-
-    Raises:
-        ConfigError: no configuration of this name is shipped.
-    """
+    """Returns the file of a shipped configuration."""
     if name not in names():
         raise ConfigError(
             f"no configuration named {name!r} is shipped{nearest(name, names())} rlpipe configs lists all of them."
@@ -39,11 +35,7 @@ def file_of(name: str) -> Path:
 
 
 def configuration_file(source: str | Path) -> Path:
-    """Returns the file that a user means: the one at this path, else the shipped configuration of this name or path.
-
-    Raises:
-        ConfigError: there is neither.
-    """
+    """Returns the file that a user means: the one at this path, else the shipped configuration of this name or path."""
     path = located(files.user_path(str(source), "CONFIG"))
     kind = files.kind_of(path)
     if kind == "file":
@@ -63,11 +55,9 @@ def configuration_file(source: str | Path) -> Path:
 
 
 def located(path: Path) -> Path:
-    """Returns the shipped file for a path below ``configs/`` that is missing in the working directory.
+    """Returns the shipped file for a path below ``configs/`` that is missing in the working directory, else the path.
 
-    So a shipped configuration, or a copy of one, finds its demonstrations wherever a run is started. Every other path
-    is returned as it is.
-    """
+    So a shipped configuration, or a copy of one, finds its demonstrations wherever a run is started."""
     if path.parts[:1] == (_FOLDER,) and not path.exists():
         shipped = folder().joinpath(*path.parts[1:])
         return shipped if shipped.is_file() else path

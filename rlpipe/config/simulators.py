@@ -12,12 +12,7 @@ from rlpipe.plugins import resolve
 
 
 def simulator_class(section: Any, key: str) -> Any:
-    """Returns the simulator class of a section: the plug-in, or its wrapper for several tasks or another Python.
-
-    Args:
-        section: a ``SimulatorConfig``.
-        key: key of the section, for the error.
-    """
+    """Returns the simulator class of a section: the plug-in, or its wrapper for several tasks or another Python."""
     named = resolve("envs", section.name, f"{key}.name")
     if section.tasks:
         return resolve("envs", "rlpipe.envs.shared.tasks:SeveralTasks", key)
@@ -33,12 +28,7 @@ def simulator_name(section: Any) -> str:
 
 @contextmanager
 def asking_simulator(section: Any, key: str) -> Iterator[None]:
-    """Calls class methods of a simulator before anything starts. What they raise is an error of the configuration.
-
-    Args:
-        section: a ``SimulatorConfig``.
-        key: key of the section, for the error.
-    """
+    """Calls class methods of a simulator before anything starts. What they raise is an error of the configuration."""
     try:
         with foreign_code(simulator_name(section)):
             yield
@@ -51,13 +41,6 @@ def asking_simulator(section: Any, key: str) -> Iterator[None]:
 
 
 def task_facts(section: Any, key: str) -> Any:
-    """Checks, without starting anything, that a simulator can be made, and returns its ``TaskFacts``.
-
-    Args:
-        section: a ``SimulatorConfig``.
-        key: key of the section, for errors.
-    Raises:
-        ConfigError: it cannot be made.
-    """
+    """Returns the ``TaskFacts`` of a section, without starting anything; an error if its simulator cannot be made."""
     with asking_simulator(section, key):
         return simulator_class(section, key).describe(section, key)

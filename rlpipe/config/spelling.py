@@ -16,7 +16,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlpipe.config.fields import kinds_of, types_of
-from rlpipe.config.schema import PLUGIN_KINDS, Config
+from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 
@@ -27,7 +27,6 @@ _MOST_DIGITS = 300
 """Digits of a whole number that are written out."""
 _NULL = ("", "~", "null", "Null", "NULL")
 """Spellings of None in YAML."""
-_DEFAULT_NAMES = {"policy": "mlp", "algorithm": "ppo", "curriculum": "none"}
 
 
 def path_of(key: str) -> Path:
@@ -133,7 +132,7 @@ def _declaration(tree: DictConfig, path: Path) -> Any:
 
 def plugin_name(tree: DictConfig, section: str) -> Any:
     """Returns the name of the plug-in of a section, which may be left out."""
-    usual = OmegaConf.select(tree, "env.train.name") if section == "env.eval" else _DEFAULT_NAMES.get(section)
+    usual = OmegaConf.select(tree, "env.train.name") if section == "env.eval" else DEFAULT_NAMES.get(section)
     return OmegaConf.select(tree, f"{section}.name", default=usual)
 
 
@@ -149,7 +148,7 @@ def _inside(hint: Any, path: Path) -> Any:
     """Returns the type at the end of a path that begins in a value of a type; None where nothing declares it."""
     for step in path:
         inner = next(
-            (one for one in kinds_of(hint) if is_dataclass(one) or get_origin(one) in (list, dict, tuple)), None
+            (kind for kind in kinds_of(hint) if is_dataclass(kind) or get_origin(kind) in (list, dict, tuple)), None
         )
         if inner is None:
             return None

@@ -51,15 +51,8 @@ def to_yaml(config: Config) -> str:
 
 
 def from_yaml(text: str, where: str = "the configuration") -> dict[str, Any]:
-    """Reads YAML, such as that of ``to_yaml``, as the mapping that ``load_config`` takes.
-
-    Args:
-        text: YAML.
-        where: source of the text, for the error.
-    Raises:
-        ConfigError: the text is not YAML, or not a mapping.
-    """
-    return {str(key): value for key, value in container(_parsed(text, where)).items()}
+    """Reads YAML, such as that of ``to_yaml``, as the mapping that ``load_config`` takes; ``where`` is for errors."""
+    return container(_parsed(text, where))
 
 
 def _parsed(text: str, where: str) -> DictConfig:
@@ -76,21 +69,15 @@ def _parsed(text: str, where: str) -> DictConfig:
     return tree
 
 
-def container(tree: DictConfig, *, resolve: bool = False) -> dict[Any, Any]:
-    """Returns a tree as plain dictionaries, lists and values.
-
-    Args:
-        tree: tree of OmegaConf.
-        resolve: also replace references to other keys and to the environment by what they stand for.
-    Raises:
-        ConfigError: a reference leads nowhere, or the tree is nested too deeply.
-    """
+def container(tree: DictConfig, *, resolve: bool = False) -> dict[str, Any]:
+    """Returns a tree as plain dictionaries, lists and values; ``resolve`` also replaces references to other keys and to
+    the environment."""
     try:
-        found = OmegaConf.to_container(tree, resolve=resolve)
+        values = OmegaConf.to_container(tree, resolve=resolve)
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(reason_of(error)) from error
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def tasks_without(tasks: Sequence[Any], keys: Collection[str]) -> list[Any]:
@@ -151,11 +138,8 @@ def read_tree(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) 
 
 
 def _check_renamed(before: DictConfig, after: DictConfig, source: str | Path) -> None:
-    """Checks that sections whose plug-in was changed by an override keep no options that only the one before has.
-
-    Raises:
-        ConfigError: one does. The message holds all that is to be typed, with the policy that another algorithm needs.
-    """
+    """Checks that sections whose plug-in was changed by an override keep no options that only the one before has. The
+    error holds all that is to be typed, with the policy that another algorithm needs."""
     names = {section: (plugin_name(before, section), plugin_name(after, section)) for section in PLUGIN_KINDS}
     changed = {
         section: now
@@ -167,17 +151,17 @@ def _check_renamed(before: DictConfig, after: DictConfig, source: str | Path) ->
     if bounds and isinstance(policy, str) and not _class_of("policy", policy).bounded:
         needs = f"; {changed['algorithm']} also needs policy.name={BOUNDED_POLICY}"
         changed["policy"] = BOUNDED_POLICY
-    found, typed = [], {"policy": f"policy.name={BOUNDED_POLICY}"} if needs else {}
+    stale, typed = [], {"policy": f"policy.name={BOUNDED_POLICY}"} if needs else {}
     for section, now in changed.items():
-        known = {field.name for field in dataclasses.fields(_class_of(section, now).Config)}
+        options = {field.name for field in dataclasses.fields(_class_of(section, now).Config)}
         old, new = (OmegaConf.select(tree, section) or {} for tree in (before, after))
-        if left := [str(name) for name in old if name in new and name not in known]:
+        if left := [str(name) for name in old if name in new and name not in options]:
             was = names[section][0]
-            found.append(f"{section}.name={was} and gives it {', '.join(left)}, which {now} does not have")
+            stale.append(f"{section}.name={was} and gives it {', '.join(left)}, which {now} does not have")
             typed[section] = f"'{section}={{}}' {section}.name={now}"
-    if found:
+    if stale:
         raise ConfigError(
-            f"{source} names {'; '.join(found)}{needs}: write {' '.join(typed.values())} to leave out what the file "
+            f"{source} names {'; '.join(stale)}{needs}: write {' '.join(typed.values())} to leave out what the file "
             "says of them, or remove these options from the file."
         )
 
@@ -215,18 +199,18 @@ def overridden(
         if not equals or not _KEY.fullmatch(key):
             raise ConfigError(f"{override!r} is no override; write key=value, such as runner.seed=1.")
         path, parts = path_of(key), dict[SpelledPath, str]()
-        given: Any = value or None
+        content: Any = value or None
         unreadable.pop(path, None)
         try:
-            given = OmegaConf.create(f"value: {value}").value if value else None
+            content = OmegaConf.create(f"value: {value}").value if value else None
             parts = spelled(value)
         except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
             unreadable[path] = ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}")
         try:
-            OmegaConf.update(tree, key, given, force_add=True, merge=given != {})  # {} removes what was there
+            OmegaConf.update(tree, key, content, force_add=True, merge=content != {})  # {} removes what was there
         except Exception as error:
             raise ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}") from error
-        for replaced in _replaced(given, path):
+        for replaced in _replaced(content, path):
             typed = {other: text for other, text in typed.items() if other[: len(replaced)] != replaced}
         typed |= {(*path, *part): text for part, text in parts.items()} | {path: unquoted(value)}
     as_text = respell(tree, typed, schema)
@@ -236,9 +220,9 @@ def overridden(
     return tree
 
 
-def _replaced(given: Any, path: SpelledPath) -> Iterator[SpelledPath]:
+def _replaced(content: Any, path: SpelledPath) -> Iterator[SpelledPath]:
     """Yields the paths at which an override leaves nothing of what was there; keys and values are merged with it."""
-    values = OmegaConf.to_container(given) if isinstance(given, DictConfig) else given
+    values = OmegaConf.to_container(content) if isinstance(content, DictConfig) else content
     if not isinstance(values, dict) or not values:
         yield path
         return

@@ -50,7 +50,7 @@ class ReverseCurriculum(Curriculum):
     def __init__(self, config: ReverseConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
         super().__init__(config, demonstrations, seed)
         self._demonstrations = demonstrations
-        self._lengths = np.array([one.length for one in demonstrations], dtype=np.int64)
+        self._lengths = np.array([demonstration.length for demonstration in demonstrations], dtype=np.int64)
         self.at = np.maximum(self._lengths - config.step_back, 0)
         self.solved = np.zeros(len(demonstrations), dtype=bool)
         self._in_a_row = np.zeros(len(demonstrations), dtype=np.int64)
@@ -60,10 +60,11 @@ class ReverseCurriculum(Curriculum):
             return None
         offered, probabilities = [], []
         shares = demonstration_shares(np.where(self.solved, 0, self.at), self._lengths)
-        for number, (one, share) in enumerate(zip(self._demonstrations, shares, strict=True)):
-            steps, weights = geometric_starts(int(self.at[number]), max(one.length - 1, 0))
+        for number, (demonstration, share) in enumerate(zip(self._demonstrations, shares, strict=True)):
+            steps, weights = geometric_starts(int(self.at[number]), max(demonstration.length - 1, 0))
             for step, weight in zip(steps.tolist(), weights, strict=True):
-                offered.append(one.start(number, step, limit_of(one.length - step, self.config.limit_factor)))
+                limit = limit_of(demonstration.length - step, self.config.limit_factor)
+                offered.append(demonstration.start(number, step, limit))
                 probabilities.append(share * weight)
         return Starts(tuple(offered), np.array(probabilities), 1.0 - self.config.own_starts)
 
@@ -115,11 +116,10 @@ class ReverseThen(Curriculum):
             self._following.describe(window)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {
-            f"{phase}/{name}": values for phase, one in self._phases.items() for name, values in one.state().items()
-        }
+        states = {phase: curriculum.state() for phase, curriculum in self._phases.items()}
+        return {f"{phase}/{name}": values for phase, state in states.items() for name, values in state.items()}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for phase, one in self._phases.items():
+        for phase, curriculum in self._phases.items():
             prefix = f"{phase}/"
-            one.load_state({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
+            curriculum.load_state({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})

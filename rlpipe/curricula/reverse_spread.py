@@ -63,13 +63,13 @@ class SpreadCurriculum(Curriculum):
 
     def __init__(self, config: SpreadConfig, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:
         super().__init__(config, demonstrations, seed)
-        states = [{name: values[0] for name, values in one.states.items()} for one in demonstrations]
+        states = [{name: values[0] for name, values in episode.states.items()} for episode in demonstrations]
         self._beginnings = [ChosenStart(state=state, demonstration=number) for number, state in enumerate(states)]
         self._pairs: list[ChosenStart] = []
         if config.spread_demonstrations and len(states) > 1:
             self._pairs = [
-                replace(self._beginnings[one], seed=demonstrations[one].seed, target=states[other], towards=other)
-                for one, other in pairs(len(states), MOST_PAIRS).tolist()
+                replace(self._beginnings[start], seed=demonstrations[start].seed, target=states[other], towards=other)
+                for start, other in pairs(len(states), MOST_PAIRS).tolist()
             ]
         self.demonstration_level = 0 if self._pairs else config.levels
         self.level = 0
@@ -114,8 +114,8 @@ class SpreadCurriculum(Curriculum):
     def state(self) -> dict[str, NDArray[Any]]:
         reached = {"level": self.level, "levels": self.config.levels}
         reached |= {"among": self.demonstration_level} if self._pairs else {}
-        found = {name: np.array(value) for name, value in reached.items()}
-        return found | {"outcomes": np.array(self._outcomes, dtype=bool)}
+        state = {name: np.array(value) for name, value in reached.items()}
+        return state | {"outcomes": np.array(self._outcomes, dtype=bool)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         levels = int(state.get("levels", self.config.levels))  # which an earlier version did not say

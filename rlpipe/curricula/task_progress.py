@@ -60,8 +60,8 @@ class TaskProgress(Curriculum):
                 outcomes = self._outcomes.setdefault(episode.task, [])
                 self._outcomes[episode.task] = [*outcomes, episode.success_once][-2 * config.progress_window :]
         self._iterations += 1
-        known = all(len(outcomes) == 2 * config.progress_window for outcomes in self._outcomes.values())
-        if self._iterations % config.interval == 0 and self._outcomes and known:
+        full = all(len(outcomes) == 2 * config.progress_window for outcomes in self._outcomes.values())
+        if self._iterations % config.interval == 0 and self._outcomes and full:
             labels = sorted(self._outcomes)
             halves = np.array([self._outcomes[label] for label in labels]).reshape(len(labels), 2, -1).mean(2)
             shares = progress_shares(np.abs(halves[:, 1] - halves[:, 0]), config.uniform_share)
@@ -72,8 +72,8 @@ class TaskProgress(Curriculum):
             window.observe(m.TASK_WEIGHT.member(label), weight)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        kept = json.dumps([self._outcomes, self._weights, self._iterations])
-        return {"tasks": np.frombuffer(kept.encode(), dtype=np.uint8)}
+        text = json.dumps([self._outcomes, self._weights, self._iterations])
+        return {"tasks": np.frombuffer(text.encode(), dtype=np.uint8)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._outcomes, self._weights, self._iterations = json.loads(state["tasks"].tobytes())

@@ -19,12 +19,9 @@ def check_demonstrations(config: Plan) -> None:
     cloned = max(stage.config.algorithm.cloning_coef or 0.0 for stage in config.schedule)
     if config.demos is None:
         if algorithm.needs_demonstrations or cloned:
-            key, value = (
-                ("algorithm.name", config.algorithm.name)
-                if algorithm.needs_demonstrations
-                else ("algorithm.cloning_coef", cloned)
-            )
-            raise ConfigError(f"{key} is {value}, which needs demonstrations: demos=FILE.h5")
+            by_name = f"algorithm.name is {config.algorithm.name}"
+            reason = by_name if algorithm.needs_demonstrations else f"algorithm.cloning_coef is {cloned}"
+            raise ConfigError(f"{reason}, which needs demonstrations: demos=FILE.h5")
         return
     curriculum = config.curriculum_class
     if not (algorithm.needs_demonstrations or cloned or curriculum.needs_states):

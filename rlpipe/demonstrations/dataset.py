@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,6 @@ class Demonstrations:
         truncated: [B] bool.
         next_observations: [B, D] float32, or a tree.
         trajectory: [B] int64, number of the transition's trajectory, from 0.
-        left_out: trajectories of the file that never succeed.
         names: of each trajectory in the file.
         seeds: of each trajectory's reset; None where the file does not say it.
         states: of each trajectory, [T + 1, ...] arrays by name; None where the file has none.
@@ -56,7 +55,6 @@ class Demonstrations:
     truncated: Bool
     next_observations: Observations
     trajectory: NDArray[np.int64]
-    left_out: int = 0
     names: tuple[str, ...] = ()
     seeds: tuple[int | None, ...] = ()
     states: tuple[State | None, ...] = ()
@@ -84,19 +82,16 @@ SEEN = (
 def check(path: str, task: Any) -> None:
     """Checks, without reading the trajectories, that a file of demonstrations is for a task.
 
-    Args:
-        path: of the HDF5 file.
-        task: configuration of the simulator.
     Raises:
         ConfigError: the file does not exist, or is for another task, control mode or observation mode.
     """
     check_actions(path, task)
     options: Mapping[str, Any] = sidecar(path)["env_info"]["env_kwargs"]
     for key in SEEN:
-        wanted = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
-        if key in options and wanted != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
+        value = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
+        if key in options and value != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
             raise ConfigError(
-                f"demos: {path} was recorded with {key} {options[key]}, but env.train.{key} is {wanted}. {remedy(path)}"
+                f"demos: {path} was recorded with {key} {options[key]}, but env.train.{key} is {value}. {remedy(path)}"
             )
 
 
@@ -118,42 +113,33 @@ def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.
         task: configuration of the simulator.
         key: key or option of the command that names the file, for the error.
         section: key of the simulator's configuration, likewise.
-    Raises:
-        ConfigError: there is no such file, or it is for another task or control mode.
     """
     require("h5py", "maniskill", key)
     kind = files.kind_of(Path(path))
     if kind != "file":
-        found = folder_is(Path(path)) if kind else "there is no such file: name one of ManiSkill's HDF5 files."
+        instead = folder_is(Path(path)) if kind else "there is no such file: name one of ManiSkill's HDF5 files."
         makes = not kind and key == "demos" and getattr(task, "has_cameras", False)
         advice = " Make it: rlpipe demos CONFIG --replay FILE.h5." if makes else ""
-        raise ConfigError(f"{key} is {path}, but {found}{advice}")
+        raise ConfigError(f"{key} is {path}, but {instead}{advice}")
     contents(path, key)
     simulator = sidecar(path)["env_info"]
     recorded = {"id": simulator["env_id"], "control_mode": simulator["env_kwargs"].get("control_mode")}
-    for name, value in recorded.items():
-        wanted = getattr(task, name, value)
-        if value is not None and value != wanted and not (name == "id" and _same_task(value, wanted)):
-            raise ConfigError(f"{key}: {path} was made with {name} {value}, but {section}.{name} is {wanted}.")
+    for name, before in recorded.items():
+        value = getattr(task, name, before)
+        if before is not None and value != before and not (name == "id" and _same_task(before, value)):
+            raise ConfigError(f"{key}: {path} was made with {name} {before}, but {section}.{name} is {value}.")
 
 
-def _same_task(recorded: str, wanted: object) -> bool:
+def _same_task(recorded: str, configured: object) -> bool:
     """True if two ids of Gymnasium differ only in that one names the module that registers the task."""
-    if not isinstance(wanted, str) or (":" in recorded) == (":" in wanted):
+    if not isinstance(configured, str) or (":" in recorded) == (":" in configured):
         return False
-    return recorded.rpartition(":")[2] == wanted.rpartition(":")[2]
+    return recorded.rpartition(":")[2] == configured.rpartition(":")[2]
 
 
 def check_states(path: str, curriculum: str) -> None:
-    """Checks that episodes can begin in the course of the demonstrations of a file that has passed ``check``: it holds
-    states of the simulator, or the seeds with which they can be run again.
-
-    Args:
-        path: of the HDF5 file.
-        curriculum: its name, for the error.
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Checks that a file that has passed ``check`` says the seeds of its episodes, so that others can begin in the
+    course of its demonstrations."""
     if not seeds(path):
         raise ConfigError(
             f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
@@ -162,17 +148,10 @@ def check_states(path: str, curriculum: str) -> None:
 
 
 def check_count(path: str, count: int) -> None:
-    """Checks that a file that has passed ``check_actions`` holds enough trajectories, whether or not they succeed.
-
-    Args:
-        path: of the HDF5 file.
-        count: number of trajectories to draw.
-    Raises:
-        ConfigError: it does not.
-    """
-    found = len(contents(path).names)
-    if count > found:
-        raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations.")
+    """Checks that a file that has passed ``check_actions`` holds enough trajectories, whether or not they succeed."""
+    available = len(contents(path).names)
+    if count > available:
+        raise ConfigError(f"num_demos is {count}, but {path} has only {available} demonstrations.")
 
 
 def seeds(path: str) -> set[int]:
@@ -198,96 +177,82 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
     """
     check(path, task)
     recorded = sidecar(path)["env_info"]["env_kwargs"].get("reward_mode")
-    wanted = getattr(task, "reward_mode", "sparse" if recorded else None)
-    if wanted not in ("sparse", recorded):
+    reward_mode = getattr(task, "reward_mode", "sparse" if recorded else None)
+    if reward_mode not in ("sparse", recorded):
         raise ConfigError(
-            f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {wanted}. "
+            f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {reward_mode}. "
             f"Use sparse, or record these rewards: {_again(path)}"
         )
 
     def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
-        trajectory = _trajectory(group, where, spec, wanted, task.ignore_terminations)
+        trajectory = _trajectory(group, where, spec, reward_mode, task.ignore_terminations)
         if trajectory is None:
             return None
         return trajectory, (group.name.rpartition("/")[2], _states(group, len(trajectory[1])))
 
-    found, left_out = _successful(path, read)
-    drawn = [found[number] for number in _drawn(len(found), count, seed, path)]
+    successful = _successful(path, read)
+    drawn = _drawn(successful, count, seed, path)
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
-    names, states = zip(*(kept for _, kept in drawn), strict=True)
+    names, states = zip(*(label for _, label in drawn), strict=True)
     by_name = contents(path).seeds
     seeds = tuple(by_name.get(name) for name in names)
-    return Demonstrations(*columns, numbers, left_out, names, seeds, states)  # type: ignore[call-arg]
+    return Demonstrations(*columns, numbers, names, seeds, states)  # type: ignore[call-arg]
 
 
 def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> list[Float32]:
-    """Reads the actions [L, A] of each successful trajectory from the first to the last, whatever was observed.
-
-    Args:
-        path: of an HDF5 file that has passed ``check_actions``.
-        spec: of the simulator.
-        count: as of ``load``.
-        seed: as of ``load``.
-    Raises:
-        ConfigError: the file is damaged, its actions are not those of the simulator, or it holds too few successes.
-    """
+    """Reads the actions [L, A] of each successful trajectory from the first to the last, whatever was observed; see
+    ``load``. The file must have passed ``check_actions``."""
 
     def read(group: Any, where: str) -> Float32 | None:
-        attempt = _attempt(group, where, spec)
-        return spec.clip(attempt.actions) if attempt.success.any() else None
+        _, actions, success = _attempt(group, where, spec)
+        return spec.clip(actions) if success.any() else None
 
-    found, _ = _successful(path, read)
-    return [found[number] for number in _drawn(len(found), count, seed, path)]
+    return _drawn(_successful(path, read), count, seed, path)
 
 
-def _successful(path: str, read: Callable[[Any, str], T | None]) -> tuple[list[T], int]:
-    """Reads the trajectories of a file in turn.
+def _successful(path: str, read: Callable[[Any, str], T | None]) -> list[T]:
+    """Reads the successful trajectories of a file in turn.
 
     Args:
         path: of the HDF5 file.
         read: reads the group of one trajectory, given where it is, for errors; None if it never succeeds.
-    Returns:
-        The successful ones, and the number of others.
-    Raises:
-        ConfigError: the file is damaged, or none succeeds.
     """
-    found: list[T] = []
-    left_out = 0
+    trajectories: list[T | None] = []
     with opened(path) as file:
         for name in in_order(file):
             with readable(f"demos: {path}: {name}"):
-                trajectory = read(file[name], f"{path}: {name}")
-            left_out += trajectory is None
-            found += [] if trajectory is None else [trajectory]
-    if not found:
-        raise ConfigError(f"demos: none of the {left_out} trajectories in {path} succeeds.")
-    return found, left_out
+                trajectories.append(read(file[name], f"{path}: {name}"))
+    successful = [trajectory for trajectory in trajectories if trajectory is not None]
+    if not successful:
+        raise ConfigError(f"demos: none of the {len(trajectories)} trajectories in {path} succeeds.")
+    return successful
 
 
-def _drawn(found: int, count: int | None, seed: int, path: str) -> list[int]:
-    """Returns the numbers of the trajectories to use, in the order of the file."""
+def _drawn(trajectories: list[T], count: int | None, seed: int, path: str) -> list[T]:
+    """Returns the trajectories to use, in the order of the file."""
+    available = len(trajectories)
     if count is None:
-        return list(range(found))
-    if count > found:
-        raise ConfigError(f"num_demos is {count}, but {path} has only {found} demonstrations that succeed.")
-    drawn: list[int] = sorted(np.random.default_rng([seed, found]).choice(found, count, replace=False).tolist())
-    return drawn
+        return trajectories
+    if count > available:
+        raise ConfigError(f"num_demos is {count}, but {path} has only {available} demonstrations that succeed.")
+    numbers = np.random.default_rng([seed, available]).choice(available, count, replace=False)
+    return [trajectories[number] for number in sorted(numbers.tolist())]
 
 
 def _states(group: Any, steps: int) -> State | None:
     """Reads the states of a trajectory up to its end, [steps + 1, ...] by name; None if it has none."""
     if STATES not in group:
         return None
-    found: dict[str, NDArray[Any]] = {}
+    states: dict[str, NDArray[Any]] = {}
     first = first_step(group)
 
     def read(name: str, held: Any) -> None:
         if hasattr(held, "shape"):  # not a group of such
-            found[name] = held[first : first + steps + 1]
+            states[name] = held[first : first + steps + 1]
 
     group[STATES].visititems(read)
-    return found
+    return states
 
 
 def first_step(group: Any) -> int:
@@ -299,27 +264,19 @@ def first_step(group: Any) -> int:
 
 
 def _numbers(group: Any, name: str, where: str) -> NDArray[Any]:
-    """Reads an array of a trajectory, [L, ...].
-
-    Raises:
-        ConfigError: it holds something other than numbers.
-    """
+    """Reads an array of a trajectory, [L, ...], after a check that it holds numbers."""
     held = group[name]
     if not hasattr(held, "shape") or held.dtype.kind not in "biuf" or held.ndim == 0:
         if hasattr(held, "shape"):
-            found = f"{'text' if held.dtype.kind in 'OSU' else held.dtype} {list(held.shape)}"
+            kind = f"{'text' if held.dtype.kind in 'OSU' else held.dtype} {list(held.shape)}"
         else:
-            found = f"a group of {', '.join(held)}"
-        raise ConfigError(f"demos: {where} holds {name} as {found}; it must be an array of numbers, one row a step.")
+            kind = f"a group of {', '.join(held)}"
+        raise ConfigError(f"demos: {where} holds {name} as {kind}; it must be an array of numbers, one row a step.")
     return np.asarray(held[:])
 
 
 def read_actions(group: Any, where: str, spec: SpaceSpec) -> Float32:
-    """Reads the actions of a trajectory, [L, A], also beyond the simulator's bounds.
-
-    Raises:
-        ConfigError: they are not those of a simulator.
-    """
+    """Reads the actions of a trajectory, [L, A], also beyond the simulator's bounds."""
     actions = _numbers(group, "actions", where).astype(np.float32)
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
@@ -336,30 +293,22 @@ def read_actions(group: Any, where: str, spec: SpaceSpec) -> Float32:
 
 
 def _success(group: Any, where: str, count: int) -> Bool:
-    """Reads after which steps a trajectory had succeeded, [L].
-
-    Raises:
-        ConfigError: it is missing, has another length, or holds something other than true and false.
-    """
+    """Reads after which steps a trajectory had succeeded, [L]."""
     if "success" not in group:
         raise ConfigError(
             f"demos: {where} holds no success, [{count}] bool, the steps after which the task was solved. Record it: "
             f"{_again(where.partition(': ')[0])}"
         )
-    found = _numbers(group, "success", where)
-    if found.shape not in ((count,), (count, 1)):
-        raise ConfigError(f"demos: {where} has {count} actions, but success of shape {found.shape}.")
-    if odd := [value for value in found.ravel().tolist() if value not in (0, 1)]:
+    success = _numbers(group, "success", where)
+    if success.shape not in ((count,), (count, 1)):
+        raise ConfigError(f"demos: {where} has {count} actions, but success of shape {success.shape}.")
+    if odd := [value for value in success.ravel().tolist() if value not in (0, 1)]:
         raise ConfigError(f"demos: {where} holds success {odd[0]:g}; it must be true or false after each step.")
-    return found.reshape(count).astype(bool)
+    return success.reshape(count).astype(bool)
 
 
 def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
-    """Reads the observations of one trajectory, [L + 1, D] or a tree, after a check that they are those of a task.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Reads the observations of one trajectory, [L + 1, D] or a tree, after a check that they are those of a task."""
     held = group.get("obs")
     names = list(held) if held is not None and not hasattr(held, "shape") else None
     file = where.partition(": ")[0]
@@ -368,9 +317,9 @@ def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
             raise ConfigError(f"demos: {where} holds no state observations, obs [L + 1, D]. {remedy(file)}")
         return _numbers(group, "obs", where).astype(np.float32)
     if names is None or set(names) != set(spec.leaves):
-        found = "one vector" if names is None else f"the leaves {', '.join(sorted(names))}"
+        kind = "one vector" if names is None else f"the leaves {', '.join(sorted(names))}"
         raise ConfigError(
-            f"demos: {where} holds observations of {found}, but the simulator's have the leaves "
+            f"demos: {where} holds observations of {kind}, but the simulator's have the leaves "
             f"{', '.join(spec.leaves)}. {remedy(file)}"
         )
     for name, leaf in spec.leaves.items():
@@ -382,25 +331,11 @@ def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
     return Tree({name: held[name][:] for name in spec.leaves})
 
 
-class _Attempt(NamedTuple):
-    """Last attempt in a trajectory.
-
-    Attributes:
-        first: step of the trajectory with which it begins.
-        actions: [L, A] float32, within the bounds but for rounding.
-        success: [L] bool.
-    """
-
-    first: int
-    actions: Float32
-    success: Bool
-
-
-def _attempt(group: Any, where: str, spec: SpaceSpec) -> _Attempt:
+def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Bool]:
     """Reads the last attempt in one trajectory, after a check that its actions are those of a task.
 
-    Raises:
-        ConfigError: they are not.
+    Returns:
+        The step with which it begins, its actions [L, A], within the bounds but for rounding, and its success [L].
     """
     actions = read_actions(group, where, spec)
     success = _success(group, where, len(actions))
@@ -411,7 +346,7 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> _Attempt:
             "control mode, or without clipping its actions?"
         )
     first = first_step(group)
-    return _Attempt(first, actions[first:], success[first:])
+    return first, actions[first:], success[first:]
 
 
 def _trajectory(
@@ -421,11 +356,11 @@ def _trajectory(
     observations = _observations(group, where, spec)
     first, actions, success = _attempt(group, where, spec)
     count = first + len(actions)
-    for leaf, wanted in zip(leaves_of(observations), leaves_of(spec.observations(count + 1)), strict=True):
-        if leaf.shape != wanted.shape:
+    for leaf, empty in zip(leaves_of(observations), leaves_of(spec.observations(count + 1)), strict=True):
+        if leaf.shape != empty.shape:
             raise ConfigError(
                 f"demos: {where} has observations of shape {leaf.shape}, but {count} actions and the "
-                f"simulator's observations require {wanted.shape}."
+                f"simulator's observations require {empty.shape}."
             )
         if not np.isfinite(leaf).all():
             raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
@@ -444,19 +379,17 @@ def _trajectory(
 
 
 def _rewards(group: Any, where: str, count: int) -> Float32:
-    """Reads the recorded rewards, [L].
-
-    Raises:
-        ConfigError: they are missing, have another length, or are not finite.
-    """
-    found = _numbers(group, "rewards", where) if "rewards" in group else None
-    if found is None or found.shape not in ((count,), (count, 1)) or not np.isfinite(found).all():
-        held = "no rewards" if found is None else f"rewards of shape {found.shape} with {np.isnan(found).sum()} NaN"
+    """Reads the recorded rewards, [L], after a check that there is one for each action, and finite."""
+    rewards = _numbers(group, "rewards", where) if "rewards" in group else None
+    if rewards is None or rewards.shape not in ((count,), (count, 1)) or not np.isfinite(rewards).all():
+        held = (
+            "no rewards" if rewards is None else f"rewards of shape {rewards.shape} with {np.isnan(rewards).sum()} NaN"
+        )
         raise ConfigError(
             f"demos: {where} holds {held}; for its {count} actions there must be as many, all finite. Record them: "
             f"{_again(where.partition(': ')[0])}"
         )
-    return found.reshape(count).astype(np.float32)
+    return rewards.reshape(count).astype(np.float32)
 
 
 def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:

@@ -33,14 +33,7 @@ _MAGIC = {
 
 
 def check_file(path: Path, key: str) -> None:
-    """Checks that a file begins as HDF5.
-
-    Args:
-        path: of the file.
-        key: key or option that names it, for the error.
-    Raises:
-        ConfigError: it is something else, which the message names.
-    """
+    """Checks that a file begins as HDF5; the error says what it is instead. ``key`` names the file there."""
     try:
         with path.open("rb") as file:
             first = file.read(4096)
@@ -50,9 +43,9 @@ def check_file(path: Path, key: str) -> None:
         return
     if not first:
         raise ConfigError(f"{key}: {path} is empty or damaged: copy or record it again.")
-    known = (what for magic, what in _MAGIC.items() if first.startswith(magic))
+    formats = (what for magic, what in _MAGIC.items() if first.startswith(magic))
     tensorflow = f"is TensorFlow's (RLDS). {WRITE}" if ".tfrecord" in path.name else None
-    what = tensorflow or next(known, "is damaged, or no HDF5 file: copy or record it again.")
+    what = tensorflow or next(formats, "is damaged, or no HDF5 file: copy or record it again.")
     raise ConfigError(f"{key}: {path} {what}")
 
 
@@ -82,7 +75,7 @@ def _is_robomimic(file: Any) -> bool:
 
 def _is_minari(file: Any) -> bool:
     groups = (file.get(name) for name in list(file)[:1])
-    return any(hasattr(one, "keys") and "observations" in one and "obs" not in one for one in groups)
+    return any(hasattr(group, "keys") and "observations" in group and "obs" not in group for group in groups)
 
 
 def _is_d4rl(file: Any) -> bool:
@@ -102,15 +95,7 @@ _LAYOUTS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def check_layout(file: Any, path: str, key: str) -> None:
-    """Checks that an open HDF5 file has no layout of another library.
-
-    Args:
-        file: open HDF5 file.
-        path: where it is, for the error.
-        key: key or option that names it, likewise.
-    Raises:
-        ConfigError: it has; the message names the library.
-    """
+    """Checks that an open HDF5 file has no layout of another library; the error names it, the path and the key."""
     for what, has_marks in _LAYOUTS.items():
         if has_marks(file):
             raise ConfigError(f"{key}: {path} holds {what}")

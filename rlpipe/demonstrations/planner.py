@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.dataset import first_step
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import plan_and_convert
-from rlpipe.demonstrations.replay import add_states
+from rlpipe.demonstrations.replay import add_states, compress_whole, new_file, write_sidecar
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.errors import ConfigError
@@ -43,8 +41,7 @@ class PlannedDemonstrations:
 
     Attributes:
         file: HDF5; its JSON is beside it.
-        trajectories: number of trajectories.
-        steps: number of steps, counting each trajectory up to its first success.
+        steps: number of all, counting each trajectory up to its first success.
         longest: steps of the longest trajectory.
         seeds: one for each trajectory, in order.
     """
@@ -84,51 +81,34 @@ def make_demonstrations(
         )
     if file.exists():
         raise ConfigError(f"{file} exists. Name another folder with --out, or remove it.")
-    found = describe(python)
-    check_planner(python, task, found)
+    there = describe(python)
+    check_planner(python, task, there)
     ManiSkill.describe(config, "task")
     simulator = ManiSkill.make(config, 1, lambda _: None)  # refuses a control mode that the task does not know
     spec = simulator.spec
     simulator.close()
-    new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(dir=folder, prefix=".demos-")
-    except OSError as error:
-        raise ConfigError(f"--out: cannot write to {folder}: {error}.") from error
-    try:
-        with work:
-            sources = _plan(task, count, control_mode, Path(work.name), python, first_seed, progress)
-            partial = Path(work.name, file.name)
-            compact(sources, partial, count, f"ManiSkill's motion planner, with {found}")
-            add_states(partial, config, lambda done: progress("recording states", done, count))
-            made = _read_back(partial, config, spec)
-            for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
-                os.replace(partial.with_suffix(ending), file.with_suffix(ending))
-    finally:
-        if new and not any(folder.iterdir()):
-            folder.rmdir()
-    return PlannedDemonstrations(file, *made)
+    with new_file(file, "--out") as partial:
+        sources = _plan(task, count, control_mode, partial.parent, python, first_seed, progress)
+        compact(sources, partial, count, f"ManiSkill's motion planner, with {there}")
+        add_states(partial, config, lambda done: progress("recording states", done, count))
+        facts = _read_back(partial, config, spec)
+    return PlannedDemonstrations(file, *facts)
 
 
 def _plan(
     task: str, count: int, control_mode: str, folder: Path, python: str, first_seed: int, progress: Progress
 ) -> list[Path]:
-    """Plans and converts until there are enough demonstrations. Returns ManiSkill's files.
-
-    Raises:
-        PlannerError: the planner failed or gave up, or no demonstration still succeeds under the control mode.
-    """
+    """Plans and converts until there are enough demonstrations. Returns ManiSkill's files."""
     sources: list[Path] = []
     planned = converted = 0
     seed = first_seed
     while converted < count:
         missing = count - converted
-        wanted = math.ceil(missing * planned / converted) if converted else min(missing, TRIAL)
+        attempts = math.ceil(missing * planned / converted) if converted else min(missing, TRIAL)
         here = folder / str(len(sources))
         doing, done = "planning", 0
         running = messages(
-            python, plan_and_convert, task=task, control_mode=control_mode, folder=str(here), count=wanted,
+            python, plan_and_convert, task=task, control_mode=control_mode, folder=str(here), count=attempts,
             first_seed=seed, end_seed=FIRST_EVALUATION_SEED, patience=PATIENCE,
         )  # fmt: skip
         gave_up_before = None
@@ -137,7 +117,7 @@ def _plan(
                 seed = message.get("tried", seed - 1) + 1
                 doing, done = message.get("doing", doing), message.get("made", done)
                 gave_up_before = message.get("gave_up_before")
-                progress(f"planning, seed {seed - 1}" if doing == "planning" else doing, done, wanted)
+                progress(f"planning, seed {seed - 1}" if doing == "planning" else doing, done, attempts)
         if gave_up_before is not None:
             why = (
                 "evaluation begins there" if gave_up_before == FIRST_EVALUATION_SEED else f"{PATIENCE} in a row failed"
@@ -146,7 +126,7 @@ def _plan(
                 f"the planner made {planned + done} demonstrations of {task} and gave up before seed {gave_up_before}: "
                 f"{why}."
             )
-        planned, converted = planned + wanted, converted + done
+        planned, converted = planned + attempts, converted + done
         sources += here.rglob("plan.state.*.h5")
         if not converted and planned >= TRIAL:
             raise PlannerError(
@@ -157,14 +137,8 @@ def _plan(
 
 
 def compact(sources: Sequence[Path], file: Path, count: int, description: str) -> None:
-    """Writes the first trajectories of ManiSkill's files as one file that holds only what training reads.
-
-    Args:
-        sources: HDF5 files, each with its JSON beside it.
-        file: HDF5 file to write; its JSON is written beside it.
-        count: trajectories.
-        description: how they were made, for the JSON.
-    """
+    """Writes the first trajectories of ManiSkill's files, each with its JSON beside it, as one file that holds only
+    what training reads. The description of how they were made goes to its JSON."""
     import h5py
 
     episodes: list[dict[str, Any]] = []
@@ -177,25 +151,15 @@ def compact(sources: Sequence[Path], file: Path, count: int, description: str) -
                     success, terminated, first = columns["success"][:], columns["terminated"][:], first_step(columns)
                     group = out.create_group(f"traj_{len(episodes)}")
                     for name in ("obs", "actions"):
-                        kept = columns[name][first:].astype(np.float32)
-                        group.create_dataset(
-                            name, data=kept, compression="gzip", compression_opts=9, shuffle=True, chunks=kept.shape
-                        )
+                        compress_whole(group, name, columns[name][first:].astype(np.float32))
                     group["success"], group["terminated"] = success[first:], terminated[first:]
                     episodes.append(episode | {"episode_id": len(episodes), "elapsed_steps": len(success) - first})
-    made = {name: sidecar.get(name) for name in ("env_info", "commit_info")}
-    made |= {"source_type": "motionplanning", "source_desc": description}
-    text = json.dumps({"episodes": episodes, **made}, separators=(",", ":"))
-    file.with_suffix(".json").write_text(text, encoding="utf-8")
+    facts = {name: sidecar.get(name) for name in ("env_info", "commit_info")}
+    write_sidecar(file, episodes, **facts, source_type="motionplanning", source_desc=description)
 
 
 def _read_back(file: Path, config: Any, spec: SpaceSpec) -> tuple[int, int, int, list[int]]:
-    """Reads a file as training would. Returns its trajectories, steps, steps of the longest trajectory, and seeds.
-
-    Raises:
-        ConfigError: training would refuse the file.
-        PlannerError: its seeds are not one for each trajectory, or reach those of evaluation.
-    """
+    """Reads a file as training would. Returns its trajectories, steps, steps of the longest trajectory, and seeds."""
     demonstrations = dataset.load(str(file), config, spec)
     episodes = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["episodes"]
     seeds = [episode["episode_seed"] for episode in episodes]

@@ -32,12 +32,8 @@ class PlannerError(RuntimeError):
 
 
 def messages(python: str, function: Callable[..., None], **arguments: Any) -> Generator[dict[str, Any]]:
-    """Runs a function of the planner's program in another Python and yields its messages.
+    """Runs a function of ``planner_program`` in another Python and yields its messages.
 
-    Args:
-        python: path of the interpreter.
-        function: of ``planner_program``.
-        arguments: its keyword arguments.
     Raises:
         ConfigError: the interpreter cannot be run.
         PlannerError: the process failed, or a signal ended it.
@@ -110,11 +106,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def describe(python: str) -> PythonDescription:
-    """Asks another Python for its versions and tasks. Imports none of the packages there.
-
-    Raises:
-        ConfigError: the program is not a Python, or fails to answer.
-    """
+    """Asks another Python for its versions and tasks. Imports none of the packages there."""
     try:
         answers = list(messages(python, describe_python))
     except (PlannerError, json.JSONDecodeError) as error:
@@ -128,23 +120,20 @@ def describe(python: str) -> PythonDescription:
     return PythonDescription(**answers[0])
 
 
-def check_planner(python: str, task: str, found: PythonDescription) -> None:
-    """Checks that the planner can run in a Python, for a task.
-
-    Raises:
-        ConfigError: it cannot; the message says what was found and which commands create an environment where it can.
-    """
-    if problems := found.problems():
+def check_planner(python: str, task: str, there: PythonDescription) -> None:
+    """Checks that the planner can run in a Python, for a task. The error says which commands create an environment
+    where it can."""
+    if problems := there.problems():
         raise ConfigError(
-            f"ManiSkill's motion planner cannot run in {python} ({found}): {'; '.join(problems)}. "
+            f"ManiSkill's motion planner cannot run in {python} ({there}): {'; '.join(problems)}. "
             "Create an environment for it beside this one, and pass its Python:\n"
             "    python3 -m venv planner\n"
             "    planner/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu\n"
             f"    planner/bin/pip install 'numpy<2' 'mani_skill=={metadata.version('mani_skill')}'\n"
             f"    rlpipe demos {task} --python planner/bin/python"
         )
-    if task not in found.tasks:
+    if task not in there.tasks:
         raise ConfigError(
-            f"ManiSkill {found.versions['mani_skill']} has no motion planner for {task!r}{nearest(task, found.tasks)} "
-            f"It has one for {', '.join(sorted(found.tasks))}."
+            f"ManiSkill {there.versions['mani_skill']} has no motion planner for {task!r}{nearest(task, there.tasks)} "
+            f"It has one for {', '.join(sorted(there.tasks))}."
         )

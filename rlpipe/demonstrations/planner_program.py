@@ -77,14 +77,14 @@ def report_saved(recorder: Any) -> None:
     """Makes ManiSkill's recorder send the number of trajectories it has saved since this call."""
     import functools
 
-    flush, made = getattr(recorder.flush_trajectory, "__wrapped__", recorder.flush_trajectory), 0
+    flush, saved = getattr(recorder.flush_trajectory, "__wrapped__", recorder.flush_trajectory), 0
 
     @functools.wraps(flush)
     def flush_and_report(self: Any, *args: Any, save: bool = True, **options: Any) -> None:
-        nonlocal made
+        nonlocal saved
         flush(self, *args, save=save, **options)
-        made += save
-        send(made=made)
+        saved += save
+        send(made=saved)
 
     recorder.flush_trajectory = flush_and_report
 
@@ -95,17 +95,7 @@ def plan_and_convert(
     """Plans demonstrations and replays them under another control mode, with ManiSkill's own two commands.
 
     Writes ``folder/task/motionplanning/plan.state.*.h5``. Some demonstrations may no longer succeed under the control
-    mode.
-
-    Args:
-        task: ManiSkill's id.
-        control_mode: of the converted actions.
-        folder: to write to.
-        count: successful plans to make.
-        first_seed: seed of the first episode tried; the others follow by one.
-        end_seed: seed before which planning stops.
-        patience: failures in a row after which planning stops.
-    """
+    mode. ``count`` plans succeed; ``end_seed`` and ``patience`` are those of ``report_tried``."""
     import functools
 
     load_maniskill()
@@ -134,12 +124,7 @@ def plan_and_convert(
 
 
 def program(function: Callable[..., None], arguments: dict[str, Any]) -> str:
-    """Python source that calls ``describe_python`` or ``plan_and_convert``.
-
-    Args:
-        function: ``describe_python`` or ``plan_and_convert``.
-        arguments: its keyword arguments, as JSON can hold them.
-    """
+    """Python source that calls a function of this file with keyword arguments that JSON can hold."""
     sent = (UnrenderedMaterial, use_material, load_maniskill, send, report_tried, report_saved, function)
     return "\n\n".join(
         [

@@ -80,17 +80,17 @@ class Contents:
 
     def notes(self, path: str) -> tuple[str, ...]:
         """Returns what a user should know of the file, in sentences."""
-        found = []
+        sentences = []
         if self.passed_over:
-            found.append(f"{path}: passed over what holds no actions: {_some(self.passed_over)}.")
+            sentences.append(f"{path}: passed over what holds no actions: {_some(self.passed_over)}.")
         if unknown := [name for name in self.names if name not in self.seeds]:
-            found.append(f"{path}: the JSON beside it gives no seed for {_some(unknown)}; {MATCHED}.")
+            sentences.append(f"{path}: the JSON beside it gives no seed for {_some(unknown)}; {MATCHED}.")
         if self.without_trajectory:
-            found.append(
+            sentences.append(
                 f"{path}: the JSON beside it describes episodes that are not in the file: "
                 f"{_some(self.without_trajectory)}."
             )
-        return tuple(found)
+        return tuple(sentences)
 
 
 MATCHED = "traj_7 has the episode_seed of episode_id 7"
@@ -103,11 +103,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def contents(path: str, key: str = "demos") -> Contents:
-    """Returns which trajectories a file holds, joined with the JSON beside it.
+    """Returns which trajectories a file holds, joined with the JSON beside it. ``key`` names the file in errors.
 
-    Args:
-        path: of the HDF5 file.
-        key: key or option that names it, for the error.
     Raises:
         ConfigError: the file is damaged or of another format, or an id is there twice.
     """
@@ -143,45 +140,41 @@ def _joined(
     loose = set()
     for episode in episodes:
         seed = _seed(episode, where)
-        if (given := episode.get("episode_id")) is None:
+        if (label := episode.get("episode_id")) is None:
             loose.add(seed)
-        elif (known := _number(given)) in by_id:
-            raise ConfigError(f"{where} has more than one episode with episode_id {given}: give each its own.")
+        elif (id_ := _number(label)) in by_id:
+            raise ConfigError(f"{where} has more than one episode with episode_id {label}: give each its own.")
         else:
-            by_id[known] = seed
+            by_id[id_] = seed
     owners: dict[str, str] = {}
     for name in names:
-        known = name if name in by_id else _number(name)
-        if known in owners:
-            raise ConfigError(f"{key}: {path} holds episode {known} twice, as {owners[known]} and {name}: rename one.")
-        owners[known] = name
-    seeds = {name: seed for known, name in owners.items() if (seed := by_id.get(known)) is not None}
-    absent = tuple(f"episode {known}" for known in by_id if known not in owners)
+        id_ = name if name in by_id else _number(name)
+        if id_ in owners:
+            raise ConfigError(f"{key}: {path} holds episode {id_} twice, as {owners[id_]} and {name}: rename one.")
+        owners[id_] = name
+    seeds = {name: seed for id_, name in owners.items() if (seed := by_id.get(id_)) is not None}
+    absent = tuple(f"episode {id_}" for id_ in by_id if id_ not in owners)
     return Contents(tuple(names), passed_over, seeds, absent, frozenset(seed for seed in loose if seed is not None))
 
 
 def _number(label: object) -> str:
     """Returns the number of an episode, as in traj_7, "07", 7 or 7.0; a label without one as it is."""
-    found = re.fullmatch(r"(?:.*_)?0*(\d+)(?:\.0)?", str(label))
-    return found[1] if found else str(label)
+    match = re.fullmatch(r"(?:.*_)?0*(\d+)(?:\.0)?", str(label))
+    return match[1] if match else str(label)
 
 
 def _seed(episode: Mapping[str, Any], where: str) -> int | None:
-    """Returns the seed of an episode; None if it has none.
-
-    Raises:
-        ConfigError: it is not a whole number, or there are two.
-    """
+    """Returns the seed of an episode; None if it has none. Two seeds, or none that is a whole number, are an error."""
     options = episode.get("reset_kwargs")
-    given = [episode.get("episode_seed"), episode.get("seed")]
+    values = [episode.get("episode_seed"), episode.get("seed")]
     again = options.get("seed") if isinstance(options, Mapping) else None
-    found = {seed for value in (*given, again) if (seed := _whole(value)) is not None}
+    seeds = {seed for value in (*values, again) if (seed := _whole(value)) is not None}
     what = f"{where}: episode {episode.get('episode_id', 'without episode_id')}"
-    if unreadable := [value for value in given if value is not None and _whole(value) is None]:
+    if unreadable := [value for value in values if value is not None and _whole(value) is None]:
         raise ConfigError(f"{what} has the seed {unreadable[0]!r}; it must be a whole number from 0.")
-    if len(found) > 1:
-        raise ConfigError(f"{what} has two seeds, {' and '.join(map(str, sorted(found)))}: keep the one it began with.")
-    return found.pop() if found else None
+    if len(seeds) > 1:
+        raise ConfigError(f"{what} has two seeds, {' and '.join(map(str, sorted(seeds)))}: keep the one it began with.")
+    return seeds.pop() if seeds else None
 
 
 def _whole(value: object) -> int | None:
@@ -190,17 +183,13 @@ def _whole(value: object) -> int | None:
         return _whole(value[0])
     if isinstance(value, bool):
         return None
-    found = re.fullmatch(r"(?:[\w.]+\()?\[?(\d+)(?:\.0*)?\]?\)?", str(value).strip())
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"(?:[\w.]+\()?\[?(\d+)(?:\.0*)?\]?\)?", str(value).strip())
+    return int(match[1]) if match else None
 
 
 @contextmanager
 def opened(path: str, key: str = "demos") -> Iterator[Any]:
-    """Opens a file of demonstrations to read it.
-
-    Raises:
-        ConfigError: it is damaged.
-    """
+    """Opens a file of demonstrations to read it; damage is a ``ConfigError``."""
     import h5py
 
     with readable(f"{key}: {path}"), h5py.File(path) as file:
@@ -209,13 +198,7 @@ def opened(path: str, key: str = "demos") -> Iterator[Any]:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turns what h5py raises into a sentence.
-
-    Args:
-        what: the key and what is being read.
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Turns what h5py raises into a ``ConfigError`` that begins with the key and what is being read."""
     try:
         yield
     except ConfigError:

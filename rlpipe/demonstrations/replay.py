@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,8 @@ class ReplayedDemonstrations:
     """File of demonstrations that were replayed.
 
     Attributes:
-        file: HDF5; its JSON is beside it.
-        trajectories: number of trajectories that succeeded again.
+        trajectories: number of those that succeeded again.
         failed: number of those that did not, and were left out.
-        steps: number of steps.
         spec: spaces of the simulator.
         notes: what a user should know of the file that was read, in sentences.
     """
@@ -71,17 +69,11 @@ def replay_demonstrations(
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
     task_facts(task, "env.train")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        work = tempfile.TemporaryDirectory(dir=file.parent, prefix=".demos-")
-    except OSError as error:
-        raise ConfigError(f"demos: cannot write to {file.parent}: {error}.") from error
-    with work, h5py.File(source) as given:
-        partial = Path(work.name, file.name)
+    with new_file(file, "demos") as partial, h5py.File(source) as recorded:
         seeds = _with_seeds(source)
         episodes: list[dict[str, Any]] = []
         steps = 0
-        recorder = _Recorder(task, given, list(seeds))
+        recorder = _Recorder(task, recorded, list(seeds))
         with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
             spec = simulator.spec
             _check_success(simulator, task)
@@ -93,19 +85,48 @@ def replay_demonstrations(
                 progress(number + 1, len(seeds))
         if not episodes:
             raise ConfigError(f"demos: none of the {len(seeds)} trajectories in {source} succeeds when it is replayed.")
-        _write_sidecar(partial, task, episodes, f"replayed from {Path(source).name}")
-        for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
-            os.replace(partial.with_suffix(ending), file.with_suffix(ending))
+        options = ("control_mode", "reward_mode", *dataset.SEEN)
+        simulator_facts = {
+            "env_id": getattr(task, "id", task.name),
+            "env_kwargs": {key: getattr(task, key) for key in options if hasattr(task, key)},
+        }
+        description = f"replayed from {Path(source).name}"
+        write_sidecar(partial, episodes, env_info=simulator_facts, source_desc=description)
     notes = contents(source).notes(source)
     return ReplayedDemonstrations(file, len(episodes), len(seeds) - len(episodes), steps, spec, notes)
 
 
-def _check_success(simulator: Simulator, task: Any) -> None:
-    """Checks that trajectories can succeed.
+@contextmanager
+def new_file(file: Path, key: str) -> Iterator[Path]:
+    """Yields a path to write to; once the block has ended, ``file`` and its JSON are in place, both or neither.
 
-    Raises:
-        ConfigError: the simulator does not report success.
-    """
+    The folder is created if it does not exist. ``key`` names the file in errors."""
+    folder = file.parent
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work = tempfile.TemporaryDirectory(dir=folder, prefix=".demos-")
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot write to {folder}: {error}.") from error
+    try:
+        with work:
+            partial = Path(work.name, file.name)
+            yield partial
+            for ending in (".json", ".h5"):  # the HDF5 file last: where it is, both are
+                os.replace(partial.with_suffix(ending), file.with_suffix(ending))
+    finally:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def write_sidecar(file: Path, episodes: list[dict[str, Any]], **facts: Any) -> None:
+    """Writes the JSON beside a file of demonstrations."""
+    text = json.dumps({"episodes": episodes, **facts}, separators=(",", ":"))
+    file.with_suffix(".json").write_text(text, encoding="utf-8")
+
+
+def _check_success(simulator: Simulator, task: Any) -> None:
+    """Checks that the simulator reports success."""
     if not simulator.has_success:
         raise ConfigError(
             "demos: only trajectories that succeed are kept, but env.train "
@@ -115,11 +136,7 @@ def _check_success(simulator: Simulator, task: Any) -> None:
 
 
 def _with_seeds(source: str) -> Mapping[str, int]:
-    """Returns the seed of each trajectory that has one, by its name.
-
-    Raises:
-        ConfigError: none has.
-    """
+    """Returns the seed of each trajectory that has one, by its name; at least one must have one."""
     held = contents(source)
     if not held.seeds:
         raise ConfigError(
@@ -132,13 +149,7 @@ def _with_seeds(source: str) -> Mapping[str, int]:
 def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     """Adds the simulator's states to demonstrations of it, by running them again; the rest stays as it is.
 
-    Trajectories that do not succeed again get none.
-
-    Args:
-        file: HDF5, with its JSON beside it.
-        task: configuration of the simulator, which can set states.
-        progress: called with the trajectories done so far.
-    """
+    Trajectories that do not succeed again get none. ``progress`` is called with the trajectories done so far."""
     import h5py
 
     seeds = contents(str(file)).seeds
@@ -155,24 +166,18 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
 def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) -> list[State | None]:
     """Runs demonstrations again, and returns the states of each, [T + 1, ...] by name.
 
-    Args:
-        path: HDF5 file.
-        task: configuration of the simulator, which can set states.
-        names: of the trajectories in the file.
-        seeds: of their resets.
-    Returns:
-        None for a demonstration that does not succeed again.
-    """
+    None for a demonstration that does not succeed again. ``names`` are those of the trajectories in the file, ``seeds``
+    those of their resets."""
     import h5py
 
-    found = []
+    states = []
     with h5py.File(path) as file:
         recorder = _Recorder(task, file, names)
         with closing(recorder.simulator):
             for name, seed in zip(names, seeds, strict=True):
                 again = recorder.replay(name, seed)
-                found.append(None if again is None else again.stacked_states())
-    return found
+                states.append(None if again is None else again.stacked_states())
+    return states
 
 
 @dataclass(frozen=True)
@@ -201,10 +206,12 @@ class _Trajectory:
     def write_states(self, group: Any) -> None:
         """Writes the states to a group of an HDF5 file."""
         for name, values in self.stacked_states().items():
-            group.create_dataset(
-                f"{dataset.STATES}/{name}", data=values, compression="gzip", compression_opts=9, shuffle=True,
-                chunks=values.shape,
-            )  # fmt: skip
+            compress_whole(group, f"{dataset.STATES}/{name}", values)
+
+
+def compress_whole(group: Any, name: str, values: Any) -> None:
+    """Writes an array that is read as a whole."""
+    group.create_dataset(name, data=values, compression="gzip", compression_opts=9, shuffle=True, chunks=values.shape)
 
 
 def _compress(group: Any, name: str, values: Any) -> None:
@@ -215,16 +222,16 @@ def _compress(group: Any, name: str, values: Any) -> None:
 class _Recorder:
     """One environment, whose episodes are begun by hand."""
 
-    def __init__(self, task: Any, given: Any, names: Sequence[str]) -> None:
+    def __init__(self, task: Any, file: Any, names: Sequence[str]) -> None:
         """Makes the environment, with time for the longest of some trajectories in an open file if its limit is an
         option."""
-        longest = max(len(given[name]["actions"]) for name in names)
+        longest = max(len(file[name]["actions"]) for name in names)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
         patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
         self.simulator = make_simulator(patient, 1, lambda _: self._seed)
         self._seed = 0
-        self._given = given
+        self._file = file
         self._to_the_end = task.ignore_terminations
         self._keeps_states = task_facts(task, "env.train").states
 
@@ -252,15 +259,7 @@ class _Recorder:
         )
 
     def _actions(self, name: str) -> Any:
-        group, spec = self._given[name], self.simulator.spec
-        where = f"{self._given.filename}: {name}"
+        group, spec = self._file[name], self.simulator.spec
+        where = f"{self._file.filename}: {name}"
         with readable(f"demos: {where}"):
             return spec.clip(dataset.read_actions(group, where, spec)[dataset.first_step(group) :])
-
-
-def _write_sidecar(file: Path, task: Any, episodes: list[dict[str, Any]], description: str) -> None:
-    recorded = ("control_mode", "reward_mode", *dataset.SEEN)
-    options = {key: getattr(task, key) for key in recorded if hasattr(task, key)}
-    made = {"env_id": getattr(task, "id", task.name), "env_kwargs": options}
-    text = json.dumps({"episodes": episodes, "env_info": made, "source_desc": description}, separators=(",", ":"))
-    file.with_suffix(".json").write_text(text, encoding="utf-8")

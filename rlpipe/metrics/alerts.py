@@ -34,10 +34,10 @@ class ToldAlerts:
     @property
     def standing(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Data of each alert that is raised and not cleared, by metric and rule, the latest last."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        alerts: dict[tuple[str, str], dict[str, Any]] = {}
         for event in self.events:
             key = event.data["metric"], event.data["rule"]
-            found.pop(key, None)
+            alerts.pop(key, None)
             if not event.data["cleared"]:
-                found[key] = event.data
-        return found
+                alerts[key] = event.data
+        return alerts

@@ -172,9 +172,9 @@ class Metric:
             ValueError: a formula gave a number that is not finite.
         """
         if self.compute is not None:
-            found = {metric: metric.state_in(states) for metric in self.inputs}
-            lacking = any(state is None and metric not in self.optional for metric, state in found.items())
-            value = None if lacking else self.compute(*found.values())
+            inputs = {metric: metric.state_in(states) for metric in self.inputs}
+            lacking = any(state is None and metric not in self.optional for metric, state in inputs.items())
+            value = None if lacking else self.compute(*inputs.values())
         else:
             state = states.get((self.inputs[0] if self.inputs else self).name)
             value = None if state is None else state.read().get(self.reads)
@@ -198,8 +198,10 @@ def observed(name: str, reduction: type[Reduction], *, reads: str = "", **descri
 
 
 def reading(name: str, of: Metric, reads: str, **description: Any) -> Metric:
-    """Declares another number of the same observations, such as their deviation; it has the same unit unless given."""
-    return Metric(name, inputs=(of,), reads=reads, **{"unit": of.unit, **description})
+    """Declares another number of the same observations, such as their deviation. Unit, algorithms and needs are those
+    of the observations unless given."""
+    same = {"unit": of.unit, "algorithms": of.algorithms, "needs": of.needs}
+    return Metric(name, inputs=(of,), reads=reads, **{**same, **description})
 
 
 def derived(name: str, inputs: tuple[Metric, ...], compute: Callable[..., float | None], **description: Any) -> Metric:

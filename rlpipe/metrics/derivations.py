@@ -41,8 +41,8 @@ def _wilson(bound: int, success: Mean) -> float | None:
 
 def mean_of_means(shares: tuple[Mean, ...]) -> float | None:
     """Computes the mean of several shares, each of which counts alike."""
-    known = _means(shares)
-    return math.fsum(known) / len(known) if known else None
+    means = _means(shares)
+    return math.fsum(means) / len(means) if means else None
 
 
 def least_of_means(shares: tuple[Mean, ...]) -> float | None:
@@ -51,7 +51,7 @@ def least_of_means(shares: tuple[Mean, ...]) -> float | None:
 
 
 def _means(shares: tuple[Mean, ...]) -> list[float]:
-    return [found["mean"] for share in shares if (found := share.read())]
+    return [readings["mean"] for share in shares if (readings := share.read())]
 
 
 def actor_training(update: Last, advantages: Last | None, sync: Last | None) -> float | None:
@@ -70,8 +70,8 @@ def utilization(busy: Distribution, step: Last) -> float | None:
 
 def straggler_ratio(busy: Distribution) -> float | None:
     """Computes ``slowest worker / mean of the workers``."""
-    found = busy.read()
-    return found["max"] / found["mean"] if found.get("mean") else None
+    seconds = busy.read()
+    return seconds["max"] / seconds["mean"] if seconds.get("mean") else None
 
 
 def rate(amount: Sum, per: Sum) -> float | None:

@@ -59,7 +59,7 @@ def observed_metric(metric: Metric) -> Metric:
 def describe_reduction(metric: Metric) -> str:
     """Describes how the observations of minibatches, workers and learners become one number."""
     if metric.compute is not None:
-        inputs = _joined(one.name for one in metric.inputs)
+        inputs = _joined(of.name for of in metric.inputs)
         return f"Computed once, after {inputs} {'have' if len(metric.inputs) > 1 else 'has'} been merged."
     observed = observed_metric(metric)
     sentence = _describe_merge(observed.reduction, metric.reads)

@@ -65,12 +65,7 @@ _FACTORS = {"negate": -1.0, "double": 2.0}
 
 @dataclass(frozen=True)
 class Use:
-    """A metric and one of its names in another system.
-
-    Attributes:
-        metric: the metric.
-        name: its name there.
-    """
+    """A metric and one of its names in another system."""
 
     metric: Metric
     name: Name
@@ -78,8 +73,8 @@ class Use:
     @property
     def can_be_written(self) -> bool:
         """True if their number follows from ours. A distribution is not a number."""
-        given = self.name.relation == "exact" or (self.name.relation == "transform" and bool(self.name.convert))
-        return given and not self.metric.is_histogram
+        follows = self.name.relation == "exact" or (self.name.relation == "transform" and bool(self.name.convert))
+        return follows and not self.metric.is_histogram
 
 
 def uses(system: str) -> list[Use]:
@@ -89,22 +84,22 @@ def uses(system: str) -> list[Use]:
 
 def written(system: str) -> dict[str, Use]:
     """Returns the metric from which each key of a system is written: the closest one that allows it."""
-    chosen: dict[str, Use] = {}
+    closest: dict[str, Use] = {}
     for use in uses(system):
-        held = chosen.get(use.name.key)
+        held = closest.get(use.name.key)
         closer = held is None or RELATIONS.index(use.name.relation) < RELATIONS.index(held.name.relation)
         if use.can_be_written and closer:
-            chosen[use.name.key] = use
-    return chosen
+            closest[use.name.key] = use
+    return closest
 
 
 def left_out(system: str) -> dict[str, Use]:
     """Returns the keys that are not written, because no metric of ours is that number, with the nearest metric."""
-    given = written(system)
+    keys = written(system).keys()
     nearest: dict[str, Use] = {}
     for use in sorted(uses(system), key=_distance):
         nearest.setdefault(use.name.key, use)
-    return {use.name.key: nearest[use.name.key] for use in uses(system) if use.name.key not in given}
+    return {use.name.key: nearest[use.name.key] for use in uses(system) if use.name.key not in keys}
 
 
 def _distance(use: Use) -> tuple[bool, int]:
@@ -174,7 +169,7 @@ def find(name: str) -> list[Use]:
     The name of a member of a family, such as ``env/reward_terms/reach/mean``, is found as that member.
     """
     ours = [use for metric in CATALOGUE.values() if (use := _as_asked(Use(metric, Name("rlpipe", metric.name)), name))]
-    theirs = [found for system in SYSTEMS for use in uses(system) if (found := _as_asked(use, name))]
+    theirs = [member for system in SYSTEMS for use in uses(system) if (member := _as_asked(use, name))]
     return [*ours, *sorted(theirs, key=_distance)]
 
 
@@ -197,8 +192,8 @@ def translate(system: str, key: str, value: float) -> list[tuple[Use, float]]:
         metric that the key belongs to first, so that rules can still judge its course.
     """
     return [
-        (found, value / _FACTORS.get(use.name.convert, 1.0))
+        (member, value / _FACTORS.get(use.name.convert, 1.0))
         for use in uses(system)
         if use.name.relation != "invalid" and not (use.name.relation == "differs" and use.name.secondary)
-        if (found := _as_asked(use, key))
+        if (member := _as_asked(use, key))
     ]

@@ -37,7 +37,7 @@ class EpisodeMetrics:
     return_std: Metric
     episode_len: Metric
     num_trajectories: Metric
-    chosen: bool = False  # True for the episodes whose start a curriculum chose, and for those alone
+    of_chosen_starts: bool = False  # True for the episodes whose start a curriculum chose, and for those alone
     success_at_end: Metric | None = None
     success_at_reset: Metric | None = None
     fail_once: Metric | None = None
@@ -57,20 +57,6 @@ class EpisodeMetrics:
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # families, by what they say of a number's course
     tasks: TaskMetrics | None = None
 
-    def forget_success(self, window: MetricWindow) -> None:
-        """Removes everything of this namespace that follows from the success of episodes, which is unknown."""
-        of_success = (
-            self.success_once,
-            self.success_at_end,
-            self.success_once_balanced,
-            self.success_at_end_ma100,
-            self.episode_len_success,
-            None if self.tasks is None else self.tasks.success_once,
-        )
-        for metric in filter(None, of_success):
-            for member in metric.members(window.states):
-                window.states.pop(member.name, None)
-
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
         """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
 
@@ -79,7 +65,7 @@ class EpisodeMetrics:
             episodes: rows of ``episodes.jsonl`` or ``eval_episodes.jsonl``.
             incarnation: number of resumes before the episodes ended; orders them in time.
         """
-        episodes = [e for e in episodes if e.chosen == self.chosen]
+        episodes = [e for e in episodes if e.chosen == self.of_chosen_starts]
         window.observe(self.num_trajectories, len(episodes))
         if self.terminated_episodes:
             window.observe(self.terminated_episodes, sum(e.terminated for e in episodes))
@@ -89,10 +75,10 @@ class EpisodeMetrics:
 
         def observe(metric: Metric | None, values: Sequence[float | bool | None], **how: Any) -> None:
             """Observes the values that are not None."""
-            known = [n for n, value in enumerate(values) if value is not None]
-            if metric is not None and known:
-                chosen = {key: [of_all[n] for n in known] for key, of_all in how.items()}
-                window.observe(metric, [value for value in values if value is not None], **chosen)
+            present = [n for n, value in enumerate(values) if value is not None]
+            if metric is not None and present:
+                details = {key: [of_all[n] for n in present] for key, of_all in how.items()}
+                window.observe(metric, [value for value in values if value is not None], **details)
 
         returns, lengths = [e.episode_return for e in episodes], [e.length for e in episodes]
         at_end = [e.success_at_end for e in episodes]
@@ -122,24 +108,31 @@ class EpisodeMetrics:
             observe(self.metrics[summary].member(name), [e.metrics.get(key) for e in episodes])
         if (tasks := self.tasks) is not None:
             for task in sorted({e.task for e in episodes if e.task is not None}):
-                own = [e for e in episodes if e.task == task]
-                observe(tasks.success_once.member(task), [e.success_once for e in own])
-                observe(tasks.episode_return.member(task), [e.episode_return for e in own])
-                observe(tasks.num_trajectories.member(task), [len(own)])
+                of_task = [e for e in episodes if e.task == task]
+                observe(tasks.success_once.member(task), [e.success_once for e in of_task])
+                observe(tasks.episode_return.member(task), [e.episode_return for e in of_task])
+                observe(tasks.num_trajectories.member(task), [len(of_task)])
 
 
 def forget_success(window: MetricWindow, namespaces: Sequence[EpisodeMetrics]) -> int:
     """Makes the success of all episodes of a window unknown, because the simulator has told it of none.
 
-    Args:
-        window: changed in place.
-        namespaces: those of its episodes.
     Returns:
         Number of training and evaluation episodes whose success was taken for False.
     """
     untold = sum(episode.success_once is not None for episode in [*window.episodes, *window.eval_episodes])
     for namespace in namespaces:
-        namespace.forget_success(window)
+        of_success = (
+            namespace.success_once,
+            namespace.success_at_end,
+            namespace.success_once_balanced,
+            namespace.success_at_end_ma100,
+            namespace.episode_len_success,
+            None if namespace.tasks is None else namespace.tasks.success_once,
+        )
+        for metric in filter(None, of_success):
+            for member in metric.members(window.states):
+                window.states.pop(member.name, None)
     unknown: dict[str, Any] = {"success_once": None, "success_at_end": None, "first_success": None}
     window.episodes = [replace(episode, **unknown) for episode in window.episodes]
     window.eval_episodes = [replace(episode, **unknown) for episode in window.eval_episodes]
@@ -147,12 +140,7 @@ def forget_success(window: MetricWindow, namespaces: Sequence[EpisodeMetrics]) -
 
 
 def never_told(key: str, episodes: int) -> str:
-    """Sentence on a success that no simulator has told.
-
-    Args:
-        key: entry of the info that was to tell it.
-        episodes: number of finished episodes.
-    """
+    """Sentence on a success that no info of so many finished episodes has told, under the key that was to tell it."""
     return (
         f"{key!r} was never in the info of {episodes} finished episodes, so their success is unknown and no success is "
         "reported. If the task has it in the info only of a success, report it in every step, also where it is false. "

@@ -46,9 +46,6 @@ class Alert:
     """A violated rule, or the end of its violation.
 
     Attributes:
-        metric: name of the metric.
-        rule: name of the rule, unique within the metric.
-        level: info, warn or critical.
         value: number that was judged; None if no observation of the metric was finite.
         demanded: what the number should be, in words.
         since: iteration of the first report that violated the rule.
@@ -74,14 +71,14 @@ class Alert:
     @property
     def message(self) -> str:
         """The alert in a sentence."""
-        found = "is not finite" if self.value is None else f"is {self.value:.4g}"
+        finding = "is not finite" if self.value is None else f"is {self.value:.4g}"
         if self.nonfinite:
-            found = f"is not finite in {self.nonfinite:,} observation{'s' if self.nonfinite > 1 else ''}"
+            finding = f"is not finite in {self.nonfinite:,} observation{'s' if self.nonfinite > 1 else ''}"
         if self.cleared:
-            return f"{self.metric} {found}, and its alert {self.rule} of iteration {self.since} is cleared"
+            return f"{self.metric} {finding}, and its alert {self.rule} of iteration {self.since} is cleared"
         why = f": {self.cause}" if self.cause else ""
         what = f"; try: {self.remedy}" if self.remedy else ""
-        return f"{self.metric} {found}, healthy is {self.demanded} ({self.rule}){why}{what}"
+        return f"{self.metric} {finding}, healthy is {self.demanded} ({self.rule}){why}{what}"
 
     def cleared_at(self, iteration: int) -> Alert:
         """Returns the end of the violation."""
@@ -94,21 +91,12 @@ class Alert:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Alert:
         """Restores an alert from what ``as_json`` returned."""
-        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
+        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 @dataclass
 class _Watch:
-    """One rule of one metric, and for how long it has been violated or met.
-
-    Attributes:
-        rule: the rule.
-        violated: reports in a row that violated it.
-        met: reports in a row that met it.
-        since: iteration in which the violation began.
-        alert: the standing alert, if there is one.
-        then: view that raised the standing alert.
-    """
+    """One rule of one metric, and for how long it has been violated or met; ``then`` is the view that raised it."""
 
     rule: Rule
     violated: int = 0
@@ -120,16 +108,8 @@ class _Watch:
 
 @dataclass
 class _History:
-    """Reports of one metric, as far back as its rules look.
-
-    Attributes:
-        metric: the metric.
-        watches: its rules that can raise an alert.
-        longest: number of values that the rules need.
-        values: kept values, oldest first.
-        first: first value since the history began.
-        reports: number of values since the history began.
-    """
+    """Values of one metric, oldest first, as far back as the rules that can raise an alert look (``longest``), with the
+    first since the history began and how many there were."""
 
     metric: Metric
     watches: list[_Watch]
@@ -153,13 +133,7 @@ class Monitor:
     def __init__(
         self, metrics: Mapping[str, Metric], variables: Mapping[str, float], tags: frozenset[str] = frozenset()
     ) -> None:
-        """Creates a monitor without a history.
-
-        Args:
-            metrics: metrics with their rules, by name.
-            variables: properties of the run, see ``VARIABLES``.
-            tags: tags of the run, see ``TAGS``.
-        """
+        """Creates a monitor without a history, for the properties of a run in ``VARIABLES`` and ``TAGS``."""
         self.variables = dict(variables)
         self.tags = tags
         self._metrics = metrics

@@ -23,12 +23,12 @@ class MinibatchSizes:
     """Sizes of the minibatches of an update, over all epochs.
 
     Attributes:
-        own: decisions of this learner in each minibatch
+        local: decisions of this learner in each minibatch
         all: decisions of all learners in each minibatch
         last_epoch: number of minibatches in the last epoch
     """
 
-    own: Sequence[int]
+    local: Sequence[int]
     all: Sequence[int]
     last_epoch: int
 
@@ -69,11 +69,7 @@ class DeviceObservations:
         self._pooled: list[tuple[Metric, Tensor]] = []
 
     def add(self, observed: Mapping[Metric, Tensor | float]) -> None:
-        """Adds this learner's values of any shape, each an observation, or a number that is the same on all learners.
-
-        Raises:
-            ValueError: a number is set twice.
-        """
+        """Adds this learner's values of any shape, each an observation, or a number that all learners share."""
         for metric, values in observed.items():
             if isinstance(values, Tensor):
                 self._values[metric].append(values.reshape(-1))
@@ -103,20 +99,17 @@ class DeviceObservations:
         self._add_rows(whole, trajectory, sizes)
         split = {metric: units for metric, units in observed.items() if not isinstance(units, Tensor)}
         for counts in {id(units.counts): units.counts for units in split.values()}.values():
-            own = {metric: units.values for metric, units in split.items() if units.counts is counts}
-            self._add_rows(own, trajectory.repeat_interleave(counts), self._unit_sizes(counts, sizes))
-
-    def _unit_sizes(self, counts: Tensor, sizes: MinibatchSizes) -> MinibatchSizes:
-        """Returns the sizes of the minibatches in units, given [S] units of each decision."""
-        own = torch.stack([part.sum() for part in torch.split(counts, list(sizes.own))])
-        return MinibatchSizes(own.tolist(), self._learners.sum(own).tolist(), sizes.last_epoch)
+            of_units = {metric: units.values for metric, units in split.items() if units.counts is counts}
+            local = torch.stack([minibatch.sum() for minibatch in torch.split(counts, list(sizes.local))])
+            unit_sizes = MinibatchSizes(local.tolist(), self._learners.sum(local).tolist(), sizes.last_epoch)
+            self._add_rows(of_units, trajectory.repeat_interleave(counts), unit_sizes)
 
     def _add_rows(self, observed: Mapping[Metric, Tensor], trajectory: Tensor, sizes: MinibatchSizes) -> None:
         if not observed:
             return
         _, index = torch.unique(trajectory, return_inverse=True)
         lengths = torch.bincount(index).double()
-        epoch, last = sum(sizes.own[len(sizes.own) - sizes.last_epoch :]), sizes.own[-1]
+        epoch, last = sum(sizes.local[len(sizes.local) - sizes.last_epoch :]), sizes.local[-1]
         pools: dict[str, Callable[[Tensor], Tensor]] = {
             "decision": lambda values: values,
             "trajectory": lambda values: torch.zeros_like(lengths).index_add_(0, index, values.double()) / lengths,
@@ -127,7 +120,7 @@ class DeviceObservations:
         for metric, values in observed.items():
             for taker in (metric, *self._companions.get(metric, ())):
                 if taker.over == "minibatch":
-                    minibatches = torch.split(values, list(sizes.own))
+                    minibatches = torch.split(values, list(sizes.local))
                     by_minibatch[taker] = torch.stack([minibatch.double().sum() for minibatch in minibatches])
                 else:
                     self._pooled.append((taker, pools[taker.over](values)))
@@ -166,8 +159,8 @@ def _sums(metric: Metric, values: Tensor) -> Tensor:
     finite = values.abs() < (LARGEST if metric.reduction in (Mean, Sum) else _CUBE_LIMIT)
     count = finite.sum()
     dropped = len(values) - count
-    kept = torch.where(finite, values, 0.0)
-    total = kept.sum()
+    usable = torch.where(finite, values, 0.0)
+    total = usable.sum()
     head = torch.stack([count.double(), dropped.double(), total])
     if metric.reduction in (Mean, Sum):
         return head
@@ -175,8 +168,8 @@ def _sums(metric: Metric, values: Tensor) -> Tensor:
         [torch.where(finite, values, torch.inf).min(), torch.where(finite, values, -torch.inf).max()]
     )
     if metric.reduction is Histogram:
-        bins = torch.bucketize(kept.abs(), _edges(values.device), right=True)
-        signed = torch.where(kept < 0, -bins, bins) + len(EDGES)
+        bins = torch.bucketize(usable.abs(), _edges(values.device), right=True)
+        signed = torch.where(usable < 0, -bins, bins) + len(EDGES)
         counts = torch.zeros(2 * len(EDGES) + 1, dtype=torch.float64, device=values.device)
         return torch.cat([head, extremes, counts.index_add_(0, signed, finite.double())])
     centre = total / count.clamp(min=1)
@@ -201,8 +194,8 @@ def _state(metric: Metric, sums: np.ndarray) -> Mean | Sum | Distribution | Hist
     if metric.reduction is Histogram:
         if not count:
             return Histogram(nonfinite=dropped)
-        found = np.flatnonzero(sums[5:])
-        pairs = tuple(zip((found - len(EDGES)).tolist(), sums[5:][found].astype(int).tolist(), strict=True))
+        filled = np.flatnonzero(sums[5:])
+        pairs = tuple(zip((filled - len(EDGES)).tolist(), sums[5:][filled].astype(int).tolist(), strict=True))
         return Histogram(pairs, float(sums[3]), float(sums[4]), dropped)
     if metric.reduction is None or not issubclass(metric.reduction, Distribution):
         raise ValueError(f"{metric.name} cannot be observed on the learner's device.")

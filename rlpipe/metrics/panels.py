@@ -6,7 +6,7 @@ still be chosen; a panel without any value is left out where that can be known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 
@@ -103,21 +103,16 @@ GROUPS = (
 """Every group, in the order in which it is shown."""
 
 
-def shown(names: Collection[str], groups: Sequence[PanelGroup] = GROUPS) -> Iterator[PanelGroup]:
-    """Yields the groups with those panels, and in them those curves, that have a value.
-
-    Args:
-        names: metrics that have a value.
-        groups: to choose from.
-    """
-    for group in groups:
+def shown(names: Collection[str]) -> Iterator[PanelGroup]:
+    """Yields the groups with those panels, and in them those curves, that have a value."""
+    for group in GROUPS:
         panels = (
-            Panel(panel.title, kept, panel.band if set(panel.band) <= set(names) else ())
+            Panel(panel.title, metrics, panel.band if set(panel.band) <= set(names) else ())
             for panel in group.panels
-            if (kept := tuple(name for name in panel.metrics if name in names))
+            if (metrics := tuple(name for name in panel.metrics if name in names))
         )
-        if found := tuple(panels):
-            yield PanelGroup(group.title, found)
+        if with_values := tuple(panels):
+            yield PanelGroup(group.title, with_values)
 
 
 def ranked(names: Collection[str]) -> list[str]:

@@ -93,6 +93,10 @@ def _finite(values: ArrayLike) -> tuple[NDArray[np.float64], int]:
 class State(ABC):
     """Statistics of a set of observations."""
 
+    @abstractmethod
+    def read(self) -> dict[str, float]:
+        """Returns all readings by name; empty if nothing was observed."""
+
     @classmethod
     @abstractmethod
     def pool(cls, states: Sequence[Self]) -> Self:
@@ -127,7 +131,6 @@ class Sum(State):
         return cls(_sum_of(s.parts for s in states), sum(s.count for s in states), sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         return {"sum": math.fsum(self.parts)} if self.count else {}
 
 
@@ -167,7 +170,6 @@ class Mean(State):
         )
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         if not self.weight:
             return {}
         return {"mean": float(_fraction(self.parts) / _fraction(self.weight))}
@@ -273,7 +275,6 @@ class Distribution(State):
         return max(self.mean_square() - (_fraction(self.parts) / self.count) ** 2, Fraction(0))
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         if not self.count:
             return {}
         variance = self.variance()
@@ -336,16 +337,15 @@ class Skewed(Distribution):
         )
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
-        found = super().read()
+        readings = super().read()
         if not self.count or self.without_cube or not (variance := self.variance()):
-            return found
+            return readings
         mean = _fraction(self.parts) / self.count
         third = _fraction(self.cubes) / self.count - 3 * mean * variance - mean**3
         # Scale by the deviation before taking the root, so that neither can leave the range of a float.
         squared = third**2 / variance**3
-        found["skew"] = math.copysign(_square_root(squared), third) if third else 0.0
-        return found
+        readings["skew"] = math.copysign(_square_root(squared), third) if third else 0.0
+        return readings
 
 
 def _square_root(value: Fraction) -> float:
@@ -393,7 +393,6 @@ class Last(State):
         return cls(held[0] if held else None, sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         return {} if self.value is None else {"value": self.value}
 
 
@@ -466,8 +465,8 @@ class Histogram(State):
         if percent <= 0:
             return self.minimum
         middles, counts = self._arrays()
-        found = int(np.searchsorted(counts.cumsum(), rank, side="right"))
-        return float(middles[min(found, len(middles) - 1)])
+        place = int(np.searchsorted(counts.cumsum(), rank, side="right"))
+        return float(middles[min(place, len(middles) - 1)])
 
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Returns the middle of each bin that is not empty, within the extremes, and the count of the bin."""
@@ -477,7 +476,6 @@ class Histogram(State):
         return np.clip(np.copysign(sizes, bins) + 0.0, self.minimum, self.maximum), counts
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         return {name: self.percentile(float(name[1:])) for name in self.readings} if self.counts else {}
 
     def buckets(self, at_most: int = 60) -> tuple[list[float], list[int]]:
@@ -526,17 +524,16 @@ class GroupedMean(State):
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
-        found: dict[int, list[tuple[Summands, int]]] = {}
+        by_group: dict[int, list[tuple[Summands, int]]] = {}
         for group, summands, count in chain.from_iterable(s.groups for s in states):
-            found.setdefault(group, []).append((summands, count))
+            by_group.setdefault(group, []).append((summands, count))
         groups = tuple(
             (group, _sum_of(summands for summands, _ in held), sum(count for _, count in held))
-            for group, held in sorted(found.items())
+            for group, held in sorted(by_group.items())
         )
         return cls(groups, sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
         if not self.groups:
             return {}
         means = (_fraction(summands) / count for _, summands, count in self.groups)
@@ -549,7 +546,7 @@ class Recent(State):
 
     readings: ClassVar[tuple[str, ...]] = ("mean",)
     window: ClassVar[int] = 100
-    kept: tuple[tuple[tuple[int, ...], float], ...] = ()
+    newest: tuple[tuple[tuple[int, ...], float], ...] = ()
     nonfinite: int = 0
 
     @classmethod
@@ -568,32 +565,34 @@ class Recent(State):
 
     @classmethod
     def pool(cls, states: Sequence[Self]) -> Self:
-        together = sorted(chain.from_iterable(s.kept for s in states))
+        together = sorted(chain.from_iterable(s.newest for s in states))
         return cls(tuple(together[-cls.window :]), sum(s.nonfinite for s in states))
 
     def read(self) -> dict[str, float]:
-        """Returns all readings by name; empty if nothing was observed."""
-        if not self.kept:
+        if not self.newest:
             return {}
-        return {"mean": float(_fraction(exact_sum(value for _, value in self.kept)) / len(self.kept))}
+        return {"mean": float(_fraction(exact_sum(value for _, value in self.newest)) / len(self.newest))}
 
 
 Reduction = Sum | Mean | Distribution | Last | Histogram | GroupedMean | Recent
 KINDS: dict[str, type[Reduction]] = {
     kind.__name__: kind for kind in (Sum, Mean, Distribution, Skewed, Last, Histogram, GroupedMean, Recent)
 }
+_NAMES_IN_FILES = {"newest": "kept"}
+"""Fields that a checkpoint calls otherwise."""
 
 
 def to_json(state: Reduction) -> list[Any]:
     """Converts a state to JSON values, for a checkpoint."""
-    return [type(state).__name__, dict(vars(state))]
+    return [type(state).__name__, {_NAMES_IN_FILES.get(name, name): value for name, value in vars(state).items()}]
 
 
 def from_json(data: list[Any]) -> Reduction:
     """Converts JSON values of ``to_json`` back to a state."""
-    name, fields = data
+    kind, entries = data
 
     def tuples(value: Any) -> Any:
         return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
-    return KINDS[name](**{key: tuples(value) for key, value in fields.items()})
+    names = {name: field for field, name in _NAMES_IN_FILES.items()}
+    return KINDS[kind](**{names.get(name, name): tuples(value) for name, value in entries.items()})

@@ -84,7 +84,7 @@ class Row:
     @property
     def series(self) -> dict[str, float]:
         """Every number of the row: the metrics, and those of single workers as ``workers/<rank>/<metric>``."""
-        apart = {f"workers/{rank}/{name}": v for rank, found in self.workers.items() for name, v in found.items()}
+        apart = {f"workers/{rank}/{name}": v for rank, metrics in self.workers.items() for name, v in metrics.items()}
         return {**self.metrics, **apart}
 
     def as_json(self) -> dict[str, Any]:

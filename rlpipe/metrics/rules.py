@@ -79,10 +79,6 @@ class Check(ABC):
         """The demand in words: ``at most 0.03``."""
 
 
-def _number(value: float) -> str:
-    return f"{value:g}"
-
-
 @dataclass(frozen=True)
 class Band(Check):
     """The value lies between two bounds; the bounds themselves are allowed unless the band is open."""
@@ -101,10 +97,10 @@ class Band(Check):
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"{_number(self.low)} to {_number(self.high)}"
+            return f"{self.low:g} to {self.high:g}"
         if self.low is not None:
-            return f"{'more than' if self.open else 'at least'} {_number(self.low)}"
-        return f"{'less than' if self.open else 'at most'} {_number(self.high or 0.0)}"
+            return f"{'more than' if self.open else 'at least'} {self.low:g}"
+        return f"{'less than' if self.open else 'at most'} {self.high or 0.0:g}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ class Near(Check):
         return abs(view.value - self.target) > self.within
 
     def __str__(self) -> str:
-        return f"within {_number(self.within)} of {_number(self.target)}"
+        return f"within {self.within:g} of {self.target:g}"
 
 
 @dataclass(frozen=True)
@@ -235,7 +231,7 @@ class Spike(Check):
         return abs(view.value - middle) > self.deviations * max(spread, 0.02 * abs(middle), 1e-8)
 
     def __str__(self) -> str:
-        return f"within {_number(self.deviations)} median deviations of the last {self.window} reports"
+        return f"within {self.deviations:g} median deviations of the last {self.window} reports"
 
 
 @dataclass(frozen=True)
@@ -324,7 +320,7 @@ class KeepsPerDimension(Check):
         return dimensions is not None and _early(view, self.before) and view.first - view.value > self.loss * dimensions
 
     def __str__(self) -> str:
-        return f"falling by at most {_number(self.loss)} per action dimension in the first {self.before:.0%} of the run"
+        return f"falling by at most {self.loss:g} per action dimension in the first {self.before:.0%} of the run"
 
 
 @dataclass(frozen=True)
@@ -339,7 +335,7 @@ class Exceeds(Check):
         return len(recent) == self.window and max(recent) <= self.level
 
     def __str__(self) -> str:
-        return f"above {_number(self.level)} at least once in {self.window} reports"
+        return f"above {self.level:g} at least once in {self.window} reports"
 
 
 @dataclass(frozen=True)
@@ -457,17 +453,14 @@ def evaluate(expression: str, view: View) -> float:
 _TAG = "tag:"
 
 
-def _holds(formula: str, view: View) -> bool:
-    """True if a formula is true; False if it names something that was not reported."""
+def _is_met(condition: str, view: View, tags: frozenset[str]) -> bool:
+    """True if the run has a property ``tag:x``, or a formula holds; False if it names something not reported."""
+    if condition.startswith(_TAG):
+        return condition.removeprefix(_TAG) in tags
     try:
-        return bool(evaluate(formula, view))
+        return bool(evaluate(condition, view))
     except UnknownError:
         return False
-
-
-def _is_met(condition: str, view: View, tags: frozenset[str]) -> bool:
-    """True if the run has a property ``tag:x``, or a formula holds."""
-    return condition.removeprefix(_TAG) in tags if condition.startswith(_TAG) else _holds(condition, view)
 
 
 def _readable(condition: str) -> str:

@@ -35,11 +35,7 @@ class Span:
     ended: float
 
     def by_clock(self, ahead: float) -> Span:
-        """Returns the span by another clock.
-
-        Args:
-            ahead: seconds by which the clock of this span is ahead of the other clock.
-        """
+        """Returns the span by another clock, of which the clock of this span is so many seconds ahead."""
         return replace(self, began=self.began - ahead, ended=self.ended - ahead)
 
     def as_json(self) -> dict[str, Any]:

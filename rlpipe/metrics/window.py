@@ -89,21 +89,22 @@ class MetricWindow:
         if weight is not None and weight.shape != array.shape:
             raise ValueError(f"{metric.name}: values have shape {array.shape}, the weights {weight.shape}.")
         if mask is not None:
-            chosen = np.asarray(mask, dtype=bool)
-            if chosen.shape != array.shape:
-                raise ValueError(f"{metric.name}: values have shape {array.shape}, the mask {chosen.shape}.")
-            array = array[chosen]
-            weight = None if weight is None else weight[chosen]
-        wanted = {Mean: "weights", GroupedMean: "groups", Recent: "places"}.get(metric.reduction)
-        given: dict[str, Any] = {
+            valid = np.asarray(mask, dtype=bool)
+            if valid.shape != array.shape:
+                raise ValueError(f"{metric.name}: values have shape {array.shape}, the mask {valid.shape}.")
+            array = array[valid]
+            weight = None if weight is None else weight[valid]
+        accepts = {Mean: "weights", GroupedMean: "groups", Recent: "places"}.get(metric.reduction)
+        details: dict[str, Any] = {
             name: how for name, how in (("weights", weight), ("groups", groups), ("places", places)) if how is not None
         }
-        if set(given) - {wanted} or (wanted in ("groups", "places") and not given):
-            takes = f"takes {wanted}" if wanted else "takes values alone"
+        if set(details) - {accepts} or (accepts in ("groups", "places") and not details):
+            takes = f"takes {accepts}" if accepts else "takes values alone"
             raise ValueError(
-                f"{metric.name} is a {metric.reduction.__name__}, which {takes}, but got {', '.join(given) or 'none'}."
+                f"{metric.name} is a {metric.reduction.__name__}, which {takes}, "
+                f"but got {', '.join(details) or 'none'}."
             )
-        state: Reduction = metric.reduction.of(array, **given)
+        state: Reduction = metric.reduction.of(array, **details)
         self._add(metric.name, state)
 
     def observe_state(self, metric: Metric, state: Reduction) -> None:
@@ -113,14 +114,18 @@ class MetricWindow:
             ValueError: the metric has another reduction.
         """
         if metric.reduction is not type(state):
-            wanted = metric.reduction.__name__ if metric.reduction else "derived"
-            raise ValueError(f"{metric.name} is {wanted}, but got a {type(state).__name__}.")
+            kind = metric.reduction.__name__ if metric.reduction else "derived"
+            raise ValueError(f"{metric.name} is {kind}, but got a {type(state).__name__}.")
         self._add(metric.name, state)
 
     def merge(self, other: MetricWindow) -> None:
         """Adds the contents of another window to this one."""
         for name, state in other.states.items():
             self._add(name, state)
+        self._extend(other)
+
+    def _extend(self, other: MetricWindow) -> None:
+        """Adds everything of another window but its states."""
         self.episodes += other.episodes
         self.eval_episodes += other.eval_episodes
         self.spans += other.spans
@@ -148,13 +153,13 @@ class MetricWindow:
 
     def histograms(self, metrics: Sequence[Metric]) -> dict[str, Histogram]:
         """Returns the distributions that a plot shows, by name; metrics without observations are absent."""
-        found: dict[str, Histogram] = {}
+        histograms: dict[str, Histogram] = {}
         for metric in metrics:
             for member in metric.members(self.states) if metric.is_histogram else ():
                 state = self.states.get((member.inputs[0] if member.inputs else member).name)
                 if isinstance(state, Histogram) and state.counts:
-                    found[member.name] = state
-        return found
+                    histograms[member.name] = state
+        return histograms
 
     def nonfinite(self) -> dict[str, int]:
         """Returns the number of observations that were not finite, by metric; metrics without any are absent."""
@@ -167,17 +172,10 @@ def merged(windows: Sequence[MetricWindow]) -> MetricWindow:
     for window in windows:
         for name, state in window.states.items():
             held.setdefault(name, []).append(state)
-    return MetricWindow(
-        {name: _pool(name, states) for name, states in held.items()},
-        [episode for window in windows for episode in window.episodes],
-        [episode for window in windows for episode in window.eval_episodes],
-        [span for window in windows for span in window.spans],
-        faults=[fault for window in windows for fault in window.faults],
-        eval_replays=[replay for window in windows for replay in window.eval_replays],
-        scenes={key: scene for window in windows for key, scene in window.scenes.items()},
-        notes=[note for window in windows for note in window.notes],
-        tells_success=any(window.tells_success for window in windows),
-    )
+    whole = MetricWindow({name: _pool(name, states) for name, states in held.items()})
+    for window in windows:
+        whole._extend(window)
+    return whole
 
 
 def _pool(name: str, states: list[Any]) -> Reduction:

@@ -46,7 +46,7 @@ def test_where_success_does_not_end_the_task_all_of_it_counts_and_its_end_is_a_t
 
 def test_trajectories_without_success_are_left_out_and_counted(tmp_path):
     shown = load(write(tmp_path, [steps(4), steps(4, success_at=4), steps(2, success_at=2)]), task(), SPEC)
-    assert (shown.num_trajectories, shown.left_out, len(shown)) == (2, 1, 6)
+    assert (shown.num_trajectories, len(shown)) == (2, 6)
     assert shown.trajectory.tolist() == [0] * 4 + [1] * 2
 
 

@@ -146,7 +146,7 @@ def evaluation_allotment(config: SimulatorConfig, train: SimulatorConfig, of_slo
 class SeveralTasks(Simulator):
     """Slots of several tasks; stands in for the simulator of a section with ``tasks``."""
 
-    console_metrics = (m.ENV_TASKS_SUCCESS_ONCE_MEAN, m.ENV_TASKS_SUCCESS_ONCE_WORST)
+    console_metrics = (m.ENV_TASKS.mean, m.ENV_TASKS.worst)
 
     @classmethod
     def describe(cls, config: SimulatorConfig, key: str) -> TaskFacts:

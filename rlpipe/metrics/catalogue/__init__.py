@@ -11,6 +11,9 @@ current value; V_old the value at collection; R = A_raw + V_old the value target
 up to and including the first end; G_e the undiscounted sum of its rewards; j a trajectory; g a group of trajectories.
 """
 
+from collections.abc import Iterator
+from types import ModuleType
+
 from rlpipe.metrics.catalogue import curriculum, env, off_policy, rollout, time, train
 from rlpipe.metrics.catalogue.curriculum import *
 from rlpipe.metrics.catalogue.env import *
@@ -19,6 +22,14 @@ from rlpipe.metrics.catalogue.rollout import *
 from rlpipe.metrics.catalogue.time import *
 from rlpipe.metrics.catalogue.train import *
 from rlpipe.metrics.declaration import Metric
+
+
+def metrics_of(module: ModuleType) -> Iterator[Metric]:
+    """Yields the metrics of a file in the order of declaration, single ones and those declared together."""
+    for value in vars(module).values():
+        together = value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else (value,)
+        yield from (metric for metric in together if isinstance(metric, Metric))
+
 
 CATALOGUE: dict[str, Metric] = {
     metric.name: metric
@@ -30,7 +41,7 @@ CATALOGUE: dict[str, Metric] = {
         (curriculum, "env/curriculum/"),
         (time, "time/"),
     )
-    for metric in vars(module).values()
-    if isinstance(metric, Metric) and metric.name.startswith(namespaces)
+    for metric in metrics_of(module)
+    if metric.name.startswith(namespaces)
 }
 """All metrics by name, in the order of declaration, which is the order of a row."""

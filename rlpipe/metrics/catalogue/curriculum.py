@@ -24,7 +24,7 @@ CURRICULUM_RETURN = observed(
     rules=(Rule("finite", "critical", Finite(), quiet=20),),
 )
 CURRICULUM_RETURN_STD = reading(
-    "env/curriculum/return_std", CURRICULUM_RETURN, "std", needs=NEEDS_CURRICULUM,
+    "env/curriculum/return_std", CURRICULUM_RETURN, "std",
     meaning="Standard deviation of the returns of the curriculum's episodes.",
     formula="sqrt(mean_e (G_e - mean)^2)",
 )
@@ -44,12 +44,12 @@ CURRICULUM_START = observed(
     formula="mean_d t_d / T_d",
 )
 CURRICULUM_START_MIN = reading(
-    "env/curriculum/start_min", CURRICULUM_START, "min", needs=NEEDS_CURRICULUM,
+    "env/curriculum/start_min", CURRICULUM_START, "min",
     meaning="Start of the demonstration whose start has moved furthest back.",
     formula="min_d t_d / T_d",
 )
 CURRICULUM_START_MAX = reading(
-    "env/curriculum/start_max", CURRICULUM_START, "max", needs=NEEDS_CURRICULUM,
+    "env/curriculum/start_max", CURRICULUM_START, "max",
     meaning="Start of the demonstration whose start has moved back least.",
     formula="max_d t_d / T_d",
 )
@@ -89,5 +89,5 @@ CURRICULUM = EpisodeMetrics(
     return_std=CURRICULUM_RETURN_STD,
     episode_len=CURRICULUM_EPISODE_LEN,
     num_trajectories=CURRICULUM_NUM_TRAJECTORIES,
-    chosen=True,
+    of_chosen_starts=True,
 )

@@ -20,17 +20,13 @@ SIGNS = Path(__file__).with_name("signs.toml")
 
 
 def read_aliases() -> dict[str, tuple[Name, ...]]:
-    """Reads the names of every metric in other systems.
-
-    Raises:
-        ValueError: a line has an unknown relation.
-    """
-    found: dict[str, tuple[Name, ...]] = {}
+    """Reads the names of every metric in other systems."""
+    names: dict[str, tuple[Name, ...]] = {}
     with ALIASES.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             metric, secondary = row.pop("metric"), row.pop("secondary") == "yes"
-            found[metric] = (*found.get(metric, ()), Name(**row, secondary=secondary))
-    return found
+            names[metric] = (*names.get(metric, ()), Name(**row, secondary=secondary))
+    return names
 
 
 def read_signs() -> dict[str, dict[str, Sign]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlpipe.metrics.catalogue.conditions import (
     NEEDS_FAILURE,
     NEEDS_NONFINITE,
@@ -44,13 +46,20 @@ def bounds_of(share: Metric) -> tuple[Metric, Metric]:
     return low, high
 
 
-def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
-    """Declares the metrics of several tasks.
+def evaluated(metric: Metric, of: Metric | None = None, **description: Any) -> Metric:
+    """Declares the metric of ``eval/`` that says the same as one of ``env/``, but for its tier, rules and ranking.
 
-    Args:
-        namespace: ``env`` or ``eval``.
-        of_all: share of successful episodes over all tasks.
-    """
+    ``of`` is the metric of ``eval/`` whose observations a reading shows."""
+    name = metric.name.replace("env/", "eval/", 1)
+    words = {"meaning": metric.meaning, "formula": metric.formula, "needs": metric.needs, **description}
+    if of is not None:
+        return reading(name, of, metric.reads, **words)
+    assert metric.reduction is not None
+    return observed(name, metric.reduction, metric.unit, **words)
+
+
+def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
+    """Declares the metrics of several tasks in ``env`` or ``eval``, beside the share of successes over all tasks."""
     success = observed(
         f"{namespace}/tasks/{{name}}/success_once", Mean, "fraction", needs=NEEDS_TASKS,
         meaning="Share of the finished episodes of one task in which success held at least once.",
@@ -81,11 +90,7 @@ def tasks_of(namespace: str, of_all: Metric) -> TaskMetrics:
 
 
 def observed_numbers(namespace: str) -> dict[str, Metric]:
-    """Declares what is said of a number that the simulator observes, over the steps of an episode in which it applies.
-
-    Args:
-        namespace: ``env`` or ``eval``.
-    """
+    """Declares what ``env`` or ``eval`` say of a simulator's own number, over the steps in which it applies."""
     words = {"mean": ("Mean", "mean"), "least": ("Smallest value", "min"), "most": ("Largest value", "max"),
              "last": ("Last value", "last")}  # fmt: skip
     return {
@@ -223,7 +228,7 @@ REWARD_TERM = observed(
     rules=(Rule("watch", "info", Avoid("flat", 200)),),
 )
 REWARD_TERM_STD = reading(
-    "env/reward_terms/{name}/std", REWARD_TERM, "std", needs=NEEDS_REWARD_TERMS,
+    "env/reward_terms/{name}/std", REWARD_TERM, "std",
     meaning="Standard deviation over episodes of one named reward term.",
     formula="sqrt(mean_e (sum_t r_name,et - mean)^2)",
 )
@@ -251,15 +256,13 @@ ENV_EPISODE_LEN_MAX = reading(
     "env/episode_len_max", ENV_EPISODE_LEN, "max",
     meaning="Longest episode.",
     formula="max_e T_e",
-    language="The length of a completion, in environment steps. In tokens: multiply by the tokens per decision, and "
-             "divide by the length of an action chunk.",
+    language=ENV_EPISODE_LEN_MIN.language,
 )
 ENV_EPISODE_LEN_STD = reading(
     "env/episode_len_std", ENV_EPISODE_LEN, "std",
     meaning="Standard deviation of episode lengths.",
     formula="sqrt(mean_e (T_e - mean)^2)",
-    language="The length of a completion, in environment steps. In tokens: multiply by the tokens per decision, and "
-             "divide by the length of an action chunk.",
+    language=ENV_EPISODE_LEN_MIN.language,
     rules=(
         Rule("exploding", "warn", Spike(8.0, 20), when="{env/episode_len_std} > 0.5*{env/episode_len}", sustained=3,
              quiet=10),
@@ -281,15 +284,13 @@ ENV_EPISODE_LEN_TERMINATED_MIN = reading(
     "env/episode_len_terminated_min", ENV_EPISODE_LEN_TERMINATED, "min",
     meaning="Shortest of the episodes that ended by themselves.",
     formula="min of T_e over e with terminated_e",
-    language="The length of completions that ended with an end-of-sequence token. With ignore_terminations no episode "
-             "ends by itself: see env/episode_len_success.",
+    language=ENV_EPISODE_LEN_TERMINATED.language,
 )
 ENV_EPISODE_LEN_TERMINATED_MAX = reading(
     "env/episode_len_terminated_max", ENV_EPISODE_LEN_TERMINATED, "max",
     meaning="Longest of the episodes that ended by themselves.",
     formula="max of T_e over e with terminated_e",
-    language="The length of completions that ended with an end-of-sequence token. With ignore_terminations no episode "
-             "ends by itself: see env/episode_len_success.",
+    language=ENV_EPISODE_LEN_TERMINATED.language,
 )
 ENV_EPISODE_LEN_SUCCESS = observed(
     "env/episode_len_success", Distribution, "environment steps",
@@ -333,101 +334,37 @@ EVAL_SUCCESS_ONCE = observed(
     ),
 )
 EVAL_CI_LOW, EVAL_CI_HIGH = bounds_of(EVAL_SUCCESS_ONCE)
-EVAL_SUCCESS_AT_END = observed(
-    "eval/success_at_end", Mean, "fraction", better="higher",
-    meaning="Share of finished episodes in which success held after the last step.",
-    formula="mean_e success_{e T_e}",
-)
+EVAL_SUCCESS_AT_END = evaluated(ENV_SUCCESS_AT_END, better="higher")
 EVAL_SUCCESS_AT_END_CI_LOW, EVAL_SUCCESS_AT_END_CI_HIGH = bounds_of(EVAL_SUCCESS_AT_END)
-EVAL_SUCCESS_AT_RESET = observed(
-    "eval/success_at_reset", Mean, "fraction",
-    meaning="Share of finished episodes that were solved before the first step.",
-    formula="mean_e success_e0",
-)
+EVAL_SUCCESS_AT_RESET = evaluated(ENV_SUCCESS_AT_RESET)
 EVAL_SUCCESS_AT_RESET_CI_LOW, EVAL_SUCCESS_AT_RESET_CI_HIGH = bounds_of(EVAL_SUCCESS_AT_RESET)
-EVAL_FAIL_ONCE = observed(
-    "eval/fail_once", Mean, "fraction", tier="extension", better="lower", needs=NEEDS_FAILURE,
-    meaning="Share of finished episodes that failed at least once.",
-    formula="mean_e [any_{t <= T_e} fail_et]",
-)
-EVAL_EPISODE_RETURN = observed(
-    "eval/return", Distribution, "reward", tier="core", better="higher",
-    meaning="Mean undiscounted return of finished episodes.",
-    formula="mean_e G_e",
+EVAL_FAIL_ONCE = evaluated(ENV_FAIL_ONCE, tier="extension", better="lower")
+EVAL_EPISODE_RETURN = evaluated(
+    ENV_EPISODE_RETURN, tier="core", better="higher",
     rules=(
         Rule("rising", "ok", Expect("up", 20)),
         Rule("crash", "critical", Drop(0.5, 3), sustained=2),
     ),
 )
-EVAL_RETURN_STD = reading(
-    "eval/return_std", EVAL_EPISODE_RETURN, "std", tier="core",
-    meaning="Standard deviation of episode returns.",
-    formula="sqrt(mean_e (G_e - mean)^2)",
+EVAL_RETURN_STD = evaluated(
+    ENV_RETURN_STD, EVAL_EPISODE_RETURN, tier="core",
     rules=(Rule("unstable", "info", Holds("{eval/return_std} <= 0.5*abs({eval/return})"), sustained=5),),
 )
-EVAL_RETURN_MIN = reading(
-    "eval/return_min", EVAL_EPISODE_RETURN, "min", better="higher",
-    meaning="Smallest episode return.",
-    formula="min_e G_e",
-)
-EVAL_RETURN_MAX = reading(
-    "eval/return_max", EVAL_EPISODE_RETURN, "max",
-    meaning="Largest episode return.",
-    formula="max_e G_e",
-)
-EVAL_EPISODE_LEN = observed(
-    "eval/episode_len", Distribution, "environment steps",
-    meaning="Mean length of finished episodes.",
-    formula="mean_e T_e",
-)
-EVAL_EPISODE_LEN_MIN = reading(
-    "eval/episode_len_min", EVAL_EPISODE_LEN, "min",
-    meaning="Shortest episode.",
-    formula="min_e T_e",
-)
-EVAL_EPISODE_LEN_MAX = reading(
-    "eval/episode_len_max", EVAL_EPISODE_LEN, "max",
-    meaning="Longest episode.",
-    formula="max_e T_e",
-)
-EVAL_REWARD = observed(
-    "eval/reward", Mean, "reward per environment step",
-    meaning="Reward per step of an episode, mean over episodes (short and long episodes weigh the same).",
-    formula="mean_e G_e / T_e",
-)
-EVAL_NUM_TRAJECTORIES = observed(
-    "eval/num_trajectories", Sum, "episodes",
-    meaning="Number of finished episodes: the denominator of every mean in this namespace.",
-    formula="count_e",
+EVAL_RETURN_MIN = evaluated(ENV_RETURN_MIN, EVAL_EPISODE_RETURN, better="higher")
+EVAL_RETURN_MAX = evaluated(ENV_RETURN_MAX, EVAL_EPISODE_RETURN)
+EVAL_EPISODE_LEN = evaluated(ENV_EPISODE_LEN)
+EVAL_EPISODE_LEN_MIN = evaluated(ENV_EPISODE_LEN_MIN, EVAL_EPISODE_LEN)
+EVAL_EPISODE_LEN_MAX = evaluated(ENV_EPISODE_LEN_MAX, EVAL_EPISODE_LEN)
+EVAL_REWARD = evaluated(ENV_REWARD)
+EVAL_NUM_TRAJECTORIES = evaluated(
+    ENV_NUM_TRAJECTORIES,
     rules=(Rule("quota", "warn", Holds("{eval/num_trajectories} == n_eval_episodes")),),
 )
-EVAL_TRUNCATED_FRACTION = observed(
-    "eval/truncated_fraction", Mean, "fraction",
-    meaning="Share of finished episodes that only the time limit ended.",
-    formula="mean_e [truncated and not terminated]",
-)
+EVAL_TRUNCATED_FRACTION = evaluated(ENV_TRUNCATED_FRACTION)
 # fmt: on
 
-ENV_TASKS = tasks_of("env", ENV_SUCCESS_ONCE)
-(
-    ENV_TASK_SUCCESS_ONCE,
-    ENV_TASK_RETURN,
-    ENV_TASK_NUM_TRAJECTORIES,
-    ENV_TASKS_SUCCESS_ONCE_MEAN,
-    ENV_TASKS_SUCCESS_ONCE_WORST,
-) = ENV_TASKS
-EVAL_TASKS = tasks_of("eval", EVAL_SUCCESS_ONCE)
-(
-    EVAL_TASK_SUCCESS_ONCE,
-    EVAL_TASK_RETURN,
-    EVAL_TASK_NUM_TRAJECTORIES,
-    EVAL_TASKS_SUCCESS_ONCE_MEAN,
-    EVAL_TASKS_SUCCESS_ONCE_WORST,
-) = EVAL_TASKS
-
+ENV_TASKS, EVAL_TASKS = tasks_of("env", ENV_SUCCESS_ONCE), tasks_of("eval", EVAL_SUCCESS_ONCE)
 ENV_NUMBERS, EVAL_NUMBERS = observed_numbers("env"), observed_numbers("eval")
-ENV_NUMBER_MEAN, ENV_NUMBER_LEAST, ENV_NUMBER_MOST, ENV_NUMBER_LAST = ENV_NUMBERS.values()
-EVAL_NUMBER_MEAN, EVAL_NUMBER_LEAST, EVAL_NUMBER_MOST, EVAL_NUMBER_LAST = EVAL_NUMBERS.values()
 
 ENV = EpisodeMetrics(
     success_once=ENV_SUCCESS_ONCE,

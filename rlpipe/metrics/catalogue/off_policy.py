@@ -59,7 +59,7 @@ Q_DATA = observed(
     ),
 )
 Q_DATA_MAX = reading(
-    "train/critic/q_data_max", Q_DATA, "max", algorithms=SOFT_ACTOR_CRITIC, needs=NEEDS_SAC,
+    "train/critic/q_data_max", Q_DATA, "max",
     meaning="Largest Q value of any network and step.",
     formula="max_{e, i}",
 )

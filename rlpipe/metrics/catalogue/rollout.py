@@ -32,23 +32,23 @@ ADVANTAGES = observed(
     ),
 )
 ADVANTAGES_MAX = reading(
-    "rollout/advantages_max", ADVANTAGES, "max", tier="core", algorithms=CLIPPED,
+    "rollout/advantages_max", ADVANTAGES, "max", tier="core",
     meaning="Largest raw advantage.",
     formula="max_i A_raw_i",
 )
 ADVANTAGES_MIN = reading(
-    "rollout/advantages_min", ADVANTAGES, "min", tier="core", algorithms=CLIPPED, signs=ADVANTAGES_MAX.signs,
+    "rollout/advantages_min", ADVANTAGES, "min", tier="core", signs=ADVANTAGES_MAX.signs,
     meaning="Smallest raw advantage.",
     formula="min_i A_raw_i",
 )
 ADVANTAGES_STD = reading(
-    "rollout/advantages_std", ADVANTAGES, "std", algorithms=CLIPPED,
+    "rollout/advantages_std", ADVANTAGES, "std",
     meaning="Standard deviation of raw advantages.",
     formula="sqrt(mean_i (A_raw_i - mean)^2)",
     rules=(Rule("zero", "warn", Band(1e-08), sustained=3),),
 )
 ADVANTAGES_SKEW = reading(
-    "rollout/advantages_skew", ADVANTAGES, "skew", unit="1", tier="extension", algorithms=CLIPPED,
+    "rollout/advantages_skew", ADVANTAGES, "skew", unit="1", tier="extension",
     meaning="Skewness of the raw advantages.",
     formula="mean_i (A_raw_i - mean)^3 / std^3",
     rules=(Rule("balanced", "info", Band(-3.0, 3.0), sustained=10),),
@@ -70,17 +70,17 @@ RETURNS = observed(
     ),
 )
 RETURNS_MAX = reading(
-    "rollout/returns_max", RETURNS, "max", algorithms=VALUE_BASED,
+    "rollout/returns_max", RETURNS, "max",
     meaning="Largest value target.",
     formula="max_i R_i",
 )
 RETURNS_MIN = reading(
-    "rollout/returns_min", RETURNS, "min", algorithms=VALUE_BASED,
+    "rollout/returns_min", RETURNS, "min",
     meaning="Smallest value target.",
     formula="min_i R_i",
 )
 RETURNS_VAR = reading(
-    "rollout/returns_var", RETURNS, "var", unit="reward^2", algorithms=VALUE_BASED,
+    "rollout/returns_var", RETURNS, "var", unit="reward^2",
     meaning="Variance of the value targets.",
     formula="mean_i (R_i - mean)^2",
     rules=(
@@ -96,7 +96,7 @@ VALUES = observed(
     rules=(Rule("unstable", "info", Spike(8.0, 20), sustained=3, quiet=10),),
 )
 VALUES_VAR = reading(
-    "rollout/values_var", VALUES, "var", unit="reward^2", algorithms=VALUE_BASED, signs=VALUES.signs,
+    "rollout/values_var", VALUES, "var", unit="reward^2", signs=VALUES.signs,
     meaning="Variance of the predicted values at collection.",
     formula="mean_i (V_old_i - mean)^2",
     rules=(
@@ -261,8 +261,7 @@ PROMPT_LEN = observed(
     rules=(Rule("drift", "info", Spike(8.0, 50)),),
 )
 PROMPT_LEN_STD = reading(
-    "rollout/prompt_len_std", PROMPT_LEN, "std", tier="language_only", algorithms=CLIPPED, needs=NEEDS_TOKENS,
-    signs=PROMPT_LEN.signs,
+    "rollout/prompt_len_std", PROMPT_LEN, "std", tier="language_only", signs=PROMPT_LEN.signs,
     meaning="Standard deviation of the number of tokens given to the policy for a decision.",
     formula="sqrt(mean_i (tokens_i - mean)^2)",
     language="The length of a query.",
@@ -297,7 +296,7 @@ INFERENCE_BATCH_SIZE = observed(
     formula="mean over passes of their rows",
 )
 INFERENCE_BATCH_SIZE_MAX = reading(
-    "rollout/inference_batch_size_max", INFERENCE_BATCH_SIZE, "max", needs=NEEDS_SERVERS,
+    "rollout/inference_batch_size_max", INFERENCE_BATCH_SIZE, "max",
     meaning="Largest number of decisions that an inference server made in one forward pass.",
     formula="max over passes of their rows",
 )

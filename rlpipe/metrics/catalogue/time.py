@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rlpipe.metrics.catalogue.conditions import (
     NEEDS_ASYNC,
     NEEDS_BACKEND_PROCESS,
@@ -19,6 +21,12 @@ from rlpipe.metrics.rules import Avoid, Band, Drop, Holds, Increasing, Rule, Spi
 # Each metric is one entry: what it is, its meaning, its formula, its rules. The formatter would scatter the first line.
 # fmt: off
 
+slowest_worker = partial(observed, reduction=Distribution, unit="s", reads="max",
+                         formula="seconds between entry and exit, summed per worker; of the slowest worker")
+slowest_learner = partial(observed, reduction=Distribution, unit="s", reads="max",
+                          formula="seconds between entry and exit; of the slowest learner")
+by_driver = partial(observed, reduction=Last, unit="s", formula="driver's clock")
+
 STEP = observed(
     "time/step", Last, "s", tier="core",
     meaning="Wall-clock time of the iteration, from row to row.",
@@ -31,21 +39,19 @@ SYNC_WEIGHTS = observed(
     formula="learner's clock",
     rules=(Rule("share", "info", Holds("{time/sync_weights} <= 0.2*{time/step}"), sustained=10),),
 )
-GENERATE_ROLLOUTS = observed(
-    "time/generate_rollouts", Last, "s", tier="core",
+GENERATE_ROLLOUTS = by_driver(
+    "time/generate_rollouts", tier="core",
     meaning="Time the driver waited for the rollout workers.",
-    formula="driver's clock",
 )
 CONSTRUCT_ROLLOUT_BATCH = observed(
     "time/construct_rollout_batch", Last, "s", tier="extension", needs=NEEDS_ASYNC,
     meaning="Time spent waiting for a batch and assembling it, if collection does not wait for learning.",
     formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-UPDATE = observed(
-    "time/update", Last, "s", hidden=True,
+UPDATE = by_driver(
+    "time/update", hidden=True,
     meaning="Time the driver waited for the learner; shown as time/actor_training, time/cal_adv_and_returns and "
             "time/sync_weights.",
-    formula="driver's clock",
 )
 CAL_ADVANTAGES = observed(
     "time/cal_adv_and_returns", Last, "s",
@@ -58,63 +64,53 @@ ACTOR_TRAINING = derived(
     meaning="Time of the gradient steps, including the call to the learner.",
     formula="time waited for the learner - cal_adv_and_returns - sync_weights, as far as the learner has these",
 )
-EVAL_TIME = observed(
-    "time/eval", Last, "s",
+EVAL_TIME = by_driver(
+    "time/eval",
     meaning="Time of the evaluation.",
-    formula="driver's clock",
 )
-CHECKPOINT_TIME = observed(
-    "time/checkpoint", Last, "s", tier="extension",
+CHECKPOINT_TIME = by_driver(
+    "time/checkpoint", tier="extension",
     meaning="Time to gather a checkpoint, which falls between two rows and counts in the later one.",
-    formula="driver's clock",
 )
-LOG_TIME = observed(
-    "time/log", Last, "s",
+LOG_TIME = by_driver(
+    "time/log",
     meaning="Time to hand over metrics, including waiting for a logger that is behind.",
-    formula="driver's clock",
     rules=(Rule("share", "info", Holds("{time/log} <= 0.2*{time/step}"), sustained=10),),
 )
-OTHER_TIME = observed(
-    "time/other", Last, "s",
+OTHER_TIME = by_driver(
+    "time/other",
     meaning="Remainder of time/step: step - generate_rollouts - cal_adv_and_returns - actor_training - sync_weights - "
             "eval - checkpoint - log.",
-    formula="driver's clock",
 )
-INTERACT_TIME = observed(
-    "time/env/interact", Distribution, "s", reads="max",
+INTERACT_TIME = slowest_worker(
+    "time/env/interact",
     meaning="Time the slowest rollout worker took for its whole fragment, including waits.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
 ENV_STEP_TIME = observed(
     "time/env/env_interact_step", Distribution, "s", reads="max", tier="core",
     meaning="Time the slowest rollout worker spent inside the simulator.",
     formula="max over workers of the sum over steps",
 )
-BOOTSTRAP_STEP_TIME = observed(
-    "time/env/bootstrap_step", Distribution, "s", reads="max",
+BOOTSTRAP_STEP_TIME = slowest_worker(
+    "time/env/bootstrap_step",
     meaning="Time the slowest rollout worker spent on resets and first observations.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-ENV_RECV_WAIT = observed(
-    "time/env/recv_wait", Distribution, "s", reads="max", tier="core", needs=NEEDS_SERVERS,
+ENV_RECV_WAIT = slowest_worker(
+    "time/env/recv_wait", tier="core", needs=NEEDS_SERVERS,
     meaning="Time the slowest simulator waited for actions.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
     rules=(Rule("starved", "info", Holds("{time/env/recv_wait} <= 0.5*{time/env/interact}"), sustained=10),),
 )
-SEND_TRAJECTORIES_TIME = observed(
-    "time/env/send_rollout_trajectories", Distribution, "s", reads="max", needs=NEEDS_ASYNC,
+SEND_TRAJECTORIES_TIME = slowest_worker(
+    "time/env/send_rollout_trajectories", needs=NEEDS_ASYNC,
     meaning="Time the slowest rollout worker took to hand over its data.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-BOOTSTRAP_REWARDS_TIME = observed(
-    "time/env/compute_bootstrap_rewards", Distribution, "s", reads="max", tier="extension", needs=NEEDS_ASYNC,
+BOOTSTRAP_REWARDS_TIME = slowest_worker(
+    "time/env/compute_bootstrap_rewards", tier="extension", needs=NEEDS_ASYNC,
     meaning="Time the slowest rollout worker took to add the values at time limits.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-REWARD_MODEL_WAIT = observed(
-    "time/env/get_reward_model_output", Distribution, "s", reads="max", tier="extension", needs=NEEDS_REWARD_MODEL,
+REWARD_MODEL_WAIT = slowest_worker(
+    "time/env/get_reward_model_output", tier="extension", needs=NEEDS_REWARD_MODEL,
     meaning="Time the slowest rollout worker waited for a reward model.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
 INTERACT_DELAY = observed(
     "time/env/interact_delay", Distribution, "s", tier="extension",
@@ -122,15 +118,13 @@ INTERACT_DELAY = observed(
     meaning="Mean latency of a robot's control loop.",
     formula="mean over samples",
 )
-GENERATE_TIME = observed(
-    "time/rollout/generate", Distribution, "s", reads="max",
+GENERATE_TIME = slowest_worker(
+    "time/rollout/generate",
     meaning="Time the slowest rollout worker took to produce its decisions, including waits.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-GENERATE_ONE_EPOCH_TIME = observed(
-    "time/rollout/generate_one_epoch", Distribution, "s", reads="max", tier="extension",
+GENERATE_ONE_EPOCH_TIME = slowest_worker(
+    "time/rollout/generate_one_epoch", tier="extension",
     meaning="Time the slowest rollout worker took for one pass over the horizon.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
 PREDICT_TIME = observed(
     "time/rollout/predict", Distribution, "s", reads="max", tier="core",
@@ -142,10 +136,9 @@ ROLLOUT_RECV_WAIT = observed(
     meaning="Longest time that an inference server was idle between its first request and its last answer.",
     formula="max over servers of last answer - first request - seconds in passes",
 )
-LOAD_WEIGHTS_TIME = observed(
-    "time/rollout/sync_model_from_actor", Distribution, "s", reads="max",
+LOAD_WEIGHTS_TIME = slowest_worker(
+    "time/rollout/sync_model_from_actor",
     meaning="Time the slowest rollout worker or inference server took to load new weights.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
 INFERENCE_WAIT = observed(
     "time/inference_wait", Distribution, "s", needs=NEEDS_SERVERS,
@@ -153,55 +146,46 @@ INFERENCE_WAIT = observed(
     formula="mean over requests of start of pass - arrival",
 )
 INFERENCE_WAIT_MAX = reading(
-    "time/inference_wait_max", INFERENCE_WAIT, "max", needs=NEEDS_SERVERS,
+    "time/inference_wait_max", INFERENCE_WAIT, "max",
     meaning="Longest time from the arrival of a worker's request at a server to the start of its forward pass.",
     formula="max over requests of start of pass - arrival",
 )
-POLL_WEIGHTS_TIME = observed(
-    "time/rollout/poll_weight_sync", Distribution, "s", reads="max", tier="extension", needs=NEEDS_ASYNC,
+POLL_WEIGHTS_TIME = slowest_worker(
+    "time/rollout/poll_weight_sync", tier="extension", needs=NEEDS_ASYNC,
     meaning="Time the slowest rollout worker spent asking for new weights.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
-RECV_TRAJ_TIME = observed(
-    "time/actor/recv_traj", Distribution, "s", reads="max", tier="core",
+RECV_TRAJ_TIME = slowest_learner(
+    "time/actor/recv_traj", tier="core",
     meaning="Time the learner took to join the fragments of all workers and move them to its device.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-COMPUTE_ADV_TIME = observed(
-    "time/actor/compute_adv", Distribution, "s", reads="max",
+COMPUTE_ADV_TIME = slowest_learner(
+    "time/actor/compute_adv",
     meaning="Time the learner took to compute values, advantages and value targets.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-RUN_TRAINING_TIME = observed(
-    "time/actor/run_training", Distribution, "s", reads="max", tier="core",
+RUN_TRAINING_TIME = slowest_learner(
+    "time/actor/run_training", tier="core",
     meaning="Time the learner took for all epochs of the update.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-FORWARD_BACKWARD_TIME = observed(
-    "time/actor/forward_backward", Distribution, "s", reads="max", tier="extension",
+FORWARD_BACKWARD_TIME = slowest_learner(
+    "time/actor/forward_backward", tier="extension",
     meaning="Time the learner spent in forward and backward passes.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-SYNC_GRADIENTS_TIME = observed(
-    "time/actor/sync_gradients", Distribution, "s", reads="max", tier="extension",
+SYNC_GRADIENTS_TIME = slowest_learner(
+    "time/actor/sync_gradients", tier="extension",
     needs="learner.num_learners of at least 2, on the CPU",
     meaning="Time the learner spent summing gradients with other learners, including waiting for them.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-OPTIMIZER_STEP_TIME = observed(
-    "time/actor/optimizer_step", Distribution, "s", reads="max", tier="extension",
+OPTIMIZER_STEP_TIME = slowest_learner(
+    "time/actor/optimizer_step", tier="extension",
     meaning="Time the learner spent clipping gradients and in the optimiser.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-PUBLISH_WEIGHTS_TIME = observed(
-    "time/actor/sync_model_to_rollout", Distribution, "s", reads="max",
+PUBLISH_WEIGHTS_TIME = slowest_learner(
+    "time/actor/sync_model_to_rollout",
     meaning="Time the learner took to send new weights.",
-    formula="seconds between entry and exit; of the slowest learner",
 )
-COMPUTE_REWARDS_TIME = observed(
-    "time/reward/compute_rewards", Distribution, "s", reads="max", tier="extension", needs=NEEDS_REWARD_MODEL,
+COMPUTE_REWARDS_TIME = slowest_worker(
+    "time/reward/compute_rewards", tier="extension", needs=NEEDS_REWARD_MODEL,
     meaning="Time the slowest worker of the reward model took to score.",
-    formula="seconds between entry and exit, summed per worker; of the slowest worker",
 )
 QUEUE_WAIT = observed(
     "time/queue_wait", Distribution, "s", tier="core", needs=NEEDS_ASYNC,

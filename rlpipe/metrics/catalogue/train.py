@@ -12,6 +12,7 @@ from rlpipe.metrics.catalogue.conditions import (
 )
 from rlpipe.metrics.catalogue.declare import derived, observed, reading
 from rlpipe.metrics.catalogue.rollout import RETURNS
+from rlpipe.metrics.declaration import Metric, Tier
 from rlpipe.metrics.derivations import explained_variance, r_squared
 from rlpipe.metrics.reductions import Distribution, Histogram, Last, Mean, Sum
 from rlpipe.metrics.rules import (
@@ -30,6 +31,29 @@ from rlpipe.metrics.rules import (
     Unchanged,
 )
 
+
+def last_minibatch(metric: Metric, meaning: str) -> Metric:
+    """Declares a mean over the last minibatch of the last epoch alone, as other systems log it."""
+    return observed(
+        f"{metric.name}_last_minibatch", Mean, metric.unit, tier="extension", algorithms=metric.algorithms, of=metric,
+        over="last minibatch", meaning=meaning, formula=f"as {metric.name}, over one minibatch",
+    )  # fmt: skip
+
+
+def over_trajectories(metric: Metric, tier_of_min: Tier, tier_of_max: Tier) -> tuple[Metric, Metric]:
+    """Declares the smallest and the largest mean of a trajectory."""
+    word, mean = metric.name.rpartition("/")[2], metric.formula.replace("mean_i", "mean_{i in j}")
+    smallest = observed(
+        f"{metric.name}_min", Distribution, metric.unit, reads="min", tier=tier_of_min, algorithms=metric.algorithms,
+        of=metric, over="trajectory", meaning=f"Smallest {word} of any trajectory.", formula=f"min_j {mean}",
+    )  # fmt: skip
+    largest = reading(
+        f"{metric.name}_max", smallest, "max", tier=tier_of_max, meaning=f"Largest {word} of any trajectory.",
+        formula=f"max_j {mean}",
+    )  # fmt: skip
+    return smallest, largest
+
+
 # Each metric is one entry: what it is, its meaning, its formula, its rules. The formatter would scatter the first line.
 # fmt: off
 
@@ -45,10 +69,9 @@ LOSS = observed(
         Rule("falling", "ok", Expect("down", 50)),
     ),
 )
-LOSS_LAST_MINIBATCH = observed(
-    "train/loss_last_minibatch", Mean, "loss", tier="extension", algorithms=CLIPPED, of=LOSS, over="last minibatch",
+LOSS_LAST_MINIBATCH = last_minibatch(
+    LOSS,
     meaning="Objective on the last minibatch of the last epoch alone, which Stable-Baselines3 logs as its loss.",
-    formula="as train/loss, over one minibatch",
 )
 ENTROPY = observed(
     "train/entropy_loss", Mean, "nats per decision", tier="core", algorithms=CLIPPED,
@@ -62,11 +85,9 @@ ENTROPY = observed(
         Rule("never_falls", "info", Avoid("flat", 200), when="progress > 0.5"),
     ),
 )
-ENTROPY_LAST_MINIBATCH = observed(
-    "train/entropy_loss_last_minibatch", Mean, "nats per decision", tier="extension", algorithms=CLIPPED, of=ENTROPY,
-    over="last minibatch",
+ENTROPY_LAST_MINIBATCH = last_minibatch(
+    ENTROPY,
     meaning="Mean entropy on the last minibatch of the last epoch alone, as CleanRL logs it.",
-    formula="as train/entropy_loss, over one minibatch",
 )
 ENTROPY_DIMENSION = observed(
     "train/actor/entropy/{name}", Mean, "nats per token", tier="extension", algorithms=CLIPPED, needs=NEEDS_TOKEN_LEVEL,
@@ -128,11 +149,9 @@ APPROX_KL_K1 = observed(
     meaning="Plain estimator (k1) of how far the update moved the policy: unbiased, but noisy and possibly negative.",
     formula="mean_i -ln r_i",
 )
-APPROX_KL_K1_LAST_MINIBATCH = observed(
-    "train/actor/approx_kl_k1_last_minibatch", Mean, "nats per decision", tier="extension", algorithms=CLIPPED,
-    of=APPROX_KL_K1, over="last minibatch",
+APPROX_KL_K1_LAST_MINIBATCH = last_minibatch(
+    APPROX_KL_K1,
     meaning="Plain estimator (k1) on the last minibatch of the last epoch alone, as CleanRL logs it.",
-    formula="as train/actor/approx_kl_k1, over one minibatch",
 )
 APPROX_KL_K2 = observed(
     "train/actor/approx_kl_k2", Mean, "nats per decision", algorithms=CLIPPED, signs=APPROX_KL.signs,
@@ -154,11 +173,9 @@ APPROX_KL_LAST_EPOCH = observed(
     formula="as train/actor/approx_kl, over the last epoch",
     rules=(Rule("high", "warn", Band(high=0.03), sustained=3),),
 )
-APPROX_KL_LAST_MINIBATCH = observed(
-    "train/actor/approx_kl_last_minibatch", Mean, "nats per decision", tier="extension", algorithms=CLIPPED,
-    of=APPROX_KL, over="last minibatch",
+APPROX_KL_LAST_MINIBATCH = last_minibatch(
+    APPROX_KL,
     meaning="How far the update moved the policy, over the last minibatch of the last epoch alone, as CleanRL logs it.",
-    formula="as train/actor/approx_kl, over one minibatch",
 )
 CLIP_FRACTION = observed(
     "train/actor/clip_fraction", Mean, "fraction", tier="core", algorithms=CLIPPED,
@@ -190,17 +207,7 @@ CLIP_FRACTION_LOW = observed(
     formula="mean_i [r_i < 1 - clip_low and A_i < 0]",
     rules=(Rule("very_high", "warn", Band(high=0.3), sustained=5),),
 )
-CLIP_FRACTION_LOW_MIN = observed(
-    "train/actor/clip_fraction_low_min", Distribution, "fraction", reads="min", algorithms=CLIPPED,
-    of=CLIP_FRACTION_LOW, over="trajectory",
-    meaning="Smallest clip_fraction_low of any trajectory.",
-    formula="min_j mean_{i in j} [r_i < 1 - clip_low and A_i < 0]",
-)
-CLIP_FRACTION_LOW_MAX = reading(
-    "train/actor/clip_fraction_low_max", CLIP_FRACTION_LOW_MIN, "max", tier="extension", algorithms=CLIPPED,
-    meaning="Largest clip_fraction_low of any trajectory.",
-    formula="max_j mean_{i in j} [r_i < 1 - clip_low and A_i < 0]",
-)
+CLIP_FRACTION_LOW_MIN, CLIP_FRACTION_LOW_MAX = over_trajectories(CLIP_FRACTION_LOW, "standard", "extension")
 CLIP_FRACTION_HIGH = observed(
     "train/actor/clip_fraction_high", Mean, "fraction", algorithms=CLIPPED, signs=CLIP_FRACTION_LOW.signs,
     meaning="Share of decisions whose gradient the upper bound cuts; clip_fraction_low makes up the rest of "
@@ -208,28 +215,8 @@ CLIP_FRACTION_HIGH = observed(
     formula="mean_i [r_i > 1 + clip_high and A_i > 0]",
     rules=(Rule("very_high", "warn", Band(high=0.3), sustained=5),),
 )
-CLIP_FRACTION_HIGH_MIN = observed(
-    "train/actor/clip_fraction_high_min", Distribution, "fraction", reads="min", tier="extension", algorithms=CLIPPED,
-    of=CLIP_FRACTION_HIGH, over="trajectory",
-    meaning="Smallest clip_fraction_high of any trajectory.",
-    formula="min_j mean_{i in j} [r_i > 1 + clip_high and A_i > 0]",
-)
-CLIP_FRACTION_HIGH_MAX = reading(
-    "train/actor/clip_fraction_high_max", CLIP_FRACTION_HIGH_MIN, "max", algorithms=CLIPPED,
-    meaning="Largest clip_fraction_high of any trajectory.",
-    formula="max_j mean_{i in j} [r_i > 1 + clip_high and A_i > 0]",
-)
-CLIP_FRACTION_MIN = observed(
-    "train/actor/clip_fraction_min", Distribution, "fraction", reads="min", tier="extension", algorithms=CLIPPED,
-    of=CLIP_FRACTION, over="trajectory",
-    meaning="Smallest clip_fraction of any trajectory.",
-    formula="min_j mean_{i in j} [-A_i clip(r_i) > -A_i r_i]",
-)
-CLIP_FRACTION_MAX = reading(
-    "train/actor/clip_fraction_max", CLIP_FRACTION_MIN, "max", tier="extension", algorithms=CLIPPED,
-    meaning="Largest clip_fraction of any trajectory.",
-    formula="max_j mean_{i in j} [-A_i clip(r_i) > -A_i r_i]",
-)
+CLIP_FRACTION_HIGH_MIN, CLIP_FRACTION_HIGH_MAX = over_trajectories(CLIP_FRACTION_HIGH, "extension", "standard")
+CLIP_FRACTION_MIN, CLIP_FRACTION_MAX = over_trajectories(CLIP_FRACTION, "extension", "extension")
 CLIPPED_RATIO = observed(
     "train/actor/clipped_ratio", Mean, "ratio", tier="core", algorithms=CLIPPED,
     meaning="Mean of the probability ratios after clamping; a ratio near 1, not a share.",
@@ -251,7 +238,7 @@ RATIO = observed(
     ),
 )
 RATIO_VAR = reading(
-    "train/actor/ratio_var", RATIO, "var", unit="ratio^2", algorithms=CLIPPED,
+    "train/actor/ratio_var", RATIO, "var", unit="ratio^2",
     meaning="Variance of the probability ratios over decisions.",
     formula="mean_i (r_i - mean_k r_k)^2",
     rules=(Rule("high", "warn", Band(high=0.25), sustained=3),),
@@ -268,13 +255,13 @@ RATIO_ABS_DEV = observed(
     formula="mean_i |r_i - 1|",
 )
 RATIO_MIN = reading(
-    "train/actor/ratio_min", RATIO, "min", tier="extension", algorithms=CLIPPED, signs=RATIO.signs,
+    "train/actor/ratio_min", RATIO, "min", tier="extension", signs=RATIO.signs,
     meaning="Smallest probability ratio in the update.",
     formula="min_i r_i",
     rules=(Rule("low", "warn", Band(0.01), sign="drastic"),),
 )
 RATIO_MAX = reading(
-    "train/actor/ratio_max", RATIO, "max", algorithms=CLIPPED, signs=RATIO.signs,
+    "train/actor/ratio_max", RATIO, "max", signs=RATIO.signs,
     meaning="Largest probability ratio in the update.",
     formula="max_i r_i",
     rules=(
@@ -313,11 +300,9 @@ POLICY_LOSS = observed(
         Rule("finite", "critical", Finite(), quiet=20, sign="extreme"),
     ),
 )
-POLICY_LOSS_LAST_MINIBATCH = observed(
-    "train/actor/policy_loss_last_minibatch", Mean, "loss", tier="extension", algorithms=CLIPPED, of=POLICY_LOSS,
-    over="last minibatch",
+POLICY_LOSS_LAST_MINIBATCH = last_minibatch(
+    POLICY_LOSS,
     meaning="Clipped surrogate loss on the last minibatch of the last epoch alone, as CleanRL logs it.",
-    formula="as train/actor/policy_loss, over one minibatch",
 )
 POLICY_LOSS_ABS = observed(
     "train/actor/policy_loss_abs", Mean, "loss", tier="extension", algorithms=CLIPPED,
@@ -420,18 +405,18 @@ ADVANTAGES_NORM = observed(
     rules=(Rule("centred", "warn", Near(0.0, 0.001), when="tag:whitening"),),
 )
 ADVANTAGES_NORM_STD = reading(
-    "train/actor/advantages_norm_std", ADVANTAGES_NORM, "std", algorithms=CLIPPED,
+    "train/actor/advantages_norm_std", ADVANTAGES_NORM, "std",
     meaning="Standard deviation of the advantages after normalisation, as the loss uses them: 1 up to rounding.",
     formula="sqrt(mean_i (A_i - mean)^2)",
 )
 ADVANTAGES_NORM_MAX = reading(
-    "train/actor/advantages_norm_max", ADVANTAGES_NORM, "max", algorithms=CLIPPED,
+    "train/actor/advantages_norm_max", ADVANTAGES_NORM, "max",
     meaning="Largest advantage after normalisation, as the loss uses it.",
     formula="max_i A_i",
     rules=(Rule("outlier", "warn", Band(high=10.0), when="tag:whitening", sustained=5),),
 )
 ADVANTAGES_NORM_MIN = reading(
-    "train/actor/advantages_norm_min", ADVANTAGES_NORM, "min", algorithms=CLIPPED,
+    "train/actor/advantages_norm_min", ADVANTAGES_NORM, "min",
     meaning="Smallest advantage after normalisation, as the loss uses it.",
     formula="min_i A_i",
 )
@@ -481,7 +466,7 @@ LOGP_DIFF = observed(
     formula="mean_i |ln q_i|, q_i as for rollout_train_kl",
 )
 LOGP_DIFF_MAX = reading(
-    "train/actor/logp_diff_max", LOGP_DIFF, "max", tier="extension", algorithms=CLIPPED,
+    "train/actor/logp_diff_max", LOGP_DIFF, "max", tier="extension",
     meaning="Largest absolute difference between the learner's and the rollout workers' log-probabilities.",
     formula="max_i |ln q_i|, q_i as for rollout_train_kl",
 )
@@ -491,12 +476,12 @@ IS_RATIO = observed(
     formula="mean_i q_i, q_i as for rollout_train_kl",
 )
 IS_RATIO_MIN = reading(
-    "train/actor/is_ratio_min", IS_RATIO, "min", tier="extension", algorithms=CLIPPED,
+    "train/actor/is_ratio_min", IS_RATIO, "min", tier="extension",
     meaning="Smallest importance weight of the learner's policy relative to the rollout workers' policy.",
     formula="min_i q_i, q_i as for rollout_train_kl",
 )
 IS_RATIO_MAX = reading(
-    "train/actor/is_ratio_max", IS_RATIO, "max", tier="extension", algorithms=CLIPPED,
+    "train/actor/is_ratio_max", IS_RATIO, "max", tier="extension",
     meaning="Largest importance weight of the learner's policy relative to the rollout workers' policy.",
     formula="max_i q_i, q_i as for rollout_train_kl",
 )
@@ -521,11 +506,9 @@ VALUE_LOSS = observed(
         Rule("growing", "warn", Avoid("up", 50), unless="{train/critic/explained_variance} >= 0.2"),
     ),
 )
-VALUE_LOSS_LAST_MINIBATCH = observed(
-    "train/critic/value_loss_last_minibatch", Mean, "reward^2", tier="extension", algorithms=VALUE_BASED, of=VALUE_LOSS,
-    over="last minibatch",
+VALUE_LOSS_LAST_MINIBATCH = last_minibatch(
+    VALUE_LOSS,
     meaning="Value loss on the last minibatch of the last epoch alone, as CleanRL logs it.",
-    formula="as train/critic/value_loss, over one minibatch",
 )
 VALUE_ERROR = observed(
     "train/critic/value_error", Mean, "reward^2", algorithms=VALUE_BASED,

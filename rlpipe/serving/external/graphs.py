@@ -76,10 +76,9 @@ class GraphPolicy(ExternalPolicy):
         """Checks that each input of a graph of others has an observation of its shape."""
         example = self.shown(self.spec.observations(1)[0])
         for entry in self._open().get_inputs():
-            array = self._input(entry.name, example)
-            shape = tuple(entry.shape[1:])
-            fixed = all(isinstance(size, int) for size in shape)
-            if array is None or (fixed and np.shape(array) != shape):
+            array, shape = self._input(entry.name, example), tuple(entry.shape[1:])
+            is_fixed = all(isinstance(size, int) for size in shape)
+            if array is None or (is_fixed and np.shape(array) != shape):
                 what = "there is none of that name" if array is None else f"the observation has {np.shape(array)}"
                 raise ConfigError(
                     f"--policy {self.name} has the input {entry.name} of the shape {list(entry.shape)}, but {what}: "
@@ -96,8 +95,7 @@ class GraphPolicy(ExternalPolicy):
         card = self._card()
         if not card:
             return None
-        acting = runner.ActingPolicy(runner.onnx_decisions(self._open()), card, seed=episode.seed)
-        return acting
+        return runner.ActingPolicy(runner.onnx_decisions(self._open()), card, seed=episode.seed)
 
     def ask(self, session: Any, observation: Any) -> Any:
         if session is not None:
