@@ -90,7 +90,7 @@ def evaluate(
     ray_address: str | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> EvaluationReport:
-    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a baseline, for comparison.
+    """Evaluates a checkpoint, or the newest one of a run, on held-out seeds; or a baseline or a policy from elsewhere.
 
     Writes a record into the checkpoint's run directory (``evaluations/<n>.json``), and changes nothing else. The record
     of a baseline of a configuration goes to ``floors/<n>.json`` in ``runner.logger.log_path``. Replays go to
@@ -99,7 +99,9 @@ def evaluate(
     Args:
         checkpoint: checkpoint file or run directory, of which a folder of runs means the newest; with ``policy``, run
             directory or configuration (YAML file, or name of a shipped one)
-        policy: baseline to evaluate instead of a checkpoint: ``random``, ``zero`` or ``replay``
+        policy: policy to evaluate instead of a checkpoint: a baseline (``random``, ``zero`` or ``replay``), or one from
+            elsewhere: ``ws://HOST:PORT``, ``model.onnx``, ``model.zip`` of Stable-Baselines3, or
+            ``package.module:function`` (or class)
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
         replays: keep replays of so many first episodes and failures, and of the best and the worst; None keeps none,
@@ -129,7 +131,7 @@ def evaluate(
     changes += [] if replays is None else [f"evaluation.replays={replays}"]
     progress = progress or (lambda *_: None)
     if policy is not None:
-        return _evaluate_baseline(path, policy, best, changes, local, ray_address, progress)
+        return _evaluate_source(path, policy, best, changes, local, ray_address, progress)
     if str(checkpoint) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
         raise ConfigError(
             f"{checkpoint} is a configuration, which has learnt nothing: name a run that was trained with it, or "
@@ -162,7 +164,7 @@ def load_policy(
     return load_policy(Path(path), best=best, deterministic=deterministic, seed=seed)
 
 
-def _evaluate_baseline(
+def _evaluate_source(
     source: Path,
     policy: str,
     best: bool,
@@ -171,17 +173,18 @@ def _evaluate_baseline(
     ray_address: str | None,
     progress: Callable[[int, int, float], None],
 ) -> EvaluationReport:
-    """Evaluates a baseline under the protocol of a run or a configuration, and writes its record."""
+    """Evaluates a baseline, or a policy from elsewhere, under the protocol of a run or a configuration, and writes its
+    record."""
     from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
-    from rlpipe.collection.baselines import check_name
+    from rlpipe.collection.baselines import NAMES
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.demonstrations.checks import check_replay
     from rlpipe.errors import ConfigError
     from rlpipe.run.directory import RunDirectory
+    from rlpipe.serving.external.naming import external_source
     from rlpipe.training import evaluation
 
-    check_name(policy)
     if best:
         raise ConfigError(f"--best names a checkpoint, but --policy {policy} needs none: leave one of them out.")
     if source.suffix == ".npz":
@@ -191,8 +194,9 @@ def _evaluate_baseline(
     if policy == "replay":
         check_replay(config)
     _check_machine(config, local, ray_address)
-    report = evaluation.evaluate_baseline(
-        config, policy, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
+    make_source = (evaluation.baseline_source if policy in NAMES else external_source)(config, policy)
+    report = evaluation.evaluate_source(
+        config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
     )
     folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
     return report.recorded(folder.resolve())

@@ -42,10 +42,11 @@ def evaluate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Evaluate a policy that has learnt nothing instead of a checkpoint: random (uniform actions within "
-            "their bounds), zero (actions of zeros; the first of discrete actions), or replay (the actions of a "
-            "demonstration for each episode, then zeros).",
-            metavar="[random|zero|replay]",
+            help="Evaluate something else instead of a checkpoint: random (uniform actions within their bounds), zero "
+            "(actions of zeros; the first of discrete actions), replay (the actions of a demonstration for each "
+            "episode, then zeros), or a policy from elsewhere: ws://HOST:PORT, model.onnx, model.zip of "
+            "Stable-Baselines3, package.module:function or class (evaluation.external says what it is shown).",
+            metavar="[random|zero|replay|POLICY]",
         ),
     ] = None,
     best: Annotated[
@@ -197,7 +198,7 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
 
     Args:
         protocol: as in ``run.json``
-        policy: name of a baseline; None for a policy that was learnt
+        policy: name of a baseline or of a policy from elsewhere; None for a policy that was learnt here
     """
     from rlpipe.config.protocol import WHERE_IT_RUNS, option_defaults
 
@@ -214,7 +215,7 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
     learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
     demonstrations = relative(Path(protocol.get("demonstrations") or ""))
     baselines = {"random": "uniform actions", "zero": "actions of zeros", "replay": f"actions of {demonstrations}"}
-    actions = learnt if policy is None else baselines[policy]
+    actions = learnt if policy is None else baselines.get(policy, f"actions of {policy}")
     each = episodes // max(1, len(tasks))
     of_each = f", {each:,} of each task" if tasks else ""
     run = f"{episodes:,} whole episodes{of_each}, seeds {first} to {first + each - 1}, {actions}"

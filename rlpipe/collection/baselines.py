@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rlpipe.collection.actions import RunningEpisode
 from rlpipe.config.plan import Plan
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest
 from rlpipe.policies.base import GIVE_BOUNDS, PolicyConfig, check_bounds, first_unbounded
 from rlpipe.trajectory import Float32, Observations, SpaceSpec
 
@@ -96,16 +95,6 @@ NAMES = ("random", "zero", "replay")
 """Baselines by the names of ``--policy``."""
 NO_INFERENCE = "none"
 """Value of ``rollout.inference`` for workers without a policy; no configuration of a user may have it."""
-
-
-def check_name(name: str) -> None:
-    """Checks the name of a baseline.
-
-    Raises:
-        ConfigError: there is no such baseline.
-    """
-    if name not in NAMES:
-        raise ConfigError(f"--policy is {name!r}{nearest(name, NAMES)} Allowed values: {', '.join(NAMES)}.")
 
 
 def acting_config(config: Plan) -> Plan:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rlpipe.collection.actions import ActionSource, PolicyActions
-from rlpipe.collection.baselines import NO_INFERENCE, Baseline
+from rlpipe.collection.baselines import NO_INFERENCE
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
@@ -340,7 +340,7 @@ class RolloutWorker:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
-    def evaluate(self, acting: Snapshot | Baseline, watch: Watch | None = None) -> MetricWindow:
+    def evaluate(self, acting: Snapshot | ActionSource, watch: Watch | None = None) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
@@ -368,7 +368,7 @@ class RolloutWorker:
         window.faults += [*reports, *take_notes()]
         return window
 
-    def _evaluate(self, acting: Snapshot | Baseline, watch: Watch | None, deadline: float) -> MetricWindow:
+    def _evaluate(self, acting: Snapshot | ActionSource, watch: Watch | None, deadline: float) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
@@ -380,9 +380,9 @@ class RolloutWorker:
         self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
         return window
 
-    def _source(self, acting: Snapshot | Baseline) -> tuple[ActionSource, int]:
+    def _source(self, acting: Snapshot | ActionSource) -> tuple[ActionSource, int]:
         """Returns the source of the actions of an evaluation, and the version of its weights."""
-        if isinstance(acting, Baseline):
+        if not isinstance(acting, Snapshot):
             return acting, 0
         config = self._stages[0].config
         deterministic, width = config.evaluation.deterministic, config.policy.memory_width

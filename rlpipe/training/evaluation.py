@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from rlpipe.analysis.evaluation_report import EvaluationReport
+from rlpipe.collection.actions import ActionSource
 from rlpipe.collection.baselines import Baseline, DemonstratedActions, Random, Zero, acting_config
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.worker import Ready
@@ -22,6 +23,7 @@ from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
 from rlpipe.training.engine import Engine
 from rlpipe.training.interruption import Interruption
+from rlpipe.trajectory import SpaceSpec
 
 Progress: TypeAlias = Callable[[int, int, float], None]
 """Is called about once a second with the number of episodes that have ended, of all, and the seconds so far."""
@@ -56,30 +58,43 @@ def evaluate(config: Plan, state: Checkpoint, engine: Engine, progress: Progress
     return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress), config, state)
 
 
-def evaluate_baseline(
-    config: Plan, name: str, make_engine: Callable[[Plan], Engine], progress: Progress
+def evaluate_source(
+    config: Plan,
+    name: str,
+    make_source: Callable[[SpaceSpec], ActionSource],
+    make_engine: Callable[[Plan], Engine],
+    progress: Progress,
 ) -> EvaluationReport:
-    """Evaluates a baseline under a configuration's protocol.
+    """Evaluates a baseline, or a policy from elsewhere, under a configuration's protocol.
 
     Args:
+        config: configuration of a run or a task
+        name: what ``--policy`` says
+        make_source: makes the source of the actions for the spaces of the simulator; it is sent to every worker
         make_engine: makes an engine for the configuration under which workers act; closed before this function returns
+        progress: is told how far the evaluation is
     Raises:
-        RunError: the time for it was over before all episodes had ended.
+        RunError: the time for it was over before all episodes had ended, or the policy failed.
     """
     acting = acting_config(config)
+    window = _evaluated(acting, lambda ready: make_source(ready.spec), make_engine(acting), progress)
+    return EvaluationReport.of(window, config, policy=name)
 
-    def baseline(ready: Ready) -> Baseline:
+
+def baseline_source(config: Plan, name: str) -> Callable[[SpaceSpec], ActionSource]:
+    """Returns what makes a baseline for the spaces of a simulator."""
+
+    def make(spec: SpaceSpec) -> Baseline:
         if name != "replay":
-            return {"random": Random, "zero": Zero}[name](ready.spec)
+            return {"random": Random, "zero": Zero}[name](spec)
         assert config.demos is not None  # or the check before would have refused it
-        demonstrations = load_actions(config.demos, ready.spec, config.num_demos, config.runner.seed)
-        return DemonstratedActions(ready.spec, demonstrations)
+        return DemonstratedActions(spec, load_actions(config.demos, spec, config.num_demos, config.runner.seed))
 
-    return EvaluationReport.of(_evaluated(acting, baseline, make_engine(acting), progress), config, policy=name)
+    return make
 
 
 def _evaluated(
-    config: Plan, make_acting: Callable[[Ready], Snapshot | Baseline], engine: Engine, progress: Progress
+    config: Plan, make_acting: Callable[[Ready], Snapshot | ActionSource], engine: Engine, progress: Progress
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = config.schedule

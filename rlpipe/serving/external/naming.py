@@ -1,0 +1,58 @@
+"""Finds the policy from elsewhere that a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rlpipe.collection.baselines import NAMES
+from rlpipe.config.plan import Plan
+from rlpipe.config.schema import ExternalConfig
+from rlpipe.errors import ConfigError
+from rlpipe.plugins import nearest
+from rlpipe.serving.external.base import ExternalPolicy
+from rlpipe.trajectory import SpaceSpec
+
+KINDS = "ws://HOST:PORT, model.onnx, model.zip of Stable-Baselines3, or package.module:function"
+
+
+def external_source(config: Plan, name: str) -> Callable[[SpaceSpec], ExternalPolicy]:
+    """Returns what makes the policy that ``--policy`` names, for the spaces of a simulator.
+
+    Raises:
+        ConfigError: there is nothing of that name, or, as far as this is known before anything starts, it does not fit.
+    """
+    class_, external = _class_of(name), config.evaluation.external
+    if (spaces := config.eval_facts.find_spaces()) is not None:
+        class_(name, spaces, external)
+    return lambda spec: class_(name, spec, external)
+
+
+def _class_of(name: str) -> Callable[[str, SpaceSpec, ExternalConfig], ExternalPolicy]:
+    """Returns the class of the policy that ``--policy`` names.
+
+    Raises:
+        ConfigError: there is nothing of that name.
+    """
+    if name.startswith(("ws://", "wss://")):
+        from rlpipe.serving.external.sockets import SocketPolicy
+
+        return SocketPolicy
+    if name.endswith((".onnx", ".zip")):
+        if not Path(name).is_file():
+            raise ConfigError(f"--policy is {name}, but there is no such file.")
+        if name.endswith(".onnx"):
+            from rlpipe.serving.external.graphs import GraphPolicy
+
+            return GraphPolicy
+        from rlpipe.serving.external.stable_baselines import StableBaselinesPolicy
+
+        return StableBaselinesPolicy
+    if ":" in name:
+        from rlpipe.serving.external.functions import FunctionPolicy
+
+        return FunctionPolicy
+    raise ConfigError(
+        f"--policy is {name!r}{nearest(name, NAMES)} Allowed values: {', '.join(NAMES)}; or a policy from elsewhere: "
+        f"{KINDS}."
+    )

@@ -1,0 +1,51 @@
+"""A policy behind a socket: ``--policy ws://HOST:PORT``, as openpi's and vla-eval's servers offer them, and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlpipe.collection.actions import RunningEpisode
+from rlpipe.config.schema import ExternalConfig
+from rlpipe.errors import ConfigError, PolicyError
+from rlpipe.plugins import require
+from rlpipe.serving.client import PolicyClient, ServerError
+from rlpipe.serving.external.base import ExternalPolicy
+from rlpipe.trajectory import SpaceSpec
+
+
+class SocketPolicy(ExternalPolicy):
+    """Asks a server, over a connection of its own for each running episode: there, one episode is one connection."""
+
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+        """Connects once, so that a wrong address is known before anything starts.
+
+        Raises:
+            ConfigError: there is no such server, or it speaks another protocol.
+        """
+        super().__init__(name, spec, config)
+        for module in ("msgpack", "websockets"):
+            require(module, "serve", f"--policy {name}")
+        try:
+            self._connected().close()
+        except ServerError as error:
+            raise ConfigError(f"--policy {error}") from error
+
+    def _connected(self) -> PolicyClient:
+        return PolicyClient(self.name, self.config.protocol, timeout=self.config.timeout)
+
+    def begin(self, episode: RunningEpisode) -> PolicyClient:
+        try:
+            client = self._connected()
+            client.begin(seed=episode.seed)
+        except ServerError as error:
+            raise PolicyError(self.name, str(error)) from error
+        return client
+
+    def ask(self, session: PolicyClient, observation: Any) -> Any:
+        try:
+            return session.ask(observation)
+        except ServerError as error:
+            raise PolicyError(self.name, str(error)) from error
+
+    def end(self, session: PolicyClient) -> None:
+        session.close()
