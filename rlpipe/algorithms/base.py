@@ -24,19 +24,14 @@ from rlpipe.trajectory.sequences import Sequences
 
 
 def check_random_shift(pixels: int, spec: SpaceSpec) -> None:
-    """Checks that there is an image to move, if a shift is configured.
-
-    Args:
-        pixels: value of ``algorithm.random_shift``.
-        spec: spaces of the simulator.
-    Raises:
-        ConfigError: there is none.
-    """
+    """Raises ConfigError if ``algorithm.random_shift`` is configured, but there is no image to move."""
     leaves = spec.leaves or {}
     if pixels and not any(leaf.is_image for leaf in leaves.values()):
-        found = f"the observation has no image, only {', '.join(leaves)}" if leaves else "the observation is one vector"
+        reason = (
+            f"the observation has no image, only {', '.join(leaves)}" if leaves else "the observation is one vector"
+        )
         raise ConfigError(
-            f"algorithm.random_shift is {pixels}, which moves images, but {found}: set algorithm.random_shift=0, or "
+            f"algorithm.random_shift is {pixels}, which moves images, but {reason}: set algorithm.random_shift=0, or "
             "let the environment observe a camera."
         )
 
@@ -107,67 +102,35 @@ class AlgorithmConfig:
         return True
 
     def check_split(self, config: Config) -> None:
-        """Checks that the steps of an iteration can be divided as the algorithm needs.
+        """Raises ConfigError if the steps of an iteration cannot be divided as the algorithm needs.
 
-        Args:
-            config: configuration of the run, whose workers share the environments evenly.
-        Raises:
-            ConfigError: they cannot.
+        The workers share the environments evenly.
         """
 
     def check_memory(self, config: Config) -> None:
-        """Checks that the algorithm can learn a policy that has a memory.
-
-        Args:
-            config: configuration of the run, whose policy has one.
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raises ConfigError if the algorithm cannot learn the policy of a run, which has a memory."""
         raise ConfigError(
             f"policy.name is {config.policy.name}, which has a memory, but algorithm.name is {self.name}, which learns "
             "from decisions out of their order: take algorithm.name=ppo or grpo, or a policy without a memory."
         )
 
     def check_chunks(self, config: Config) -> None:
-        """Checks that the algorithm can learn from decisions of several actions.
-
-        Args:
-            config: configuration of the run, with ``policy.chunk_size`` above 1.
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raises ConfigError if the algorithm cannot learn from decisions of several actions, as a run takes them."""
 
     def check_task(self, task: SimulatorConfig) -> None:
-        """Checks what the algorithm needs of a task beside its spaces. It may make a simulator in this process.
+        """Raises ConfigError if a task lacks what the algorithm needs beside its spaces.
 
-        Args:
-            task: configuration of the simulator.
-        Raises:
-            ConfigError: the task does not have it.
+        It may make a simulator in this process.
         """
 
     def check_spaces(self, spec: SpaceSpec) -> None:
-        """Checks that the options have an effect on what the simulator observes.
-
-        Args:
-            spec: spaces of the simulator.
-        Raises:
-            ConfigError: an option has none.
-        """
+        """Raises ConfigError if an option has no effect on what the simulator observes."""
 
     def check_one_process(self) -> None:
-        """Checks that the algorithm can learn where collection and learning take turns in one process.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raises ConfigError if the algorithm cannot learn where collection and learning take turns in one process."""
 
     def largest_value(self, task: SimulatorConfig) -> float | None:
-        """Largest discounted return that a value may estimate; None if it is unknown.
-
-        Args:
-            task: configuration of the simulator.
-        """
+        """Largest discounted return that a value may estimate; None if it is unknown."""
         return task.largest_return(self.discount)
 
     def health_variables(self) -> dict[str, float | None]:
@@ -198,22 +161,17 @@ class OnPolicyConfig(AlgorithmConfig):
     """Demonstrated steps that are added to each minibatch."""
 
     def check_split(self, config: Config) -> None:
-        if self.group_size is None:
-            if not config.policy.memory_width:  # with a memory, trajectories are divided
-                self._check_minibatches(config)
-        else:
-            self._check_groups(config, self.group_size)  # the number of decisions is not known beforehand
-
-    def _check_groups(self, config: Config, group_size: int) -> None:
-        environments, workers = config.env.train.total_num_envs, config.rollout.num_workers
-        share = environments // (workers if isinstance(workers, int) else 1)
-        if share % group_size:
-            raise ConfigError(
-                f"{share} environments of a worker (env.train.total_num_envs over rollout.num_workers) cannot be cut "
-                f"into groups of {group_size} (algorithm.group_size)."
-            )
-
-    def _check_minibatches(self, config: Config) -> None:
+        if self.group_size is not None:  # the number of decisions is not known beforehand
+            environments, workers = config.env.train.total_num_envs, config.rollout.num_workers
+            share = environments // (workers if isinstance(workers, int) else 1)
+            if share % self.group_size:
+                raise ConfigError(
+                    f"{share} environments of a worker (env.train.total_num_envs over rollout.num_workers) cannot be "
+                    f"cut into groups of {self.group_size} (algorithm.group_size)."
+                )
+            return
+        if config.policy.memory_width:  # trajectories are divided
+            return
         if config.decisions_per_iteration % self.num_minibatches:
             raise ConfigError(
                 f"an iteration has {config.decisions_per_iteration} decisions (rollout.horizon "
@@ -276,9 +234,9 @@ class Samples:
 
     def select(self, index: Tensor | slice) -> Self:
         """Returns the decisions at an index."""
-        columns = {one.name: getattr(self, one.name) for one in fields(self)}
-        chosen: dict[str, Any] = {name: None if each is None else each[index] for name, each in columns.items()}
-        return type(self)(**chosen)
+        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        rows: dict[str, Any] = {name: None if each is None else each[index] for name, each in columns.items()}
+        return type(self)(**rows)
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -335,6 +293,10 @@ class Algorithm(ABC):
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the terminal shows."""
 
+    def __init__(self, config: Any) -> None:
+        """Keeps the options."""
+        self.config = config
+
 
 class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
     """An algorithm that learns from fresh trajectories.
@@ -382,12 +344,12 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Computes the loss of a minibatch."""
 
     @abstractmethod
-    def measure(self, samples: SamplesT, taken: Tensor, terms: Terms) -> Mapping[Metric, Tensor | OfUnits]:
+    def measure(self, samples: SamplesT, index: Tensor, terms: Terms) -> Mapping[Metric, Tensor | OfUnits]:
         """Measures a finished update, all minibatches at once. Runs without gradients.
 
         Args:
             samples: of the iteration.
-            taken: [S] int64, sample of each decision that was learnt from, in order, over minibatches and epochs.
+            index: [S] int64, sample of each decision that was learnt from, in order, over minibatches and epochs.
             terms: by name, [S, ...] terms of all losses.
         Returns:
             [S] raw values of each metric, or those of the units of each decision.

@@ -66,7 +66,3 @@ class BehaviourCloning(Algorithm):
     collects = False
     needs_demonstrations = True
     console_metrics = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)
-
-    def __init__(self, config: BehaviourCloningConfig) -> None:
-        """Keeps the options."""
-        self.config = config

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import Loss, Observed, Samples, Terms
-from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
+from rlpipe.algorithms.base import Loss, Observed, Terms
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, ClippedSamples
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
@@ -59,18 +59,14 @@ class GRPOConfig(ClippedConfig):
 
 
 @dataclass(frozen=True)
-class GRPOSamples(Samples):
+class GRPOSamples(ClippedSamples):
     """Decisions of GRPO.
 
     Attributes:
         weights: [B] weight of each decision in the loss; their mean is 1.
-        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
-        staleness: None if the learner's weights took all decisions.
     """
 
     weights: Tensor
-    ref_log_probs: Tensor | None
-    staleness: Staleness | None = None
 
 
 class GRPO(ClippedAlgorithm[GRPOSamples]):
@@ -80,10 +76,6 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     console_metrics = (m.APPROX_KL, m.CLIP_FRACTION, m.FRAC_REWARD_ZERO_STD, m.ENTROPY)
     Config = GRPOConfig
     config: GRPOConfig
-
-    def __init__(self, config: GRPOConfig) -> None:
-        """Keeps the options."""
-        self.config = config
 
     @property
     def keeps_reference(self) -> bool:
@@ -107,8 +99,8 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             t.decided[learnt[valid]], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
             trajectory, t.positions()[learnt],
             loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
-            None if reference is None else reference[learnt[valid]],
-            None if staleness is None else staleness[learnt[valid]],
+            ref_log_probs=None if reference is None else reference[learnt[valid]],
+            staleness=None if staleness is None else staleness[learnt[valid]],
             num_steps=None if t.num_steps is None else t.num_steps[learnt],
             old_units=None if units is None else units[learnt[valid]],
         )  # fmt: skip
@@ -126,11 +118,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         return samples, observed
 
     def _check(self, trajectories: TrajectoryBatch) -> None:
-        """Checks the assumptions of the formulas: whole episodes, and groups that begin in one state.
-
-        Raises:
-            ConfigError: an episode has not ended, or the members of a group began in different states.
-        """
+        """Raises ConfigError unless all episodes have ended and the members of each group began in one state."""
         t, size = trajectories, self.config.group_size
         steps, envs = t.valid.shape
         unended = (~(t.terminated | t.truncated).any(0)).sum()
@@ -153,15 +141,13 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
-        found = self._policy_terms(policy, samples)
-        loss = weighted(found.loss, samples.staleness) - config.entropy_coef * found.entropy
+        policy_terms = self._policy_terms(policy, samples)
+        loss = policy_terms.loss - config.entropy_coef * policy_terms.entropy
         if samples.ref_log_probs is not None:
-            loss = loss + config.kl_beta * found.distance_from(samples.ref_log_probs).to(loss.dtype)
+            loss = loss + config.kl_beta * policy_terms.distance_from(samples.ref_log_probs).to(loss.dtype)
         loss = samples.weights * loss
-        terms = {"loss": loss, "entropy": found.entropy, **found.terms}
-        terms |= self._stale_terms(found.log_probs, samples.staleness)
+        terms = {"loss": loss, "entropy": policy_terms.entropy, **policy_terms.terms}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: GRPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
-        staleness, weights = samples.staleness, samples.weights  # the loss is weighted, as it is minimised
-        return describe_update(self.config, samples, samples.ref_log_probs, staleness, taken, terms, weights)
+    def measure(self, samples: GRPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
+        return describe_update(self.config, samples, index, terms, samples.weights)

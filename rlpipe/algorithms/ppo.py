@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms, ValueSamples
-from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, Staleness, weighted
+from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, ClippedSamples
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update, describe_values
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
@@ -89,16 +89,8 @@ class PPOConfig(ClippedConfig):
 
 
 @dataclass(frozen=True)
-class PPOSamples(ValueSamples):
-    """Decisions of PPO.
-
-    Attributes:
-        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
-        staleness: None if the learner's weights took all decisions.
-    """
-
-    ref_log_probs: Tensor | None = None
-    staleness: Staleness | None = None
+class PPOSamples(ClippedSamples, ValueSamples):
+    """Decisions of PPO."""
 
 
 class PPO(ClippedAlgorithm[PPOSamples]):
@@ -108,8 +100,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
     config: PPOConfig
 
     def __init__(self, config: PPOConfig) -> None:
-        """Keeps the options."""
-        self.config = config
+        super().__init__(config)
         self._kl_coef = config.kl_coef
 
     @property
@@ -131,20 +122,20 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
         observed |= describe_batch(config, t, present, ref_log_probs)
         penalties = None if ref_log_probs is None else self._penalties(t, ref_log_probs, observed)
-        raw, values, taken = self._advantages(t, policy, penalties)
+        raw, values, estimated = self._advantages(t, policy, penalties)
         returns = raw + values
-        advantages = normalize(raw, taken, total=self.learners.sum) if config.normalize_advantages else raw
+        advantages = normalize(raw, estimated, total=self.learners.sum) if config.normalize_advantages else raw
         samples = PPOSamples(
             t.decided, t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], ref_log_probs if ref_units is None else ref_units,
-            staleness, num_steps=t.valid_steps, old_units=units,
+            t.positions()[valid], returns[valid], values[valid], num_steps=t.valid_steps, old_units=units,
+            ref_log_probs=ref_log_probs if ref_units is None else ref_units, staleness=staleness,
         )  # fmt: skip
         observed |= {
-            m.ADVANTAGES: raw[taken],
-            m.ADVANTAGES_NORM: advantages[taken],
-            m.RETURNS: returns[taken],
-            m.VALUES: values[taken],
-            m.VALUE_RESIDUALS: returns[taken] - values[taken],
+            m.ADVANTAGES: raw[estimated],
+            m.ADVANTAGES_NORM: advantages[estimated],
+            m.RETURNS: returns[estimated],
+            m.VALUES: values[estimated],
+            m.VALUE_RESIDUALS: returns[estimated] - values[estimated],
         }
         if config.value_clip is not None:
             observed[m.CLIP_RANGE_VF] = config.value_clip
@@ -184,12 +175,12 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         rewards = t.step_rewards.clone()
         if penalties is not None:
             rewards[..., 0] += penalties  # the decision is made before its first action
-        taken = t.valid.unsqueeze(-1) & taken_actions(t.num_steps, rewards.shape[-1])
+        actions_taken = t.valid.unsqueeze(-1) & taken_actions(t.num_steps, rewards.shape[-1])
         ends = (t.terminated, t.truncated)
         raw = gae_of_actions(
-            rewards, values, next_values, *ends, taken, discount=config.discount, gae_lambda=config.gae_lambda
+            rewards, values, next_values, *ends, actions_taken, discount=config.discount, gae_lambda=config.gae_lambda
         )
-        return raw, values, taken
+        return raw, values, actions_taken
 
     def _penalties(
         self, trajectories: TrajectoryBatch, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
@@ -228,18 +219,16 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     def loss(self, policy: Policy, samples: PPOSamples) -> Loss:
         config = self.config
-        found = self._policy_terms(policy, samples)
+        policy_terms = self._policy_terms(policy, samples)
         values = policy.value(samples.observations)
         value = clipped_value_loss(values, samples.old_values, samples.returns, value_clip=config.value_clip)
         value_loss = value.loss
         if samples.num_steps is not None and values.dim() > 1:
             value_loss = Units(value_loss, taken_actions(samples.num_steps, values.shape[1])).mean()
-        policy_loss = weighted(found.loss, samples.staleness)
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * found.entropy
-        terms = {"loss": loss, "entropy": found.entropy, "values": values, **found.terms}
-        terms |= self._stale_terms(found.log_probs, samples.staleness)
+        loss = policy_terms.loss + config.value_coef * value_loss - config.entropy_coef * policy_terms.entropy
+        terms = {"loss": loss, "entropy": policy_terms.entropy, "values": values, **policy_terms.terms}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: PPOSamples, taken: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
-        observed = describe_update(self.config, samples, samples.ref_log_probs, samples.staleness, taken, terms)
-        return observed | describe_values(self.config.value_clip, samples, taken, terms["values"])
+    def measure(self, samples: PPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
+        observed = describe_update(self.config, samples, index, terms)
+        return observed | describe_values(self.config.value_clip, samples, index, terms["values"])

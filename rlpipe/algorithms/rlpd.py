@@ -33,7 +33,6 @@ class RLPD(SAC):
     needs_demonstrations = True
 
     def __init__(self, config: RLPDConfig) -> None:
-        """Keeps the options."""
         super().__init__(config)
         self.demo_share = config.demo_share
         self.cloning_coef = config.cloning_coef

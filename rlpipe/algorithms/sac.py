@@ -126,13 +126,10 @@ class SAC(OffPolicyAlgorithm):
     """Critics, a policy that maximises their values and its entropy, and a temperature that weighs the two."""
 
     Config = SACConfig
+    config: SACConfig
     needs_bounds = True
     cloning_coef: float = 0.0
     """Weight of the squared error to demonstrated actions in the policy's loss."""
-
-    def __init__(self, config: SACConfig) -> None:
-        """Keeps the options."""
-        self.config = config
 
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
         config = self.config
@@ -211,7 +208,7 @@ class SAC(OffPolicyAlgorithm):
         values = self._critics(self._policy.normalized(batch.observations), batch.actions)
         errors = critic_loss(values, targets)
         loss = errors.mean(1).sum()  # a sum over networks, so that each has its own gradient
-        norm = self._descend("critic", loss)
+        norm = self._step_along("critic", self._optimizers["critic"].gradients(loss))
         follow([self._target_values], self._optimizers["critic"].groups, config.target_rate)
         values = values.detach()
         return {
@@ -245,15 +242,11 @@ class SAC(OffPolicyAlgorithm):
             distance = cloning_loss(likely[demonstrated], batch.actions[demonstrated])
             loss = loss + self.cloning_coef * distance.mean()
             observed[m.CLONING_LOSS] = distance.detach()
-        observed[m.ACTOR_GRAD_NORM] = self._descend("actor", loss)
+        observed[m.ACTOR_GRAD_NORM] = self._step_along("actor", self._optimizers["actor"].gradients(loss))
         observed[m.SAC_ALPHA_LOSS] = temperature_loss(self._log_temperature, log_probs, self._target_entropy)
         self._step_along("temperature", temperature_gradient(log_probs, self._target_entropy).reshape(1))
         observed[m.SAC_ALPHA] = self._log_temperature.exp()
         return observed
-
-    def _descend(self, name: str, loss: Tensor) -> Tensor:
-        """Takes one optimiser step down a loss. Returns the gradient's norm before clipping."""
-        return self._step_along(name, self._optimizers[name].gradients(loss))
 
     def _step_along(self, name: str, gradient: Tensor) -> Tensor:
         """Takes one optimiser step along a [P] gradient, unless it is not finite. Returns its norm before clipping."""

@@ -44,10 +44,6 @@ class ActionSource(Protocol):
 
         Each is computed by itself, from the noise of its own episode: an episode must not depend on how many others run
         beside it.
-
-        Args:
-            observations: [N, ...] of the N episodes
-            episodes: the episodes
         """
 
 
@@ -55,13 +51,7 @@ class PolicyActions:
     """Actions of a policy; implements ``ActionSource``."""
 
     def __init__(self, policy: Acting, *, deterministic: bool, memory_width: int) -> None:
-        """Takes the policy.
-
-        Args:
-            policy: policy that acts
-            deterministic: take its most likely actions
-            memory_width: numbers that the policy remembers, H; 0 for a policy without a memory
-        """
+        """Acts by a policy's most likely or by sampled actions; it remembers ``memory_width`` numbers, H."""
         self._policy = policy
         self._deterministic = deterministic
         self._empty = torch.zeros(memory_width, dtype=torch.float32)
@@ -70,9 +60,9 @@ class PolicyActions:
         """See ``ActionSource.actions``."""
         noise = memories = None
         if not self._deterministic:
-            noise = torch.from_numpy(np.concatenate([self._policy.noise(one.generator, 1) for one in episodes]))
+            noise = torch.from_numpy(np.concatenate([self._policy.noise(episode.generator, 1) for episode in episodes]))
         if len(self._empty):
-            memories = torch.stack([self._empty if one.memory is None else one.memory for one in episodes])
+            memories = torch.stack([self._empty if episode.memory is None else episode.memory for episode in episodes])
         decided = in_float32(self._policy.decide_each, tensors(observations), noise, memories)
         if decided.memories is not None:
             for episode, memory in zip(episodes, decided.memories, strict=True):

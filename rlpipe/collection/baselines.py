@@ -41,22 +41,17 @@ class Baseline(ABC):
 
     def actions(self, observations: Observations, episodes: Sequence[RunningEpisode]) -> NDArray[Any]:  # noqa: ARG002
         """See ``ActionSource.actions``."""
-        return np.stack([self.action(one.number, one.decisions, one.generator) for one in episodes])
+        return np.stack([self.action(episode.number, episode.decisions, episode.generator) for episode in episodes])
 
 
 class Random(Baseline):
     """Uniform actions: within the bounds, or among the discrete actions."""
 
     def __init__(self, spec: SpaceSpec) -> None:
-        """Checks the bounds.
-
-        Raises:
-            ConfigError: a continuous action is unbounded.
-        """
+        """Raises ConfigError if a continuous action is unbounded."""
         super().__init__(spec)
         low, high = spec.action_low, spec.action_high
-        first = None if low is None or high is None else first_unbounded(low, high)
-        if low is not None and high is not None and first is not None:
+        if low is not None and high is not None and (first := first_unbounded(low, high)) is not None:
             raise ConfigError(
                 f"--policy is random, which draws actions within their bounds, but number {first} of them lies between "
                 f"{low[first]} and {high[first]}: {GIVE_BOUNDS}. --policy zero needs none."

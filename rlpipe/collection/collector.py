@@ -64,21 +64,13 @@ class _Fragment:
         first_slot: int,
         steps_before: NDArray[np.int64],
     ) -> TrajectoryBatch:
-        """Returns the finished batch.
-
-        Args:
-            observations: [N, ...] observations after the last step
-            policy_version: version of the weights that acted
-            episodes: episodes that ended in it
-            first_slot: number of the first environment among those of all workers
-            steps_before: [N] environment steps of each running episode before the first step
-        """
+        """Returns the finished batch; its last observations are those after the last step."""
         self._observations[-1] = observations
         return TrajectoryBatch(
             self._observations, self._actions, self._log_probs, self._rewards, self._terminated, self._truncated,
             self._valid, joined(self._finals), np.concatenate(self._final_index), policy_version,
             num_steps=self._num_steps, step_rewards=self._step_rewards, memories=self._memories,
-            chosen_episodes=tuple(one for one in episodes if one.chosen or one.task is not None),
+            chosen_episodes=tuple(episode for episode in episodes if episode.chosen or episode.task is not None),
             first_slot=first_slot, steps_before=steps_before,
         )  # fmt: skip
 
@@ -96,7 +88,6 @@ class Collector:
         noise_seed: list[int],
         *,
         incarnation: int = 0,
-        first_step: int = 0,
         whole_episodes: bool = False,
         memory_width: int = 0,
         acting_time: Metric = m.PREDICT_TIME,
@@ -111,7 +102,6 @@ class Collector:
             first_slot: number of this worker's first environment among those of all workers
             noise_seed: origin of the action noise, which each slot draws for itself
             incarnation: number of times the run was resumed
-            first_step: steps each environment has taken since the last resume
             whole_episodes: begin new episodes in each collection; an environment is idle after its episode
             memory_width: numbers that the policy remembers, H; 0 for a policy without a memory
             acting_time: metric that the time spent choosing actions counts as
@@ -123,9 +113,7 @@ class Collector:
         self._generators = [np.random.default_rng([*noise_seed, first_slot + n]) for n in range(simulator.num_envs)]
         self._seed = [*noise_seed, first_slot]
         self._incarnation = incarnation
-        self._tracker = EpisodeTracker(
-            worker, first_slot, simulator.num_envs, simulator.has_success, first_step=first_step
-        )
+        self._tracker = EpisodeTracker(worker, first_slot, simulator.num_envs)
         self._reset_seconds = simulator.reset_seconds or 0.0  # reported so far
         self._whole_episodes = whole_episodes
         self._memories = Memories(simulator.num_envs, memory_width)
@@ -146,11 +134,6 @@ class Collector:
     def unfinished(self) -> int:
         """Number of episodes that would be lost if the simulator were closed now."""
         return self._tracker.unfinished + len(self._ended)
-
-    @property
-    def steps(self) -> int:
-        """Number of steps each environment has taken since the run began or was resumed."""
-        return self._tracker.steps
 
     @torch.inference_mode()
     def collect(
@@ -183,7 +166,7 @@ class Collector:
         env_seconds = acting_seconds = 0.0
         for t in range(self._horizon):
             began = time.perf_counter()
-            decided = in_float32(policy.decide, tensors(self._observations), noise[t], self._memories.before_decision())
+            decided = in_float32(policy.decide, tensors(self._observations), noise[t], self._memories.current)
             actions, log_probs = decided.actions.numpy(), decided.log_probs.numpy()
             self._memories.keep(decided.memories)
             fragment.decide(t, self._observations, actions)
@@ -216,8 +199,8 @@ class Collector:
         steps: list[Step] = []
         for step in take(self._simulator, actions, chunks, f"taking step {t + 1} of {self._horizon}"):
             number = len(steps)
-            own = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
-            self._ended += self._tracker.step(step, policy_version, own)
+            step_log_probs = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
+            self._ended += self._tracker.step(step, policy_version, step_log_probs)
             for metric, values in step.observed.items():
                 applies = step.valid & ~np.isnan(values)
                 if not isinstance(metric, str) and applies.any():  # what has only a name belongs to the episode
@@ -226,18 +209,12 @@ class Collector:
         outcome = Outcome.of(steps, chunks)
         self._tracker.steps = before + chunks.execute  # as in workers whose episodes go on
         if by_action and outcome.num_steps is not None:
-            taken = np.arange(chunks.size) < outcome.num_steps[:, None]
-            log_probs = np.where(taken, log_probs, np.float32(0)).sum(1)
+            executed = np.arange(chunks.size) < outcome.num_steps[:, None]
+            log_probs = np.where(executed, log_probs, np.float32(0)).sum(1)
         return outcome, log_probs
 
     def _describe(self, episodes: list[Episode], batch: TrajectoryBatch, chunks: Chunks) -> MetricWindow:
-        """Returns the window of a fragment, without timings and without metrics of the simulator.
-
-        Args:
-            episodes: episodes that ended in the fragment
-            batch: the fragment
-            chunks: how decisions became environment steps
-        """
+        """Returns the window of a fragment, without timings and without metrics of the simulator."""
         tokens = chunks.size * self._simulator.spec.action_dim  # of a decision
         notes, self._tracker.notes = self._tracker.notes, []
         window = MetricWindow(episodes=episodes, notes=notes, tells_success=self._tracker.tells_success)
@@ -247,11 +224,11 @@ class Collector:
         if episodes:
             window.observe(m.ENTROPY_EPISODE, [-e.log_prob for e in episodes if e.log_prob is not None])
         decided = int(np.count_nonzero(batch.valid))
-        taken = decided if batch.num_steps is None else int(batch.num_steps.sum())
+        steps = decided if batch.num_steps is None else int(batch.num_steps.sum())
         window.observe(m.NUM_DECISIONS, decided)
         window.observe(m.ACTION_TOKENS_TOTAL, decided * tokens if chunks.in_tokens else decided)
-        window.observe(m.TIMESTEPS, taken)
-        window.observe(m.TOTAL_TIMESTEPS, taken)
+        window.observe(m.TIMESTEPS, steps)
+        window.observe(m.TOTAL_TIMESTEPS, steps)
         if chunks.in_tokens and episodes:
             decisions = [-(-episode.length // chunks.execute) for episode in episodes]
             window.observe(m.ACTION_TOKENS_PER_EPISODE, [tokens * count for count in decisions])
@@ -277,10 +254,12 @@ class Collector:
         leaves, finals = named_leaves(batch.observations), named_leaves(batch.final_observations)
         if not all(map(_is_finite, (*leaves.values(), *finals.values()))):
             steps, envs = batch.valid.shape
-            found = {name: _not_finite(leaf, (steps + 1) * envs).reshape(-1, envs) for name, leaf in leaves.items()}
-            before = np.any(list(found.values()), axis=0)[:-1]
+            not_finite = {
+                name: _not_finite(leaf, (steps + 1) * envs).reshape(-1, envs) for name, leaf in leaves.items()
+            }
+            before = np.any(list(not_finite.values()), axis=0)[:-1]
             first = ~before | batch.terminated | batch.truncated  # which an observation after a reset is in any case
-            for name, of_leaf in found.items():
+            for name, of_leaf in not_finite.items():
                 last = _not_finite(finals[name], len(batch.final_index)) & ~before.ravel()[batch.final_index]
                 begun = (of_leaf[1:] & first, last, of_leaf[0] & fresh)
                 if count := sum(int(np.count_nonzero(places)) for places in begun):

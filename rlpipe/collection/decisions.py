@@ -49,14 +49,14 @@ class Chunks:
 SINGLE_ACTIONS = Chunks()
 
 
-def in_float32(decide: Callable[..., Decisions], *given: Any) -> Decisions:
+def in_float32(decide: Callable[..., Decisions], *arguments: Any) -> Decisions:
     """Has a policy decide under torch's usual default dtype; the simulator beside it may work under another."""
     dtype = torch.get_default_dtype()
     if dtype is torch.float32:
-        return decide(*given)
+        return decide(*arguments)
     torch.set_default_dtype(torch.float32)
     try:
-        return decide(*given)
+        return decide(*arguments)
     finally:
         torch.set_default_dtype(dtype)
 
@@ -92,12 +92,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[Step], chunks: Chunks) -> Outcome:
-        """Returns the outcome of decisions.
-
-        Args:
-            steps: all that ``take`` has yielded.
-            chunks: how decisions became steps.
-        """
+        """Returns the outcome of decisions, given all steps that ``take`` has yielded."""
         step = steps[0]
         if chunks.size == 1:
             return cls(step.observations, step.successors, step.rewards, step.terminated, step.truncated, step.valid)

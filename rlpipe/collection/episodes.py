@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, Step
 from rlpipe.errors import ContractError
-from rlpipe.trajectory import Episode
+from rlpipe.trajectory import ChosenStart, Episode
 
 MOST_TERMS = 200
 """Different names of reward terms, and of metrics; one that counts in a name would otherwise fill the memory."""
@@ -38,19 +38,18 @@ class NumberSummary:
         Args:
             values: [N]; NaN where the number does not apply
         """
-        known = ~np.isnan(values)
-        self._count += known
-        self._sum += np.where(known, values, 0.0)
+        applies = ~np.isnan(values)
+        self._count += applies
+        self._sum += np.where(applies, values, 0.0)
         self._least, self._most = np.fmin(self._least, values), np.fmax(self._most, values)
-        np.copyto(self._last, values, where=known)
+        np.copyto(self._last, values, where=applies)
 
     def of(self, n: int) -> dict[str, float]:
         """Returns the numbers of a slot by their names; none if the number never applied."""
         if not self._count[n]:
             return {}
-        mean = float(self._sum[n] / self._count[n])
         return {
-            "mean": mean,
+            "mean": float(self._sum[n] / self._count[n]),
             "least": float(self._least[n]),
             "most": float(self._most[n]),
             "last": float(self._last[n]),
@@ -72,19 +71,10 @@ class EpisodeTracker:
         notes: sentences for the user since they were last taken.
     """
 
-    def __init__(self, worker: int, first_slot: int, num_envs: int, has_success: bool, *, first_step: int = 0) -> None:
-        """Starts with no episode running.
-
-        Args:
-            worker: rank of the rollout worker
-            first_slot: number of its first environment among those of all workers
-            num_envs: number of its environments, N
-            has_success: True if the simulator reports success
-            first_step: steps each environment has taken before
-        """
+    def __init__(self, worker: int, first_slot: int, num_envs: int) -> None:
+        """Starts with no episode running; ``first_slot`` is the first environment's number among all workers'."""
         self._worker = worker
         self._first_slot = first_slot
-        self._has_success = has_success
         self._beginnings: dict[int, Beginning] = {}
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._lengths = np.zeros(num_envs, dtype=np.int64)
@@ -96,7 +86,7 @@ class EpisodeTracker:
         self._terms: dict[str, NDArray[np.float64]] = {}
         self._names: dict[str, dict[str, str]] = {}  # of terms and metrics, by the names that the simulator gave them
         self._observed: dict[str, NumberSummary] = {}
-        self.steps = first_step
+        self.steps = 0
         self.tells_success = False
         self.notes: list[str] = []
 
@@ -132,9 +122,9 @@ class EpisodeTracker:
             self._first_success = np.where(held & ~self._success_once, self._lengths, self._first_success)
             self._success_once |= held
         if step.failure is not None:
-            known = step.valid & ~np.isnan(step.failure)
-            self._fail_known |= known
-            self._fail_once |= known & (step.failure > 0)
+            applies = step.valid & ~np.isnan(step.failure)
+            self._fail_known |= applies
+            self._fail_once |= applies & (step.failure > 0)
         if log_probs is not None:
             self._log_probs += np.where(step.valid, log_probs, 0.0)
         if step.reward_terms:
@@ -168,8 +158,8 @@ class EpisodeTracker:
 
     def _name_together(self, kind: str, reported: Collection[str]) -> None:
         """Names what a step reports for the first time in alphabetical order, so that every worker names it alike."""
-        known = self._names.setdefault(kind, {})
-        if new := [name for name in reported if name not in known]:
+        names = self._names.setdefault(kind, {})
+        if new := [name for name in reported if name not in names]:
             for name in sorted(new, key=str):
                 self._name(kind, name)
 
@@ -187,12 +177,12 @@ class EpisodeTracker:
                 )
             return None
         name = name_component(str(reported)) or "_"
-        taken = names.values()
-        free = name if name not in taken else next(
-            other for number in itertools.count(2) if (other := f"{name}_{number}") not in taken
+        names_in_use = names.values()
+        free = name if name not in names_in_use else next(
+            other for number in itertools.count(2) if (other := f"{name}_{number}") not in names_in_use
         )  # fmt: skip
         if free != name:
-            other = next(before for before, given in names.items() if given == name)
+            other = next(before for before, component in names.items() if component == name)
             self.notes.append(
                 f"The {kind} {other!r} and {reported!r} have the same name without special characters: the second is "
                 f"shown as {free!r}. Workers that report them in different steps may swap them: rename one."
@@ -204,8 +194,8 @@ class EpisodeTracker:
         beginning = self._beginnings.pop(n, None)
         if beginning is None:
             raise ContractError(f"an episode of environment {n} ended, but no reset or step told its beginning")
-        known, chosen = step.success is not None, beginning.chosen
-        demonstration = None if chosen is None else chosen.demonstration
+        tells_success, start = step.success is not None, beginning.chosen or ChosenStart()
+        demonstrated = start.demonstration is not None
         return Episode(
             worker=self._worker,
             slot=self._first_slot + n,
@@ -213,9 +203,9 @@ class EpisodeTracker:
             policy_version=policy_version,
             episode_return=float(self._returns[n]),
             length=int(self._lengths[n]),
-            success_once=bool(self._success_once[n]) if known else None,
+            success_once=bool(self._success_once[n]) if tells_success else None,
             success_at_end=bool(step.success[n]) if step.success is not None else None,
-            success_at_reset=beginning.success if known else None,
+            success_at_reset=beginning.success if tells_success else None,
             terminated=bool(step.terminated[n]),
             truncated=bool(step.truncated[n]),
             step=self.steps,
@@ -231,11 +221,11 @@ class EpisodeTracker:
                 for name, summary in self._observed.items()
                 for key, value in summary.of(n).items()
             },
-            chosen=chosen is not None,
-            demonstration=demonstration,
-            demonstration_step=None if chosen is None or demonstration is None else chosen.step,
-            demonstration_length=None if chosen is None else chosen.length,
-            blend=None if chosen is None or demonstration is None else chosen.blend,
-            towards=None if chosen is None else chosen.towards,
+            chosen=beginning.chosen is not None,
+            demonstration=start.demonstration,
+            demonstration_step=start.step if demonstrated else None,
+            demonstration_length=start.length,
+            blend=start.blend if demonstrated else None,
+            towards=start.towards,
             task=beginning.task,
         )

@@ -41,17 +41,13 @@ def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
     return range(*bounds)
 
 
-def check_same_spaces(key: str, found: SpaceSpec, wanted: SpaceSpec) -> None:
-    """Checks that a simulator has the spaces the policy was made for.
-
-    Raises:
-        ConfigError: it has others.
-    """
-    if not found.same_as(wanted):
+def check_same_spaces(key: str, spec: SpaceSpec, policy_spec: SpaceSpec) -> None:
+    """Raises ConfigError if a simulator has other spaces than the policy was made for."""
+    if not spec.same_as(policy_spec):
         differ = [
-            f"{name} is {getattr(found, name)} instead of {getattr(wanted, name)}"
+            f"{name} is {getattr(spec, name)} instead of {getattr(policy_spec, name)}"
             for name in ("observation_dim", "leaves", "action_dim", "num_actions")
-            if getattr(found, name) != getattr(wanted, name)
+            if getattr(spec, name) != getattr(policy_spec, name)
         ]
         raise ConfigError(f"{key} has other observations or actions than the policy was made for: {', '.join(differ)}.")
 
@@ -60,13 +56,8 @@ class Evaluator:
     """Evaluates on one worker. Its simulator is made once and reset for each evaluation."""
 
     def __init__(self, config: Config, rank: int, num_workers: int, spec: SpaceSpec) -> None:
-        """Makes the simulator, if this worker has any slot.
+        """Makes the simulator, if this worker has any slot; ``spec`` are the spaces that the policy was made for.
 
-        Args:
-            config: configuration of the run
-            rank: rank of the worker
-            num_workers: number of workers that share the slots
-            spec: spaces the policy was made for
         Raises:
             ConfigError: the simulator cannot be made, or has other spaces.
         """
@@ -123,13 +114,8 @@ class Evaluator:
     def evaluate(
         self, source: ActionSource, policy_version: int, watch: Watch | None = None, deadline: float = math.inf
     ) -> MetricWindow:
-        """Runs this worker's episodes to their end.
+        """Runs this worker's episodes to their end, or until ``time.monotonic`` reaches the deadline.
 
-        Args:
-            source: policy or baseline that acts
-            policy_version: version of its weights
-            watch: is told of the progress, and can end the evaluation
-            deadline: value of ``time.monotonic`` at which it ends in any case
         Returns:
             A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
             the episodes that had ended would favour short ones.
@@ -141,35 +127,29 @@ class Evaluator:
             simulator = self._simulator
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
-            tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs, simulator.has_success)
+            tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)
             episodes = sum(map(len, self._seeds))
-            recorder = Recorder(simulator, self._protocol.replays)
-            self._recorder = None  # the first reset ends no episode
+            self._recorder = recorder = Recorder(simulator, self._protocol.replays)
             observations, beginnings = reset(simulator, [self._noise_seed, *self._seeds[0][:1]])
             tracker.begin(beginnings)
             recorder.begin(beginnings, observations)
-            self._recorder = recorder
-
-            try:
-                while len(window.eval_episodes) < episodes:
-                    actions, steps = self._actions(source, observations), list[Step]()
-                    for step in take(simulator, actions, self._chunks):
-                        ended = tracker.step(step, policy_version)
-                        window.eval_episodes += ended
-                        of_slots = {one.slot - self._first_slot: one for one in ended}
-                        recorder.step(step, actions, len(steps), self._chunks, of_slots)
-                        steps.append(step)
-                        if watch is not None and watch(len(window.eval_episodes)):
-                            return MetricWindow(cut_short="it was interrupted")
-                        if time.monotonic() > deadline:
-                            return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
-                    outcome = Outcome.of(steps, self._chunks)
-                    begins = outcome.begins
-                    for n, episode in self._running.items():
-                        episode.memory = None if begins[n] else episode.memory
-                    observations = outcome.observations
-            finally:
-                self._recorder = None
+            while len(window.eval_episodes) < episodes:
+                actions, steps = self._actions(source, observations), list[Step]()
+                for step in take(simulator, actions, self._chunks):
+                    ended = tracker.step(step, policy_version)
+                    window.eval_episodes += ended
+                    of_slots = {episode.slot - self._first_slot: episode for episode in ended}
+                    recorder.step(step, actions, len(steps), self._chunks, of_slots)
+                    steps.append(step)
+                    if watch is not None and watch(len(window.eval_episodes)):
+                        return MetricWindow(cut_short="it was interrupted")
+                    if time.monotonic() > deadline:
+                        return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
+                outcome = Outcome.of(steps, self._chunks)
+                begins = outcome.begins
+                for n, running in self._running.items():
+                    running.memory = None if begins[n] else running.memory
+                observations = outcome.observations
             window.notes, window.tells_success = tracker.notes, tracker.tells_success
             recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)

@@ -84,14 +84,7 @@ class InferenceServer:
     """
 
     def __init__(self, config: Config, spec: SpaceSpec, index: int, ranks: Iterable[int]) -> None:
-        """Makes the policy with its first weights, on a GPU if there is one.
-
-        Args:
-            config: configuration of the run
-            spec: spaces of the simulator
-            index: number of this server
-            ranks: ranks of the workers that it serves
-        """
+        """Makes the policy with its first weights, on a GPU if there is one, for the workers of some ranks."""
         rollout, threads = config.rollout, max(1, int(config.cluster.cpus_per_inference_server))
         torch.set_num_threads(threads)
         self._patience = math.inf if rollout.inference_wait is None else rollout.inference_wait / 1000
@@ -190,16 +183,16 @@ class InferenceServer:
                 if count and (rows > self._most or request.each or self._waiting[0].each):
                     break
                 count += 1
-            taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return sorted(taken, key=lambda request: request.rank)
+            requests, self._waiting = self._waiting[:count], self._waiting[count:]
+        return sorted(requests, key=lambda request: request.rank)
 
     def _time_left(self) -> float:
         """Returns the seconds that the next pass may still wait for more requests."""
         if not self._waiting:
             return math.inf
-        asked = {request.rank for request in self._waiting}
+        ranks = {request.rank for request in self._waiting}
         rows = sum(len(request.observations) for request in self._waiting)
-        if self._waiting[0].each or rows >= self._most or asked >= self._collecting:
+        if self._waiting[0].each or rows >= self._most or ranks >= self._collecting:
             return 0.0
         return self._waiting[0].arrived + self._patience - time.perf_counter()
 

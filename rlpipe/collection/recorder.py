@@ -57,12 +57,7 @@ class Recorder:
         self._problem = ""
 
     def begin(self, beginnings: Mapping[int, Beginning], observations: Observations) -> None:
-        """Begins to record episodes; their slots have been reset.
-
-        Args:
-            beginnings: by slot
-            observations: [N, ...] first ones
-        """
+        """Begins to record episodes, by slot, given the observations [N, ...] after their resets."""
         if not self._most:
             return
         for n in beginnings:
@@ -77,9 +72,9 @@ class Recorder:
         """Records where the bodies of a slot are, before it is reset. Does nothing if no episode is running there."""
         running = self._running.get(n)
         if running is not None and running.scene is not None:
-            found = self._guarded(self._simulator.poses, n)
-            if found is not None:
-                self._last_poses[n] = found
+            poses = self._guarded(self._simulator.poses, n)
+            if poses is not None:
+                self._last_poses[n] = poses
 
     def step(
         self, step: Step, actions: NDArray[Any], number: int, chunks: Chunks, ended: Mapping[int, Episode]
@@ -89,15 +84,15 @@ class Recorder:
         Args:
             step: answer of the simulator
             actions: [N, k * A] of the decisions
-            number: of the action in its chunk, from 0
+            number: place of the step's action in each decision, from 0
             chunks: how decisions become steps
             ended: episodes that ended with it, by slot
         """
         if not self._most:
             return
         spec = self._simulator.spec
-        taken = actions.reshape(len(actions), chunks.size, *spec.action_shape)[:, number]
-        taken = taken if spec.num_actions else spec.clip(taken)
+        executed = actions.reshape(len(actions), chunks.size, *spec.action_shape)[:, number]
+        executed = executed if spec.num_actions else spec.clip(executed)
         vectors = _vectors(step.successors)
         for n in np.flatnonzero(step.valid).tolist():
             running = self._running.get(n)
@@ -106,7 +101,7 @@ class Recorder:
             if len(running.actions) == MOST_STEPS:
                 del self._running[n]
                 continue
-            running.actions.append(np.array(taken[n]))  # a view would hold the whole array
+            running.actions.append(np.array(executed[n]))  # a view would hold the whole array
             running.rewards.append(float(step.rewards[n]))
             if step.success is not None:
                 running.success.append(bool(step.success[n]))
@@ -147,18 +142,13 @@ class Recorder:
             "" if scene is None else scene.key,
         )
         self._kept = worth_keeping([*self._kept, replay], self._most)
-        if scene is not None and any(one is replay for one in self._kept):
+        if scene is not None and any(other is replay for other in self._kept):
             self._scenes[scene.key] = scene
 
     def add_to(self, window: MetricWindow, name: str) -> None:
-        """Adds the replays that are worth keeping to a window.
-
-        Args:
-            window: of the evaluation
-            name: of the worker, for a sentence if the simulator failed to describe its bodies
-        """
+        """Adds the replays that are worth keeping to a window, in the name of a worker."""
         window.eval_replays += self._kept
-        used = {one.scene for one in self._kept}
+        used = {replay.scene for replay in self._kept}
         window.scenes.update({key: scene for key, scene in self._scenes.items() if key in used})
         if self._problem:
             window.faults.append(f"{name}: replays show no bodies, because the simulator {self._problem}.")

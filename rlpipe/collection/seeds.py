@@ -49,6 +49,6 @@ def episode_seeds(episodes: int, first_seed: int, slots: int, tasks: int = 1) ->
     """
     last, seeds = first_seed + episodes // tasks, []
     for slot in range(slots):
-        own = len(range(task_of_slot(slot, tasks), slots, tasks))  # slots of the task
-        seeds.append(list(range(first_seed + slot // tasks, last, own)))
+        count = len(range(task_of_slot(slot, tasks), slots, tasks))  # slots of the task
+        seeds.append(list(range(first_seed + slot // tasks, last, count)))
     return seeds

@@ -42,13 +42,7 @@ class ServedPolicy:
     """
 
     def __init__(self, policy: Policy, server: PolicyServer, rank: int) -> None:
-        """Takes the addressee and the sender of all requests.
-
-        Args:
-            policy: policy without weights, which draws the noise
-            server: server that answers
-            rank: rank of the worker that asks
-        """
+        """Takes the addressee and the sender of all requests. A policy without weights draws the noise."""
         self._policy = policy
         self.server = server
         self.rank = rank

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ from rlpipe.secrets import redacted
 from rlpipe.trajectory import ChosenStart, SpaceSpec, Starts
 from rlpipe.trajectory.batch import TrajectoryBatch
 
+ResultT = TypeVar("ResultT")
+
 
 def _needs_success(config: Config) -> str | None:
     """Names the setting that follows the success of episodes; None without one."""
@@ -45,22 +48,9 @@ def _needs_success(config: Config) -> str | None:
     return None
 
 
-def _gave_up(first: SimulatorError, replacements: int) -> SimulatorError:
-    """Returns the error of a simulator whose replacements failed too, perhaps only because of what it left behind."""
-    if not replacements:
-        return first
-    return SimulatorError(f"{first} ({replacements} that replaced it failed too)")
-
-
 @dataclass(frozen=True)
 class Ready:
-    """Report of a rollout worker whose simulator is ready.
-
-    Attributes:
-        spec: spaces of the simulator
-        has_success: True if the simulator reports success
-        notes: sentences for the user
-    """
+    """Report of a rollout worker whose simulator is ready, with sentences for the user."""
 
     spec: SpaceSpec
     has_success: bool
@@ -133,16 +123,16 @@ class RolloutWorker:
         share = config.env.train.total_num_envs // self._num_workers
         counts = [0] * share
 
-        def episode_of(n: int, asked: int) -> tuple[int, int]:
+        def episode_of(n: int, request: int) -> tuple[int, int]:
             """(slot or group of slots, episode) that the seed is derived from."""
             slot = self._rank * share + n
-            return (slot, asked) if group_size is None else (slot // group_size, asked // 2)
+            return (slot, request) if group_size is None else (slot // group_size, request // 2)
 
         def next_seed(n: int) -> int | None:
-            asked, counts[n] = counts[n], counts[n] + 1
-            if group_size is not None and asked % 2:  # a slot of a group runs one episode for each collection
+            request, counts[n] = counts[n], counts[n] + 1
+            if group_size is not None and request % 2:  # a slot of a group runs one episode for each collection
                 return None
-            return training_seed(config.runner.seed, self._incarnation, stage, *episode_of(n, asked), self._lives)
+            return training_seed(config.runner.seed, self._incarnation, stage, *episode_of(n, request), self._lives)
 
         def next_start(n: int) -> ChosenStart | None:
             slot, episode = episode_of(n, counts[n] - 1)
@@ -151,25 +141,25 @@ class RolloutWorker:
 
         self._tasks = self._tasks_of_slots()
         self._tasks_follow = (self._rank, self._task_weights)
-        made = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
-        made.steps_after_success = config.rollout.steps_after_success
-        if not made.has_success and (asked := _needs_success(config)):
-            made.close()
+        simulator = make_simulator(config.env.train, share, next_seed, next_start, allotment=self._tasks[0])
+        simulator.steps_after_success = config.rollout.steps_after_success
+        if not simulator.has_success and (setting := _needs_success(config)):
+            simulator.close()
             raise ConfigError(
-                f"{asked}, but the simulator (env.train.name={config.env.train.name}) does not tell success: leave it "
-                "out."
+                f"{setting}, but the simulator (env.train.name={config.env.train.name}) does not tell success: leave "
+                "it out."
             )
-        return made
+        return simulator
 
     def _tasks_of_slots(self) -> tuple[Allotment | None, Allotment | None]:
         """Tasks of this worker's slots, and of those of all workers; None where there is only one task."""
         train, together = self._config.env.train, self._group_size or 1
         share = train.total_num_envs // self._num_workers
-        own, everyone = (
+        of_worker, everyone = (
             training_allotment(train, first, count, together, self._task_weights)
             for first, count in ((self._rank * share, share), (0, train.total_num_envs))
         )
-        return own, everyone
+        return of_worker, everyone
 
     @property
     def _lives(self) -> list[int]:
@@ -190,14 +180,7 @@ class RolloutWorker:
             self._server = self._policy.server = server
 
     def take_over(self, rank: int, life: int, incarnation: int, server: PolicyServer | None = None) -> None:
-        """Takes the place of another worker; only for a worker that has not collected anything.
-
-        Args:
-            rank: rank of the other worker
-            life: number of workers that had this rank before
-            incarnation: as in ``restart_episodes``
-            server: as in ``restart_episodes``
-        """
+        """Takes the place of another worker; only for a worker that has not collected anything."""
         self._rank, self._life = rank, life
         if isinstance(self._policy, ServedPolicy):
             self._policy.rank = rank
@@ -217,30 +200,23 @@ class RolloutWorker:
         """Collects one fragment.
 
         A simulator that raises is replaced, up to ``rollout.simulator_retries`` times, and the fragment starts again;
-        its episodes are dropped and counted.
+        its episodes are dropped and counted. ``first_step`` is the number of steps that each environment has taken
+        before, with this worker and those it replaced.
 
-        Args:
-            snapshot: weights to act with
-            stage: index of the stage whose settings apply
-            first_step: steps each environment has taken before, with this worker and those it replaced
         Raises:
             SimulatorError: the simulator keeps raising.
         """
-        reports: list[str] = []
-        first: SimulatorError | None = None
-        torch.set_num_threads(1)
+
+        def attempt() -> tuple[TrajectoryBatch, MetricWindow]:
+            with foreign_code(simulator_name(self._config.env.train)):
+                return self._collect(snapshot, stage, first_step)
+
+        def drop() -> None:
+            self._drop_episodes()
+            self._broken = True
+
         try:
-            while True:
-                try:
-                    with foreign_code(simulator_name(self._config.env.train)):
-                        batch, window = self._collect(snapshot, stage, first_step)
-                    break
-                except SimulatorError as error:
-                    first = first or error
-                    if not self._retries(error, reports, "collecting"):
-                        raise _gave_up(first, len(reports)) from first.__cause__
-                    self._drop_episodes()
-                    self._broken = True
+            (batch, window), reports = self._retried(attempt, drop, "collecting")
         finally:
             if self._server is not None:
                 self._server.release(self._rank)  # in any case: the others must not wait for this worker
@@ -248,19 +224,42 @@ class RolloutWorker:
         window.simulator_failed = bool(reports)
         return batch, window
 
-    def _retries(self, error: SimulatorError, reports: list[str], doing: str) -> bool:
-        """True if a simulator that raised may be replaced once more; adds a sentence to the reports."""
-        limit = self._config.rollout.simulator_retries
-        if len(reports) >= limit:
-            return False
-        self._simulators += 1
-        message = redacted(str(error), os.environ)
-        reports.append(f"rollout-{self._rank}: {message}, {doing}. It is replaced ({len(reports) + 1} of {limit}).")
-        return True
+    def _retried(
+        self, attempt: Callable[[], ResultT], drop: Callable[[], None], doing: str
+    ) -> tuple[ResultT, list[str]]:
+        """Makes an attempt, and another one with a new simulator whenever the present one raises.
+
+        Args:
+            attempt: uses the simulator.
+            drop: gives up a simulator that raised; the next attempt makes another.
+            doing: word for the reports.
+        Returns:
+            The result, and a sentence on each simulator that was replaced.
+        """
+        reports: list[str] = []
+        first: SimulatorError | None = None
+        torch.set_num_threads(1)
+        while True:
+            try:
+                return attempt(), reports
+            except SimulatorError as error:
+                limit = self._config.rollout.simulator_retries  # of the stage that the attempt may have entered
+                if len(reports) >= limit:
+                    if first is None:
+                        raise
+                    # perhaps the others failed only because of what the first one left behind
+                    message = f"{first} ({len(reports)} that replaced it failed too)"
+                    raise SimulatorError(message) from first.__cause__
+                first = first or error
+                self._simulators += 1
+                message = redacted(str(error), os.environ)
+                reports.append(
+                    f"rollout-{self._rank}: {message}, {doing}. It is replaced ({len(reports) + 1} of {limit})."
+                )
+                drop()
 
     def _load(self, snapshot: Snapshot) -> Policy | ServedPolicy:
-        """Returns the policy, which acts with these weights from now on; episodes begin as the snapshot says."""
-        self._starts = snapshot.starts
+        """Returns the policy, which acts with these weights from now on."""
         assert self._policy is not None
         if isinstance(self._policy, ServedPolicy):
             self._policy.version = snapshot.version
@@ -275,6 +274,7 @@ class RolloutWorker:
             self._replace_simulator()
         entered = time.perf_counter()
         policy = self._load(snapshot)
+        self._starts = snapshot.starts
         self._rebuild_if_tasks_changed()
         loaded = time.perf_counter()
         if self._collector is None:
@@ -344,27 +344,19 @@ class RolloutWorker:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
-
-        Args:
-            acting: weights to act with, or a baseline in place of a policy
-            watch: is told of the progress, and can end the evaluation
         """
-        reports: list[str] = []
-        first: SimulatorError | None = None
-        torch.set_num_threads(1)
         deadline = time.monotonic() + self._config.evaluation.timeout
-        while True:
-            try:
-                with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                    window = self._evaluate(acting, watch, deadline)
-                break
-            except SimulatorError as error:
-                first = first or error
-                if not self._retries(error, reports, "evaluating"):
-                    raise _gave_up(first, len(reports)) from first.__cause__
-                if self._evaluator is not None:
-                    self._evaluator.close()
-                self._evaluator = None
+
+        def attempt() -> MetricWindow:
+            with foreign_code(simulator_name(self._stages[0].config.env.eval)):
+                return self._evaluate(acting, watch, deadline)
+
+        def drop() -> None:
+            if self._evaluator is not None:
+                self._evaluator.close()
+            self._evaluator = None
+
+        window, reports = self._retried(attempt, drop, "evaluating")
         window.faults += [*reports, *take_notes()]
         return window
 
@@ -373,11 +365,15 @@ class RolloutWorker:
         if self._evaluator is None:
             spec = self._simulator.spec
             self._evaluator = Evaluator(self._stages[0].config, self._rank, self._num_workers, spec)
-        made = time.perf_counter()
+        simulators_ready = time.perf_counter()
         source, version = self._source(acting)
         loaded = time.perf_counter()
         window = self._evaluator.evaluate(source, version, watch, deadline)
-        self._stamp(window, [began, made, loaded, time.perf_counter()], ["make simulators", "load weights", "evaluate"])
+        self._stamp(
+            window,
+            [began, simulators_ready, loaded, time.perf_counter()],
+            ["make simulators", "load weights", "evaluate"],
+        )
         return window
 
     def _source(self, acting: Snapshot | ActionSource) -> tuple[ActionSource, int]:

@@ -104,8 +104,8 @@ def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: To
         total: sums over all learners.
     """
     exact = advantages.double()  # in float32, the mean of equal numbers need not be that number
-    chosen = exact[valid]
-    count, first = total(torch.stack([exact.new_tensor(len(chosen)), chosen.sum()]))
+    included = exact[valid]
+    count, first = total(torch.stack([exact.new_tensor(len(included)), included.sum()]))
     mean = first / count
-    deviation = (total((chosen - mean).square().sum()) / (count - 1.0)).sqrt()
+    deviation = (total((included - mean).square().sum()) / (count - 1.0)).sqrt()
     return torch.where(count < 2, exact, (exact - mean) / (deviation + eps)).to(advantages.dtype)

@@ -42,15 +42,15 @@ def at_level(parts: Tensor, num_steps: Tensor | None, level: str) -> Units:
         level: one of ``LEVELS``.
     """
     _, size, width = parts.shape
-    taken = torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device)
+    mask = torch.ones(parts.shape[:2], dtype=torch.bool, device=parts.device)
     if num_steps is not None:
-        taken = taken_actions(num_steps, size)
-    kept = parts * taken.unsqueeze(-1)
+        mask = taken_actions(num_steps, size)
+    summands = parts * mask.unsqueeze(-1)
     if level == "token":
-        return Units(kept.flatten(1), taken.unsqueeze(-1).expand(-1, -1, width).flatten(1))
+        return Units(summands.flatten(1), mask.unsqueeze(-1).expand(-1, -1, width).flatten(1))
     if level == "action":
-        return Units(kept.sum(-1), taken)
-    return Units(kept.sum((-1, -2)).unsqueeze(-1), taken.any(-1, keepdim=True))
+        return Units(summands.sum(-1), mask)
+    return Units(summands.sum((-1, -2)).unsqueeze(-1), mask.any(-1, keepdim=True))
 
 
 def taken_actions(num_steps: Tensor, size: int) -> Tensor:

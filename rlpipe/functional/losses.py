@@ -128,8 +128,8 @@ def behaviour_weights(proximal_log_probs: Tensor, behaviour_log_probs: Tensor, *
         limit: largest weight.
     """
     weights = torch.exp(proximal_log_probs - behaviour_log_probs)
-    kept = (weights <= limit).to(weights.dtype)
-    return BehaviourWeights(torch.where(weights <= limit, weights, 0.0), kept)
+    included = (weights <= limit).to(weights.dtype)
+    return BehaviourWeights(torch.where(weights <= limit, weights, 0.0), included)
 
 
 def clipped_value_loss(

@@ -16,8 +16,8 @@ def rotation_between(first: ArrayLike, second: ArrayLike, share: float) -> NDArr
         second: likewise.
         share: from 0 for the first to 1 for the second.
     """
-    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    mixed = (1.0 - share) * np.copysign(1.0, one @ other) * one + share * other
+    start, end = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    mixed = (1.0 - share) * np.copysign(1.0, start @ end) * start + share * end
     unit: NDArray[np.float64] = mixed / np.linalg.norm(mixed)
     return unit
 

@@ -16,13 +16,7 @@ class RandomShift:
     """Moves all images of an observation by the same few pixels, drawn anew for each observation of each batch."""
 
     def __init__(self, pixels: int, spec: SpaceSpec, generator: torch.Generator) -> None:
-        """Moves nothing, and draws nothing, if there are no images or the shift is 0.
-
-        Args:
-            pixels: largest shift in each direction.
-            spec: spaces of the simulator.
-            generator: the learner's own, which its checkpoints hold.
-        """
+        """Moves nothing, and draws nothing, if there are no images or the largest shift is 0 pixels."""
         self._names = [name for name, leaf in (spec.leaves or {}).items() if leaf.is_image] if pixels else []
         self._pixels, self._generator = pixels, generator
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ from rlpipe.config.selection import declared_metrics, pipeline_kind
 from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
-from rlpipe.learning.device import check_device
 from rlpipe.learning.shares import Share
 from rlpipe.learning.threads import LearnerThreads
 from rlpipe.metrics import MetricWindow
@@ -39,12 +39,8 @@ class LearnerBase(ABC):
     _learns_critic = True
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, num_learners: int = 1) -> None:
-        """Makes the policy with first weights that follow from the seed.
+        """Makes the policy with first weights that follow from the seed; all learners may share a machine.
 
-        Args:
-            stages: stages of the run
-            spec: spaces of the simulator
-            num_learners: number of learners, which may share a machine
         Raises:
             ConfigError: the algorithm's options do not suit the spaces.
         """
@@ -121,11 +117,8 @@ class LearnerBase(ABC):
         """Restores what ``state`` returned, also on another device."""
 
     def resume(self, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
-        """Continues from the arrays of a checkpoint.
+        """Continues from the arrays of a checkpoint file.
 
-        Args:
-            arrays: arrays of the checkpoint
-            path: file that held them, for the error
         Raises:
             ConfigError: they do not fit this policy, algorithm or optimiser.
         """
@@ -171,10 +164,10 @@ class LearnerBase(ABC):
         return actor * scale, critic * scale
 
     def _observe_versions(
-        self, window: MetricWindow, batches: Sequence[TrajectoryBatch], own: Share | None = None
+        self, window: MetricWindow, batches: Sequence[TrajectoryBatch], share: Share | None = None
     ) -> None:
         """Observes the policy versions that acted, in the learner's own environments or in all."""
-        columns = slice(None) if own is None else slice(own.columns.start, own.columns.stop)
+        columns = slice(None) if share is None else slice(share.columns.start, share.columns.stop)
         decisions = np.concatenate([batch.valid.sum(0) for batch in batches])[columns]
         envs = [batch.valid.shape[1] for batch in batches]
         versions = np.repeat([batch.policy_version for batch in batches], envs)[columns]
@@ -196,6 +189,17 @@ class LearnerBase(ABC):
         return time.perf_counter()
 
 
+def check_device(device: str) -> None:
+    """Raises ConfigError if torch does not find the device; called where the learner runs, maybe on another node."""
+    if device.startswith("cuda"):
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= int(device.partition(":")[2] or 0):
+            devices = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+            raise ConfigError(
+                f"learner.device is {device!r}, but torch {torch.__version__} finds {devices} on {platform.node()}."
+            )
+
+
 def _most_threads(config: Config, num_learners: int) -> int:
     """Returns the largest number of threads for each learner on this machine, at least 1.
 
@@ -211,5 +215,5 @@ def learner_class(config: Config) -> type[LearnerBase]:
     """Where the configured algorithm learns."""
     algorithm = config.algorithm_class
     module, _, name = algorithm.learner.partition(":")
-    found: type[LearnerBase] = getattr(importlib.import_module(module), name)
-    return found
+    class_: type[LearnerBase] = getattr(importlib.import_module(module), name)
+    return class_

@@ -35,11 +35,8 @@ class CloningLearner(LearnerBase):
     """Fits the policy's most likely action to the demonstrated action."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
-        """Reads the demonstrations and holds some of them out.
+        """Reads the demonstrations and holds some of them out. The run has only one stage.
 
-        Args:
-            stages: the only stage of the run
-            spec: spaces of the simulator
         Raises:
             ConfigError: they do not fit, or are too few to hold any out.
         """
@@ -55,8 +52,8 @@ class CloningLearner(LearnerBase):
                 f"algorithm.held_out is {self._options.held_out}, but there are {count} demonstrations: none "
                 "would be left to learn from, or to hold out."
             )
-        chosen = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
-        held_out = torch.from_numpy(np.isin(loaded.trajectory, chosen)).to(self._device)
+        numbers = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
+        held_out = torch.from_numpy(np.isin(loaded.trajectory, numbers)).to(self._device)
         width = config.policy.memory_width
         decisions = chunked_decisions(loaded, config.policy.chunk_size, self._device, width)
         self._train, self._held_out = decisions[~held_out], decisions[held_out]
@@ -130,9 +127,8 @@ class CloningLearner(LearnerBase):
     def state(self) -> Arrays:
         arrays = self._common_state()
         arrays |= {f"current/{name}": array for name, array in self._policy.weights().items()}
-        arrays |= {
-            f"policy/{name}": array for name, array in self._best_weights.items()
-        }  # the weights that a later run begins with
+        # the weights that a later run begins with
+        arrays |= {f"policy/{name}": array for name, array in self._best_weights.items()}
         arrays |= self._arrays("optimizer/", self._optimizer.state())
         arrays["best"] = np.array(self._best)
         return arrays

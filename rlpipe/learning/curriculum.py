@@ -17,16 +17,13 @@ from rlpipe.trajectory.batch import TrajectoryBatch
 def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Curriculum:
     """Makes the configured curriculum.
 
-    Args:
-        config: configuration of the run.
-        demonstrations: those of the run; None without any.
     Raises:
         ConfigError: it begins episodes in states, and a demonstration lacks them.
     """
     kind = config.curriculum_class
     courses = _courses(config, demonstrations) if kind.needs_states and demonstrations is not None else []
-    made: Curriculum = kind(config.curriculum, courses, config.runner.seed)
-    return made
+    curriculum: Curriculum = kind(config.curriculum, courses, config.runner.seed)
+    return curriculum
 
 
 def _courses(config: Config, demonstrations: Demonstrations) -> list[DemonstratedEpisode]:
@@ -42,16 +39,16 @@ def _courses(config: Config, demonstrations: Demonstrations) -> list[Demonstrate
     if missing:
         names = [demonstrations.names[number] for number in missing]
         again = states_of(str(config.demos), config.env.train, names, [seeds[number] for number in missing])
-        for number, found in zip(missing, again, strict=True):
-            states[number] = found
-    kept = [state for state in states if state is not None]
-    if len(kept) < len(states):
+        for number, state in zip(missing, again, strict=True):
+            states[number] = state
+    whole = [state for state in states if state is not None]
+    if len(whole) < len(states):
         raise ConfigError(
-            f"curriculum.name is {config.curriculum.name}, but {len(states) - len(kept)} of {len(states)} "
+            f"curriculum.name is {config.curriculum.name}, but {len(states) - len(whole)} of {len(states)} "
             f"demonstrations in {config.demos} have no states of the simulator and do not succeed when they are run "
             "again. Keep those that do: rlpipe demos CONFIG --replay FILE.h5 demos=NEW.h5."
         )
-    return [DemonstratedEpisode(seed, state) for seed, state in zip(seeds, kept, strict=True)]
+    return [DemonstratedEpisode(seed, state) for seed, state in zip(seeds, whole, strict=True)]
 
 
 def chosen_episodes(batches: Sequence[TrajectoryBatch]) -> list[Episode]:

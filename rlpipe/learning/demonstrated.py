@@ -75,11 +75,7 @@ def chunked_decisions(
 ) -> Demonstrated:
     """Returns a decision for each step: its action, or the chunk of actions that begins with it.
 
-    Args:
-        demonstrations: successful trajectories.
-        size: number of actions in a chunk.
-        device: device of the result.
-        memory_width: numbers that the policy remembers, which a demonstration begins without; 0 without a memory.
+    A policy with a memory remembers nothing where a demonstration begins.
     """
     observations: Observations = tensors(demonstrations.observations).to(device)
     if memory_width:
@@ -93,6 +89,6 @@ def chunked_decisions(
         return Demonstrated(observations, actions)
     following = np.arange(len(demonstrations))[:, None] + np.arange(size)
     counts = np.minimum(demonstrations.steps_left(), size)
-    chosen = np.where(np.arange(size) < counts[:, None], following, following[:, :1])
-    chunks = actions[torch.from_numpy(chosen).to(device)]
+    places = np.where(np.arange(size) < counts[:, None], following, following[:, :1])
+    chunks = actions[torch.from_numpy(places).to(device)]
     return Demonstrated(observations, chunks, torch.from_numpy(counts).to(device))

@@ -52,11 +52,7 @@ class Episodes:
     """
 
     def __init__(self, capacity: int) -> None:
-        """Starts without steps.
-
-        Args:
-            capacity: largest number of stored steps.
-        """
+        """Starts without steps; ``capacity`` is the largest number of stored ones."""
         self._capacity = capacity
         self._places = np.full(capacity, -1, dtype=np.int64)  # of each stored step in the list; -1: not listed yet
         self._ends = np.zeros(capacity, dtype=np.int64)  # place behind the last step of its episode
@@ -80,11 +76,11 @@ class Episodes:
         self._places[numbers[batch.valid] % self._capacity] = -1
         ended = batch.terminated | batch.truncated
         for n, before in enumerate(batch.steps_before.tolist()):
-            slot, taken = batch.first_slot + n, batch.valid[:, n]
+            slot, valid = batch.first_slot + n, batch.valid[:, n]
             if before == 0 or slot not in self._running or self._running[slot].length != before:
                 self._end(slot, oldest)
                 self._running[slot] = _Running(before)
-            *whole, rest = np.split(numbers[taken, n], np.flatnonzero(ended[taken, n]) + 1)
+            *whole, rest = np.split(numbers[valid, n], np.flatnonzero(ended[valid, n]) + 1)
             for steps in whole:
                 self._continue(slot, steps, oldest)
                 self._end(slot, oldest)
@@ -117,16 +113,11 @@ class Episodes:
             uniform: [B] random numbers in [0, 1).
         """
         places, ends = (column[numbers % self._capacity] for column in (self._places, self._ends))
-        chosen = future_steps(places, ends, uniform)
-        return Later(self._listed[chosen % len(self._listed)], np.where(places >= 0, chosen - places, -1))
+        drawn = future_steps(places, ends, uniform)
+        return Later(self._listed[drawn % len(self._listed)], np.where(places >= 0, drawn - places, -1))
 
     def state(self, oldest: int, count: int) -> dict[str, Tensor]:
-        """Returns what ``later`` needs of the stored steps, the oldest first, and the running episodes.
-
-        Args:
-            oldest: number of the oldest stored step.
-            count: number of stored steps.
-        """
+        """Returns what ``later`` needs of so many stored steps, the oldest first, and the running episodes."""
         stored = np.arange(oldest, oldest + count) % self._capacity
         places, ends = _without_gaps(self._places[stored], self._ends[stored])
         stretches, members = [], [np.empty(0, dtype=np.int64)]
@@ -144,12 +135,7 @@ class Episodes:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def load_state(self, state: Mapping[str, Tensor], dropped: int) -> None:
-        """Restores what ``state`` returned, with numbers from 0.
-
-        Args:
-            state: from ``state``.
-            dropped: number of the oldest steps that are not stored any more.
-        """
+        """Restores what ``state`` returned, with numbers from 0, but for so many of the oldest steps."""
         places, ends = _without_gaps(state["places"].numpy()[dropped:], state["ends"].numpy()[dropped:])
         listed = np.flatnonzero(places >= 0)
         self._places.fill(-1)
@@ -159,15 +145,15 @@ class Episodes:
         self._running = {}
         steps = state["running_steps"].numpy() - dropped
         for slot, length, count in state["running"].tolist():
-            own, steps = steps[:count], steps[count:]
-            own = own[own >= 0]
-            self._running[slot] = _Running(length, [own] if len(own) else [])
+            stored, steps = steps[:count], steps[count:]
+            stored = stored[stored >= 0]
+            self._running[slot] = _Running(length, [stored] if len(stored) else [])
 
 
 def _without_gaps(places: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     """Numbers the places of stored steps from 0, without those of steps that were dropped; -1 stays."""
-    known = places >= 0
-    order = np.sort(places[known])
+    listed = places >= 0
+    order = np.sort(places[listed])
     dense, behind = np.full_like(places, -1), np.zeros_like(ends)
-    dense[known], behind[known] = np.searchsorted(order, places[known]), np.searchsorted(order, ends[known])
+    dense[listed], behind[listed] = np.searchsorted(order, places[listed]), np.searchsorted(order, ends[listed])
     return dense, behind

@@ -22,13 +22,7 @@ class Frames:
     """
 
     def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device) -> None:
-        """Allocates the ring; the operating system provides memory only as it fills.
-
-        Args:
-            capacity: largest number of observations.
-            spec: spaces of the simulator, whose observations are trees.
-            device: device that holds the ring.
-        """
+        """Allocates the ring for a number of observations; the system provides memory only as it fills."""
         self._ring: Tree = mapped(
             lambda leaf: torch.empty((capacity, *leaf.shape[1:]), dtype=leaf.dtype, device=device),
             mapped(torch.from_numpy, spec.observations(1)),

@@ -6,7 +6,6 @@ Candidates whose goal had been achieved before are passed over, as in Manela and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,13 +40,9 @@ class HindsightBuffer(ReplayBuffer):
         candidates: int,
         task: GoalTask,
     ) -> None:
-        """Allocates the buffer.
+        """Allocates the buffer, for observations that are trees with goals.
 
-        Args:
-            capacity, spec, device, discount: as of ``ReplayBuffer``; observations are trees with goals
-            share: share of the drawn steps that are relabelled
-            candidates: steps with a new goal that are drawn for each relabelled one
-            task: judges the new goals
+        Of the drawn steps, a share is relabelled; for each of these, some candidates with a new goal are drawn.
         """
         super().__init__(capacity, spec, device, discount)
         self.task = task
@@ -62,14 +57,14 @@ class HindsightBuffer(ReplayBuffer):
     def draw(self, count: int, generator: torch.Generator) -> StoredRows:
         shape = (self._candidates, count)
         steps = torch.randint(len(self), shape, generator=generator)
-        wanted = torch.rand(count, generator=generator) < self._share
+        intended = torch.rand(count, generator=generator) < self._share
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
         later = self._episodes.later((self._oldest + steps).numpy(), uniform.numpy())
         ahead = self._is_ahead(steps, later)
         # The first candidate whose new goal lies ahead, and the first of all where there is none.
-        chosen = first_true(ahead) * wanted.numpy(), np.arange(count)
-        drawn, later = steps[chosen], Later(later.numbers[chosen], later.ahead[chosen])
-        relabelled = wanted & torch.from_numpy(later.ahead >= 0)
+        first_ahead = first_true(ahead) * intended.numpy(), np.arange(count)
+        drawn, later = steps[first_ahead], Later(later.numbers[first_ahead], later.ahead[first_ahead])
+        relabelled = intended & torch.from_numpy(later.ahead >= 0)
         index = relabelled.nonzero()[:, 0]
         rows = self._at(drawn)
         device = rows.numbers.device
@@ -94,13 +89,13 @@ class HindsightBuffer(ReplayBuffer):
             later: a later step of each; False where it is unknown
         """
         assert self._frames is not None
-        known = later.ahead >= 0
-        ahead = np.zeros_like(known)
-        if known.any():  # a task's own reward function may not accept an empty batch
-            before = self._numbers[self._places(steps[torch.from_numpy(known)]).cpu(), 0]
+        listed = later.ahead >= 0
+        ahead = np.zeros_like(listed)
+        if listed.any():  # a task's own reward function may not accept an empty batch
+            before = self._numbers[self._places(steps[torch.from_numpy(listed)]).cpu(), 0]
             had = self._frames.leaf(ACHIEVED, before).cpu().numpy()
-            goals = self._achieved_after(torch.from_numpy(later.numbers[known])).cpu().numpy()
-            ahead[known] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)
+            goals = self._achieved_after(torch.from_numpy(later.numbers[listed])).cpu().numpy()
+            ahead[listed] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)
         return ahead
 
     def _achieved_after(self, numbers: Tensor) -> Tensor:
@@ -109,12 +104,9 @@ class HindsightBuffer(ReplayBuffer):
         return self._frames.leaf(ACHIEVED, self._numbers[numbers % self.capacity, 1])
 
     def _relabel(self, rows: StoredRows, index: Tensor, later: Tensor) -> None:
-        """Replaces goals, and what depends on them, in a copy of stored rows.
+        """Replaces goals, and what depends on them, in a copy of stored rows, at an index [K].
 
-        Args:
-            rows: from ``_at``
-            index: [K] rows to relabel
-            later: [K] number of the step whose achievement becomes the goal
+        The new goals are what the later steps with these numbers [K] achieved.
         """
         assert rows.observations is not None
         before, after = rows.observations
@@ -136,7 +128,6 @@ class HindsightBuffer(ReplayBuffer):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         super().load_state(state)
-        own: dict[str, Any] = {
-            name.removeprefix("episodes/"): tensor for name, tensor in state.items() if name.startswith("episodes/")
-        }
-        self._episodes.load_state(own, len(state["rows"]) - len(self))
+        prefix = "episodes/"
+        episodes = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        self._episodes.load_state(episodes, len(state["rows"]) - len(self))

@@ -39,11 +39,8 @@ class OffPolicyLearner(LearnerBase):
     """Learns from stored transitions and demonstrations."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
-        """Makes the policy with its first weights, and reads the demonstrations.
+        """Makes the policy with its first weights, and reads the demonstrations. All stages have the same algorithm.
 
-        Args:
-            stages: stages of the run, which all have the same algorithm
-            spec: spaces of the simulator
         Raises:
             ConfigError: the algorithm cannot learn this policy, or the demonstrations do not fit.
         """

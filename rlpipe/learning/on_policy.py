@@ -19,11 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base import (
-    OnPolicyAlgorithm,
-    Samples,
-    Terms,
-)
+from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
@@ -46,19 +42,15 @@ from rlpipe.trajectory.batch import TrajectoryBatch
 
 
 def join(
-    batches: Sequence[TrajectoryBatch], device: torch.device, version: int, own: Share | None = None
+    batches: Sequence[TrajectoryBatch], device: torch.device, version: int, share: Share | None = None
 ) -> TrajectoryBatch:
-    """Joins the fragments of several workers along N, and copies them to the device.
+    """Joins fragments, in the order of the workers' ranks, along N, and copies them or a share of them to the device.
 
-    Args:
-        batches: fragments in the order of the workers' ranks
-        device: device of the result
-        version: version of the learner's weights
-        own: share of the environments to take; None for all
+    ``version`` is that of the learner's weights.
     """
     total = sum(batch.rewards.shape[1] for batch in batches)
-    own = own or Share(range(len(batches)), range(total), 0, total)
-    return TrajectoryBatch.joined(batches, version, own.columns, own.first, own.environments).to(device)
+    share = share or Share(range(len(batches)), range(total), 0, total)
+    return TrajectoryBatch.joined(batches, version, share.columns, share.first, share.environments).to(device)
 
 
 class Learner(LearnerBase):
@@ -73,11 +65,8 @@ class Learner(LearnerBase):
     ) -> None:
         """Makes the policy with its first weights, and prepares the demonstrations if a stage clones them.
 
-        Args:
-            stages: stages of the run
-            spec: spaces of the simulator
-            rank: rank of this learner
-            rendezvous: address where the learners find each other; None for a single learner
+        Without a rendezvous, it is the only learner.
+
         Raises:
             ConfigError: the demonstrations are missing, or do not fit.
         """
@@ -143,8 +132,8 @@ class Learner(LearnerBase):
         measured = DeviceObservations(self._metrics, self._learners)
         marks = [self._now()]
         with torch.no_grad():
-            own = self._share(batches, fragments)
-            trajectories = join(batches, self._device, self._version, own)
+            share = self._share(batches, fragments)
+            trajectories = join(batches, self._device, self._version, share)
             marks.append(self._now())
             with self._autocast():  # as in the loss, so that differences come from the policy alone
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)
@@ -170,7 +159,7 @@ class Learner(LearnerBase):
         marks.append(self._now())
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
-        self._observe_versions(window, batches, own)
+        self._observe_versions(window, batches, share)
         name = "learner" if self._learners.size == 1 else f"learner-{self._learners.rank}"
         window.spans = spans(name, marks, ["receive batches", "advantages", "train", "publish weights"])
         received, prepared, trained, published = np.diff(marks).tolist()
@@ -218,9 +207,9 @@ class Learner(LearnerBase):
         own_sizes: list[int] = []
         sizes: list[int] = []
         for _ in range(config.update_epochs if minibatches.total else 0):
-            order, own, counts = minibatches.draw()
+            order, lengths, counts = minibatches.draw()
             shuffled, begin = samples.select(order), 0
-            for length, count in zip(own, counts, strict=True):
+            for length, count in zip(lengths, counts, strict=True):
                 began = time.perf_counter()
                 with self._autocast():
                     loss = self._loss(self._policy, shuffled.select(slice(begin, begin + length)))
@@ -235,17 +224,17 @@ class Learner(LearnerBase):
                 terms.append(loss.terms)
                 begin += length
             orders.append(order)
-            own_sizes += own
+            own_sizes += lengths
             sizes += counts
-            if config.target_kl is not None and self._divergence(terms[-len(own) :]) > config.target_kl:
+            if config.target_kl is not None and self._divergence(terms[-len(lengths) :]) > config.target_kl:
                 break
         if terms:
-            taken = torch.cat(orders)
+            index = torch.cat(orders)
             with torch.no_grad():
                 joined = {name: torch.cat([minibatch[name] for minibatch in terms]) for name in terms[0]}
-                observed = self._algorithm.measure(samples, taken, joined)
+                observed = self._algorithm.measure(samples, index, joined)
                 split = MinibatchSizes(own_sizes, sizes, minibatches.per_epoch)
-                measured.add_update(observed, samples.trajectory[taken], split)
+                measured.add_update(observed, samples.trajectory[index], split)
         else:
             common.observe(m.NUM_UPDATES, 0)
             common.observe(m.NONFINITE_STEPS, 0)
@@ -263,8 +252,6 @@ class Learner(LearnerBase):
             total: this learner's summand of the loss
             gradients: [P] this learner's summand of the gradients
             spent: seconds by metric, which this method adds to
-        Returns:
-            Norms before clipping, and 1 if the step was taken.
         """
         began = time.perf_counter()
         if self._learners.size > 1:
@@ -279,25 +266,17 @@ class Learner(LearnerBase):
         return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
 
     def _compare_files(self) -> None:
-        """Checks that this learner's policy was made from the same files as that of the first one.
-
-        Raises:
-            ConfigError: it was not.
-        """
+        """Raises ConfigError if this learner's policy was not made from the same files as that of the first one."""
         if self._policy.files_digest:
-            own = torch.tensor(list(self._policy.files_digest), device=self._device)
-            if not torch.equal(own, self._learners.from_first(own)):
+            digest = torch.tensor(list(self._policy.files_digest), device=self._device)
+            if not torch.equal(digest, self._learners.from_first(digest)):
                 raise ConfigError(
                     f"the files of the policy on {platform.node()}, where learner {self._learners.rank} runs, differ "
                     "from those of learner 0: copy the same folder (policy.model) to every machine."
                 )
 
     def _compare_weights(self, iteration: int) -> None:
-        """Checks that this learner has the weights of the first one, to the last bit, NaN included.
-
-        Raises:
-            RuntimeError: its weights differ.
-        """
+        """Raises RuntimeError if this learner's weights differ from those of the first one in any bit, NaN included."""
         if self._learners.size == 1:
             return
         state = self._policy.trained_state()

@@ -15,6 +15,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 
 from rlpipe.learner_group import LearnerGroup
 
+PATIENCE = timedelta(minutes=30)
+"""Time that a learner waits for another; only bounds a hang, because a failure ends the run at once."""
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -24,52 +27,36 @@ class Rendezvous:
         host: address of the store that ``open_rendezvous`` opened
         port: port of that store
         size: number of learners
-        patience: seconds that a learner waits for another; only bounds a hang, because a failure ends the run at once
     """
 
     host: str
     port: int
     size: int
-    patience: float = 1800.0
 
 
-def open_rendezvous(host: str, size: int, patience: float = Rendezvous.patience) -> tuple[TCPStore, Rendezvous]:
-    """Opens a store in this process, which must outlive the learners: NCCL keeps querying it.
-
-    Args:
-        host: address of this machine that the learners can reach
-        size: number of learners
-        patience: as in ``Rendezvous``
-    """
+def open_rendezvous(host: str, size: int) -> tuple[TCPStore, Rendezvous]:
+    """Opens a store in this process, which must outlive the learners: NCCL keeps querying it."""
     store = TCPStore(host, 0, world_size=None, is_master=True, wait_for_workers=False)
-    return store, Rendezvous(host, store.port, size, patience)
+    return store, Rendezvous(host, store.port, size)
 
 
 class ProcessGroup(LearnerGroup):
     """Member of a group of learners, each in a process of its own."""
 
     def __init__(self, rendezvous: Rendezvous, rank: int, device: torch.device) -> None:
-        """Joins the group, and waits for all members.
-
-        Args:
-            rendezvous: address where the learners find each other
-            rank: rank of this learner
-            device: device of the tensors; NCCL serves cuda, Gloo everything else
-        """
-        patience = timedelta(seconds=rendezvous.patience)
-        store = TCPStore(rendezvous.host, rendezvous.port, world_size=None, is_master=False, timeout=patience)
+        """Joins the group, and waits for all members. NCCL serves tensors on cuda, Gloo all others."""
+        store = TCPStore(rendezvous.host, rendezvous.port, world_size=None, is_master=False, timeout=PATIENCE)
         if (interface := _interface_towards(rendezvous.host, rendezvous.port)) is not None:
             # By default Gloo takes the address of the host name, which is often 127.0.1.1.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            os.environ.setdefault(
-                "NCCL_SOCKET_IFNAME", f"={interface}"
-            )  # without =, NCCL takes every interface with this prefix
-        own = None  # with a device, NCCL joins here and not in its first sum
+            # without =, NCCL takes every interface with this prefix
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+        cuda_device = None  # with a device, NCCL joins here and not in its first sum
         if device.type == "cuda":
-            own = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+            cuda_device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         dist.init_process_group(
-            "gloo" if own is None else "nccl",
-            store=store, rank=rank, world_size=rendezvous.size, timeout=patience, device_id=own,
+            "gloo" if cuda_device is None else "nccl",
+            store=store, rank=rank, world_size=rendezvous.size, timeout=PATIENCE, device_id=cuda_device,
         )  # fmt: skip
         self.rank, self.size = rank, rendezvous.size
 
@@ -100,10 +87,10 @@ def _interface_towards(host: str, port: int) -> str | None:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)  # chooses a route, sends nothing
-            own = probe.getsockname()[0]
+            local_address = probe.getsockname()[0]
     except OSError:
         return None
     for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == own for address in addresses):
+        if any(address.address == local_address for address in addresses):
             return str(name)
     return None

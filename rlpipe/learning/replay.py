@@ -54,14 +54,9 @@ class ReplayBuffer:
     """
 
     def __init__(self, capacity: int, spec: SpaceSpec, device: torch.device, discount: float, steps: int = 1) -> None:
-        """Allocates the array; the operating system provides memory only as it fills.
+        """Allocates the array for a number of transitions; the operating system provides memory only as it fills.
 
-        Args:
-            capacity: largest number of transitions
-            spec: spaces of the simulator
-            device: device that holds the array
-            discount: weight of a reward one step later
-            steps: length of a transition, where its fragment and its episode last that long
+        A transition spans ``steps`` steps, where its fragment and its episode last that long.
         """
         self._discount, self._steps = discount, steps
         width = spec.observation_dim if spec.leaves is None else 0
@@ -90,8 +85,8 @@ class ReplayBuffer:
     def _add(self, columns: Sequence[NDArray[Any]], numbers: NDArray[np.int64] | None = None) -> None:
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float32)
         self.added += len(rows)
-        kept = slice(-self.capacity, None)
-        self._take(torch.from_numpy(rows[kept]), None if numbers is None else torch.from_numpy(numbers[kept]))
+        newest = slice(-self.capacity, None)
+        self._take(torch.from_numpy(rows[newest]), None if numbers is None else torch.from_numpy(numbers[newest]))
 
     def _take(self, rows: Tensor, numbers: Tensor | None) -> None:
         places = (self._end + torch.arange(len(rows))) % self.capacity
@@ -105,12 +100,17 @@ class ReplayBuffer:
         discount = self._discount if batch.num_steps is None else self._discount**batch.num_steps
         ended = batch.terminated | batch.truncated
         ahead = n_step(batch.rewards, ended, batch.valid, discount=discount, steps=self._steps)
-        columns = self._columns(batch, ahead, batch.policy_version)
+        valid, slots = batch.valid, np.arange(batch.rewards.shape[1])
+        columns = [
+            batch.actions[valid], ahead.returns[valid], ahead.discounts[valid],
+            batch.terminated[ahead.last, slots][valid], batch.truncated[ahead.last, slots][valid],
+            np.full(np.count_nonzero(valid), batch.policy_version),
+        ]  # fmt: skip
         if self._frames is None:
-            successors = batch.successors()[ahead.last, np.arange(batch.rewards.shape[1])]
-            self._add([batch.observations[:-1][batch.valid], successors[batch.valid], *columns])
+            successors = batch.successors()[ahead.last, slots]
+            self._add([batch.observations[:-1][valid], successors[valid], *columns])
         else:
-            numbers = self._store_frames(batch, ahead)[batch.valid]
+            numbers = self._store_frames(batch, ahead)[valid]
             empty = np.empty((len(numbers), 0), dtype=np.float32)
             self._add([empty, empty, *columns], numbers)
 
@@ -127,20 +127,15 @@ class ReplayBuffer:
         return first + np.stack([rows[:-1], successors[ahead.last, np.arange(envs)]], axis=-1)
 
     def add_demonstrations(self, demonstrations: Demonstrations, chunk_size: int = 1) -> None:
-        """Stores demonstrations.
-
-        Args:
-            demonstrations: successful trajectories.
-            chunk_size: actions of a decision. A chunk begins with each step, and shorter ones are filled with zeros.
-        """
+        """Stores demonstrations: each step with the chunk of actions that begins there, filled up with zeros."""
         d = demonstrations
         if chunk_size == 1:
             actions, steps = d.actions, self._steps
         else:
             steps = chunk_size  # the return of a chunk is that of its steps
             places = np.arange(len(d))[:, None] + np.arange(chunk_size)
-            taken = np.arange(chunk_size) < d.steps_left()[:, None]
-            padded = d.actions[np.where(taken, places, 0)] * taken[..., None]
+            present = np.arange(chunk_size) < d.steps_left()[:, None]
+            padded = d.actions[np.where(present, places, 0)] * present[..., None]
             actions = padded.reshape(len(d), -1)
         ended, valid = (d.terminated | d.truncated)[:, None], np.ones((len(d), 1), dtype=bool)
         ahead = n_step(d.rewards[:, None], ended, valid, discount=self._discount, steps=steps)
@@ -160,16 +155,6 @@ class ReplayBuffer:
             empty = np.empty((len(d), 0), dtype=np.float32)
             self._add([empty, empty, *columns], first + np.stack([np.arange(len(d)), after[last]], axis=-1))
 
-    @staticmethod
-    def _columns(batch: TrajectoryBatch, ahead: NStep, version: int) -> list[NDArray[Any]]:
-        """Columns of the valid steps, but for the observations."""
-        valid, slots = batch.valid, np.arange(batch.rewards.shape[1])
-        return [
-            batch.actions[valid], ahead.returns[valid], ahead.discounts[valid],
-            batch.terminated[ahead.last, slots][valid], batch.truncated[ahead.last, slots][valid],
-            np.full(np.count_nonzero(valid), version),
-        ]  # fmt: skip
-
     def draw(self, count: int, generator: torch.Generator) -> StoredRows:
         """Draws rows uniformly, with replacement; see ``transitions``."""
         return self._at(torch.randint(len(self), (count,), generator=generator))
@@ -184,12 +169,7 @@ class ReplayBuffer:
         return StoredRows(rows, (self._frames.at(before), self._frames.at(after)))
 
     def transitions(self, rows: StoredRows, demonstrations: int = 0) -> Transitions:
-        """Unpacks rows.
-
-        Args:
-            rows: from ``draw``
-            demonstrations: number of rows at the end that are demonstrated
-        """
+        """Unpacks rows from ``draw``, of which so many at the end are demonstrated."""
         before, after, actions, *numbers, _ = torch.split(rows.numbers, list(self._widths), 1)
         rewards, discounts, terminated, truncated = (column[:, 0] for column in numbers)
         observations, following = (before, after) if rows.observations is None else rows.observations
@@ -209,11 +189,11 @@ class ReplayBuffer:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restores what ``state`` returned; with a smaller capacity, only the newest transitions."""
-        rows, numbers, kept = state["rows"], None, self.capacity
+        rows, numbers, count = state["rows"], None, self.capacity
         if self._frames is not None:
             self._frames.load_state(state)  # which numbers the frames from 0
-            kept = self._frames.transitions
-            numbers = state["numbers"][max(0, len(rows) - kept) :]
+            count = self._frames.transitions
+            numbers = state["numbers"][max(0, len(rows) - count) :]
         self._end = 0
-        self._take(rows[max(0, len(rows) - kept) :], numbers)
+        self._take(rows[max(0, len(rows) - count) :], numbers)
         self.added = int(state["added"])

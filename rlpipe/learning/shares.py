@@ -42,9 +42,9 @@ def share_of_learner(rank: int, size: int, workers: int, environments: int, grou
     """
     groups, each = environments // group_size, environments // workers
     begin, end = (groups * bound // size * group_size for bound in (rank, rank + 1))
-    taken = range(begin // each, math.ceil(end / each))
-    offset = taken.start * each
-    return Share(taken, range(begin - offset, end - offset), begin, environments)
+    ranks = range(begin // each, math.ceil(end / each))
+    offset = ranks.start * each
+    return Share(ranks, range(begin - offset, end - offset), begin, environments)
 
 
 class Minibatches:
@@ -112,9 +112,9 @@ class Minibatches:
         sizes = _differences(ends)
         if self._own is None:
             return order, sizes, sizes
-        own = self._own[order]
-        kept = own >= 0
-        return own[kept], _differences(kept.cumsum(0)[[end - 1 for end in ends]].tolist()), sizes
+        decisions = self._own[order]
+        is_own = decisions >= 0
+        return decisions[is_own], _differences(is_own.cumsum(0)[[end - 1 for end in ends]].tolist()), sizes
 
 
 def _even_ends(lengths: list[int], count: int) -> list[int]:
@@ -125,10 +125,10 @@ def _even_ends(lengths: list[int], count: int) -> list[int]:
     bounds = list(itertools.accumulate(lengths))
     ends, last = [], -1
     for index in range(1, count + 1):
-        wanted = bounds[-1] * index / count
+        even_end = bounds[-1] * index / count
         first, most = last + 1, len(bounds) - 1 - (count - index)
-        last = bisect.bisect_left(bounds, wanted, first, most)
-        if last > first and wanted - bounds[last - 1] < bounds[last] - wanted:
+        last = bisect.bisect_left(bounds, even_end, first, most)
+        if last > first and even_end - bounds[last - 1] < bounds[last] - even_end:
             last -= 1
         ends.append(bounds[last])
     return ends

@@ -32,8 +32,8 @@ def passive_waiting() -> dict[str, str]:
     By default they spin, which costs nothing on an idle machine. On a busy one they burn the time that the thread they
     wait for would need. The first variable is read by GNU's OpenMP, which torch brings on Linux, the second by Intel's.
     """
-    wanted = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+    settings = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+    return {name: os.environ.get(name, value) for name, value in settings.items()}
 
 
 def thread_candidates(most: int) -> list[int]:
@@ -64,12 +64,12 @@ def choose_threads(candidates: Sequence[int], step: Callable[[], object]) -> int
             seconds[count].append(_seconds_of(step))
         if time.perf_counter() - began > BUDGET:
             break
-    chosen = candidates[0]
+    best = candidates[0]
     for count in candidates[1:]:
-        if statistics.median(seconds[count]) < CLEAR_GAIN * statistics.median(seconds[chosen]):
-            chosen = count
-    torch.set_num_threads(chosen)
-    return chosen
+        if statistics.median(seconds[count]) < CLEAR_GAIN * statistics.median(seconds[best]):
+            best = count
+    torch.set_num_threads(best)
+    return best
 
 
 def _seconds_of(step: Callable[[], object]) -> float:
@@ -88,15 +88,10 @@ class LearnerThreads:
         count: present number.
     """
 
-    def __init__(self, wanted: int | str, most: int) -> None:
-        """Takes the configured number.
-
-        Args:
-            wanted: number of threads; any text means to measure.
-            most: largest number to choose.
-        """
-        self.count = wanted if isinstance(wanted, int) else most
-        self._candidates = [] if isinstance(wanted, int) else thread_candidates(most)
+    def __init__(self, configured: int | str, most: int) -> None:
+        """Takes the configured number; any text means to measure, up to the largest number."""
+        self.count = configured if isinstance(configured, int) else most
+        self._candidates = [] if isinstance(configured, int) else thread_candidates(most)
         self._measured = float("-inf")
         self._pace = float("inf")  # seconds per unit of work of the quickest update since
 

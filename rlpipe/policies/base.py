@@ -100,7 +100,7 @@ class NoWeights(StrEnum):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights to act with.
+    """State of a learner that the workers act by.
 
     Attributes:
         version: number of updates behind the weights
@@ -174,13 +174,7 @@ class Policy(ABC, nn.Module):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        """Checks that the policy has what a configuration asks for, before it is made.
-
-        Args:
-            config: configuration of the run.
-        Raises:
-            ConfigError: it has not.
-        """
+        """Raises ConfigError if the policy lacks what a run's configuration asks for; called before it is made."""
         size = config.policy.chunk_size
         if size > 1 and not cls.takes_chunks:
             raise ConfigError(
@@ -243,13 +237,9 @@ class Policy(ABC, nn.Module):
         rows = [slice(n, n + 1) for n in range(len(observations))]
         drawn = [None if noise is None else noise[row] for row in rows]
         before = [None if memories is None else memories[row] for row in rows]
-        each = [self.decide(observations[r], n, m) for r, n, m in zip(rows, drawn, before, strict=True)]
-        after = [one.memories for one in each if one.memories is not None]
-        return Decisions(
-            torch.cat([one.actions for one in each]),
-            torch.cat([one.log_probs for one in each]),
-            torch.cat(after) if after else None,
-        )
+        decisions = [self.decide(observations[r], n, m) for r, n, m in zip(rows, drawn, before, strict=True)]
+        actions, log_probs, after = zip(*decisions, strict=True)
+        return Decisions(torch.cat(actions), torch.cat(log_probs), None if after[0] is None else torch.cat(after))
 
     def act_and_mode(self, observations: Tensor | Tree, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns what ``act`` does, and the [N, A] deterministic actions; a policy may compute both at once."""
@@ -349,8 +339,8 @@ class Policy(ABC, nn.Module):
 
     def weights(self) -> Weights:
         """All parameters and buffers that learning may change, as copies."""
-        found = {name: to_array(tensor) for name, tensor in self.trained_state().items()}
-        return found | ({_FILES: np.frombuffer(self.files_digest, np.uint8)} if self.files_digest else {})
+        weights = {name: to_array(tensor) for name, tensor in self.trained_state().items()}
+        return weights | ({_FILES: np.frombuffer(self.files_digest, np.uint8)} if self.files_digest else {})
 
     def acting_weights(self) -> Weights:
         """Weights that ``act`` needs; a policy may leave out its critic."""
@@ -363,25 +353,25 @@ class Policy(ABC, nn.Module):
             ConfigError: the weights belong to a policy of another shape, or to one that was made from other files.
         """
         self._check_files(weights)
-        own = self.trained_state()
+        state = self.trained_state()
         with torch.no_grad():
             for name, array in weights.items():
                 if name == _FILES:
                     continue
-                if name not in own or tuple(own[name].shape) != array.shape:
-                    has = f"has shape {tuple(own[name].shape)}" if name in own else "has no weights of that name"
+                if name not in state or tuple(state[name].shape) != array.shape:
+                    has = f"has shape {tuple(state[name].shape)}" if name in state else "has no weights of that name"
                     raise ConfigError(
                         f"weights {name} of shape {array.shape} do not fit the policy, which {has}: they were trained "
                         "with another policy or on another task."
                     )
-                own[name].copy_(to_tensor(array, own[name].dtype))
+                state[name].copy_(to_tensor(array, state[name].dtype))
 
     def _check_files(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Checks that weights belong to the files that this policy was made from."""
-        found = weights.get(_FILES)
-        if found is not None and found.tobytes() != self.files_digest:
+        digest = weights.get(_FILES)
+        if digest is not None and digest.tobytes() != self.files_digest:
             raise ConfigError(
-                f"the weights belong to a model with the SHA-256 {found.tobytes().hex()[:16]}..., but the files on "
+                f"the weights belong to a model with the SHA-256 {digest.tobytes().hex()[:16]}..., but the files on "
                 f"{platform.node()} have {self.files_digest.hex()[:16] or 'none'}...: copy the same folder to every "
                 "machine, and name it with policy.model."
             )
@@ -395,14 +385,14 @@ def as_base(weights: Weights) -> Weights:
 def to_array(tensor: Tensor) -> NDArray[Any]:
     """Copies a tensor to the host; a bfloat16 becomes its bits, as uint16."""
     host = tensor.detach().cpu()
-    found: NDArray[Any] = (host.view(torch.uint16) if host.dtype == torch.bfloat16 else host).numpy()
-    return found.copy()
+    host_array: NDArray[Any] = (host.view(torch.uint16) if host.dtype == torch.bfloat16 else host).numpy()
+    return host_array.copy()
 
 
 def to_tensor(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
     """Copies an array of ``to_array``; for a tensor of fractions, a uint16 is the bits of a bfloat16."""
-    found = torch.tensor(array)
-    return found.view(torch.bfloat16) if found.dtype == torch.uint16 and dtype.is_floating_point else found
+    tensor = torch.tensor(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 and dtype.is_floating_point else tensor
 
 
 GIVE_BOUNDS = (
@@ -418,10 +408,6 @@ def first_unbounded(low: Float32, high: Float32) -> int | None:
 
     Bounds so far apart that a loss, which squares their distance, would not be finite, are none: of float32, the
     largest number is a common way to write infinity.
-
-    Args:
-        low: [A] lower bounds.
-        high: [A] upper bounds.
     """
     with np.errstate(over="ignore"):
         finite = np.isfinite((high - low) ** 2 + low**2)
@@ -444,18 +430,15 @@ def check_bounds(spec: SpaceSpec) -> None:
 
 
 def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
-    """Returns the [A] lower and upper bounds of continuous actions.
+    """Returns the [A] lower and upper bounds of continuous actions, which the policy of this name needs.
 
-    Args:
-        spec: spaces of the simulator.
-        name: of the policy that needs them, for the error.
     Raises:
         ConfigError: the actions are discrete, have no finite bounds, or can only be one and the same.
     """
     check_bounds(spec)
     low, high = spec.action_low, spec.action_high
     if low is None or high is None:
-        found, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
+        kind, remedy = f"discrete ({spec.num_actions})", "set policy.name=mlp and algorithm.name=ppo or grpo"
     else:
         first = first_unbounded(low, high)
         if first is None and (spec.varying is None or spec.varying.any()):
@@ -465,11 +448,11 @@ def finite_bounds(spec: SpaceSpec, name: str) -> tuple[Float32, Float32]:
                 f"the simulator has a single action, {low}, because the bounds of each of its numbers are equal: there "
                 "is nothing to learn. Give the action space a range."
             )
-        found = f"unbounded (number {first} lies between {low[first]} and {high[first]})"
+        kind = f"unbounded (number {first} lies between {low[first]} and {high[first]})"
         remedy = f"{GIVE_BOUNDS}. PPO and GRPO need none with policy.name=mlp"
     raise ConfigError(
         f"policy.name is {name}, which needs continuous actions with finite bounds, but those of the simulator are "
-        f"{found}: {remedy}."
+        f"{kind}: {remedy}."
     )
 
 
@@ -489,7 +472,7 @@ def make_policy(class_: Callable[..., Policy], policy: PolicyConfig, algorithm: 
         spec: spaces of the simulator, whose actions are those of one environment step.
     """
     check_bounds(spec)
-    made = class_(policy, spec.chunked(policy.chunk_size))
+    instance = class_(policy, spec.chunked(policy.chunk_size))
     if algorithm.reward_level == "action" and policy.chunk_size > 1:
-        made.value_each_action()
-    return made
+        instance.value_each_action()
+    return instance

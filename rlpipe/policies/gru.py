@@ -64,11 +64,15 @@ class GRUPolicy(UnboundedPolicy):
         return Decisions(*self.choose(self.actor(actor.squeeze(0)), noise), after)
 
     def actor_outputs(self, observations: Tensor | Tree | Sequences) -> Tensor:
-        outputs: Tensor = self.actor(self._actor_memories(self._in_sequences(observations)))
+        seen = self._in_sequences(observations)
+        after = self._memories(seen, self.actor_features, self.actor_gru, seen.memories[:, : self._size])
+        outputs: Tensor = self.actor(after)
         return outputs
 
     def value(self, observations: Tensor | Tree | Sequences) -> Tensor:
-        values: Tensor = self.critic(self._critic_memories(self._in_sequences(observations))).squeeze(-1)
+        seen = self._in_sequences(observations)
+        after = self._memories(seen, self._features_of_critic, self.critic_gru, seen.memories[:, self._size :])
+        values: Tensor = self.critic(after).squeeze(-1)
         return values
 
     def _in_sequences(self, observations: Tensor | Tree | Sequences) -> Sequences:
@@ -80,15 +84,8 @@ class GRUPolicy(UnboundedPolicy):
         empty = torch.zeros(len(observations), 2 * self._size, device=device)
         return Sequences(observations, numbers, torch.zeros_like(numbers), empty)
 
-    def _actor_memories(self, seen: Sequences) -> Tensor:
-        """[B, M] memory of the actor after each observation."""
-        return self._memories(seen, self.actor_features, self.actor_gru, seen.memories[:, : self._size])
-
-    def _critic_memories(self, seen: Sequences) -> Tensor:
-        """[B, M] memory of the critic after each observation."""
-        return self._memories(seen, self._features_of_critic, self.critic_gru, seen.memories[:, self._size :])
-
     def _memories(self, seen: Sequences, features: Features, gru: nn.GRU, before: Tensor) -> Tensor:
+        """[B, M] memory of actor or critic after each observation."""
         if not len(seen):  # a learner that has no share of a minibatch
             return before.new_zeros(0, self._size)
         return replay(gru, features(self.normalized(seen.observations)), seen, before)

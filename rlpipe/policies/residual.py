@@ -112,9 +112,9 @@ class ResidualPolicy(SquashedPolicy):
         return frozenset(name for name in as_base(self.base.acting_weights()) if name.startswith(BASE))
 
     def trained_state(self) -> dict[str, Tensor]:
-        own = {name: tensor for name, tensor in super().trained_state().items() if not name.startswith(BASE)}
+        of_correction = {name: tensor for name, tensor in super().trained_state().items() if not name.startswith(BASE)}
         of_base = self.base.trained_state()
-        return own | {name: of_base[name.removeprefix(BASE)] for name in sorted(self._base_names)}
+        return of_correction | {name: of_base[name.removeprefix(BASE)] for name in sorted(self._base_names)}
 
     def load_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Replaces weights as every policy does. What the base needed only to learn is left out.
@@ -180,11 +180,7 @@ class ResidualPolicy(SquashedPolicy):
 
 
 def _base_options(config: ResidualConfig) -> Any:
-    """Returns the options of the base, complete, typed and checked.
-
-    Raises:
-        ConfigError: they are not known yet, or not legal.
-    """
+    """Returns the options of the base, complete, typed and checked."""
     key = "policy.base_policy"
     if not isinstance(config.base_policy.get("name"), str):
         raise ConfigError(
@@ -197,11 +193,7 @@ def _base_options(config: ResidualConfig) -> Any:
 
 
 def _check_base(config: ResidualConfig) -> None:
-    """Checks that the base decides as the policy does that corrects it.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raises ConfigError if the base does not decide as the policy does that corrects it."""
     options = _base_options(config)
     where = "policy.base" if config.base is not None else "policy.warm_start"
     origin = f"{where}={config.base or config.warm_start}"
@@ -212,10 +204,10 @@ def _check_base(config: ResidualConfig) -> None:
         )
     for name in ("chunk_size", "steps_per_decision"):
         key = "policy.execute" if name == "steps_per_decision" else "policy.chunk_size"
-        own, of_base = getattr(config, name), getattr(options, name)
-        if own != of_base:
+        count, of_base = getattr(config, name), getattr(options, name)
+        if count != of_base:
             what = "takes" if key == "policy.execute" else "decides"
             raise ConfigError(
-                f"{key} makes {own} actions of a decision, but the policy of {origin} {what} {of_base}: set "
+                f"{key} makes {count} actions of a decision, but the policy of {origin} {what} {of_base}: set "
                 f"{key}={of_base}."
             )

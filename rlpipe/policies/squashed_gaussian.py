@@ -107,10 +107,10 @@ class SquashedGaussianPolicy(SquashedPolicy):
         gaussian = mean + log_std.exp() * noise[:, :width]
         if noise.shape[-1] == width:
             return gaussian
-        chosen, uniform = noise[:, width : width + 1] < self._share, 2.0 * noise[:, width + 1 :] - 1.0
+        is_uniform, uniform = noise[:, width : width + 1] < self._share, 2.0 * noise[:, width + 1 :] - 1.0
         if self._random_steps:  # a comparison on the device: reading the number on the host would wait for it
-            chosen = chosen | (self.collected < self._random_steps)
-        return torch.where(chosen, uniform.clamp(-EDGE, EDGE).atanh(), gaussian)
+            is_uniform = is_uniform | (self.collected < self._random_steps)
+        return torch.where(is_uniform, uniform.clamp(-EDGE, EDGE).atanh(), gaussian)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         mean, log_std = self._moments(observations)

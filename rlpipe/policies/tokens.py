@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlpipe.config.fields import option
 from rlpipe.errors import ConfigError
-from rlpipe.policies.base import NoiseKinds, finite_bounds
+from rlpipe.policies.base import finite_bounds
 from rlpipe.policies.shared.bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.shared.decoder import CausalDecoder
 from rlpipe.policies.shared.perceptron import Head, PerceptronConfig, PerceptronPolicy
@@ -83,19 +83,15 @@ class TokenPolicy(BinnedActions, PerceptronPolicy):
         every: Tensor = self.head(slots).log_softmax(-1)
         return every
 
-    @property
-    def noise_kinds(self) -> NoiseKinds:
-        return (("uniform", self.spec.action_dim),)
-
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         slots = self._slots(observations)
         if self.decoder is None:
             every = self._log_probs(slots)
             tokens = drawn(every, noise)
-            taken = taken_of(every, tokens)
+            log_probs = taken_of(every, tokens)
         else:
-            tokens, taken = self.decoder.decode(slots, noise, self._log_probs)
-        return self.centres(tokens), self.by_action(taken)
+            tokens, log_probs = self.decoder.decode(slots, noise, self._log_probs)
+        return self.centres(tokens), self.by_action(log_probs)
 
     def evaluate_entries(self, observations: Tensor | Tree, actions: Tensor) -> tuple[Tensor, Tensor]:
         slots, tokens = self._slots(observations), self.tokens(actions)

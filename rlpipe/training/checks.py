@@ -10,7 +10,7 @@ from rlpipe.collection.evaluator import check_same_spaces
 from rlpipe.config.schema import AUTO, Config
 from rlpipe.config.simulators import asking_simulator
 from rlpipe.errors import ConfigError
-from rlpipe.learning.device import check_device
+from rlpipe.learning.base import check_device
 from rlpipe.policies.base import build_policy
 from rlpipe.run.opengl import check_drawing
 from rlpipe.training.engine import Engine

@@ -105,15 +105,17 @@ class TrajectoryBatch:
             count = batch.rewards.shape[1]
             steps, slots = np.divmod(batch.final_index, count)
             slots += offset
-            taken = (slots >= begin) & (slots < end)
-            finals.append(batch.final_observations[taken])
-            final_index.append((steps * (end - begin) + slots - begin)[taken])
+            inside = (slots >= begin) & (slots < end)
+            finals.append(batch.final_observations[inside])
+            final_index.append((steps * (end - begin) + slots - begin)[inside])
             offset += count
         versions = np.concatenate([np.full(batch.rewards.shape[1], batch.policy_version) for batch in batches])
         arrays = {
-            one.name: _columns([getattr(batch, one.name) for batch in batches], one.metadata["environments"], columns)
-            for one in fields(cls)
-            if "environments" in one.metadata
+            column.name: _columns(
+                [getattr(batch, column.name) for batch in batches], column.metadata["environments"], columns
+            )
+            for column in fields(cls)
+            if "environments" in column.metadata
         }
         return cls(
             **arrays, final_observations=joined(finals), final_index=np.concatenate(final_index),
@@ -123,7 +125,7 @@ class TrajectoryBatch:
 
     def to(self, device: torch.device) -> TrajectoryBatch:
         """Returns the batch with tensors on a device in place of its arrays."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
         moved = {
             name: tensors(value).to(device) for name, value in values.items() if isinstance(value, np.ndarray | Tree)
         }
@@ -223,10 +225,10 @@ class TrajectoryBatch:
         """
         assert self.memories is not None
         length = len(self.valid) + 1
-        found, sequence = torch.unique(numbers, return_inverse=True)
-        continued = (found >= 0) & (found % length == 0)  # the first trajectory of its environment
-        memories = self.memories.new_zeros(len(found), self.memories.shape[1])
-        memories[continued] = self.memories[found[continued] // length - self.first_slot]
+        present, sequence = torch.unique(numbers, return_inverse=True)
+        continued = (present >= 0) & (present % length == 0)  # the first trajectory of its environment
+        memories = self.memories.new_zeros(len(present), self.memories.shape[1])
+        memories[continued] = self.memories[present[continued] // length - self.first_slot]
         return Sequences(observations, sequence, steps, memories)
 
 
@@ -235,8 +237,8 @@ def _columns(arrays: Sequence[Any], axis: int, columns: range) -> Any:
     if arrays[0] is None:
         return None
     whole = joined(arrays, axis=axis)
-    taken = slice(columns.start, columns.stop)
-    return whole[taken] if axis == 0 else whole[:, taken]
+    selection = slice(columns.start, columns.stop)
+    return whole[selection] if axis == 0 else whole[:, selection]
 
 
 def evaluation_arguments(

@@ -35,17 +35,8 @@ class Replay:
     scene: str = ""
 
 
-def in_order(replays: Iterable[Replay]) -> list[Replay]:
-    """Sorts replays by their seed, and those without by the step at which they ended."""
-    return sorted(replays, key=lambda one: _place(one.episode))
-
-
-def _place(episode: Episode) -> tuple[bool, int, int, int]:
-    return episode.seed is None, episode.seed or 0, episode.step, episode.slot
-
-
 def worth_keeping(replays: Iterable[Replay], most: int) -> list[Replay]:
-    """Chooses the replays of an evaluation that are kept, in their order.
+    """Chooses the replays of an evaluation that are kept, by their seed, or else by the step at which they ended.
 
     These are the first ones, the first ones without success, and those with the largest and the smallest return. What
     is chosen of parts, and then of all that was chosen, is what is chosen of the whole.
@@ -54,16 +45,17 @@ def worth_keeping(replays: Iterable[Replay], most: int) -> list[Replay]:
         replays: of some episodes.
         most: number of first ones, and of failures.
     """
-    found = in_order(replays)
-    if most < 1 or not found:
+    ordered = sorted(replays, key=_place)
+    if most < 1 or not ordered:
         return []
-    failures = [one for one in found if one.episode.success_once is False]
-    returns = [_return(one) for one in found]
-    best, worst = found[int(np.argmax(returns))], found[int(np.argmin(returns))]
-    kept = {id(one) for one in (*found[:most], *failures[:most], best, worst)}
-    return [one for one in found if id(one) in kept]
+    failures = [replay for replay in ordered if replay.episode.success_once is False]
+    totals = np.array([replay.episode.episode_return for replay in ordered])
+    returns = np.where(np.isfinite(totals), totals, -np.inf)
+    best, worst = ordered[int(np.argmax(returns))], ordered[int(np.argmin(returns))]
+    identities = {id(replay) for replay in (*ordered[:most], *failures[:most], best, worst)}
+    return [replay for replay in ordered if id(replay) in identities]
 
 
-def _return(replay: Replay) -> float:
-    total = replay.episode.episode_return
-    return total if np.isfinite(total) else -np.inf
+def _place(replay: Replay) -> tuple[bool, int, int, int]:
+    episode = replay.episode
+    return episode.seed is None, episode.seed or 0, episode.step, episode.slot

@@ -84,8 +84,8 @@ class Scene:
         for body in self.bodies:
             digest.update(repr((body.name, body.ghost)).encode())
             for shapes in (body.shapes, body.stand_in):
-                for one in shapes:
-                    where = (one.kind, one.size, one.position, one.rotation, one.colour, one.file)
+                for shape in shapes:
+                    where = (shape.kind, shape.size, shape.position, shape.rotation, shape.colour, shape.file)
                     digest.update(repr(where).encode())
-                    digest.update(one.vertices.tobytes() + one.triangles.tobytes())
+                    digest.update(shape.vertices.tobytes() + shape.triangles.tobytes())
         return digest.hexdigest()[:16]

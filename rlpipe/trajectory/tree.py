@@ -69,15 +69,11 @@ def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 def joined(parts: Sequence[Any], axis: int = 0) -> Any:
     """Concatenates trees, or bare arrays or tensors, along an axis."""
-    return mapped(lambda *leaves: _concatenated(leaves, axis), *parts)
-
-
-def _concatenated(leaves: Sequence[Any], axis: int) -> Any:
-    if isinstance(leaves[0], np.ndarray):
-        return np.concatenate(leaves, axis=axis)
+    if isinstance(leaves_of(parts[0])[0], np.ndarray):
+        return mapped(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
     import torch
 
-    return torch.cat(list(leaves), axis)
+    return mapped(lambda *leaves: torch.cat(leaves, axis), *parts)
 
 
 def tensors(tree: Any) -> Any:

@@ -251,7 +251,7 @@ def test_a_number_in_place_of_the_terms_is_no_term():
 
 
 def test_names_that_never_end_are_cut_off_with_a_note():
-    tracker = EpisodeTracker(0, 0, 1, has_success=False)
+    tracker = EpisodeTracker(0, 0, 1)
     simulator = ADAPTERS["gymnasium"]({"info": lambda _: {"reward_terms": {f"at {random.random()}": 1.0}}}, 1)
     simulator.reset()
     for _ in range(MOST_TERMS):

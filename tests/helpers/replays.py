@@ -34,7 +34,7 @@ def maniskill_episode(task: str, act: Callable[[np.ndarray], np.ndarray], slots:
     left = {n: [n] for n in range(slots)}
     simulator: Any = make_simulator(load_config(tree).env.train, slots, lambda n: left[n].pop() if left[n] else None)
     recorder = Recorder(simulator, slots)
-    tracker = EpisodeTracker(0, 0, slots, True)
+    tracker = EpisodeTracker(0, 0, slots)
     observations, beginnings = simulator.reset()
     tracker.begin(beginnings)
     recorder.begin(beginnings, observations)

@@ -127,7 +127,7 @@ def together():
     with ProcessPoolExecutor(5, context) as pool:
 
         def learners(size, plan, spec, iterations):
-            store, meeting = open_rendezvous("127.0.0.1", size, patience=600.0)
+            store, meeting = open_rendezvous("127.0.0.1", size)
             futures = [pool.submit(learn_apart, rank, meeting, plan, spec, iterations) for rank in range(size)]
             for future in as_completed(futures):
                 future.result()  # what the first to fail raised

@@ -35,8 +35,8 @@ def policy_and_samples(decoding: str) -> tuple[TokenPolicy, GRPOSamples]:
                 parameter += 0.1 * torch.randn_like(parameter)
     reference, old = log_probs
     samples = GRPOSamples(
-        observations, actions, old.sum(1), ADVANTAGES, torch.arange(6), torch.arange(6), torch.ones(6), reference,
-        num_steps=STEPS, old_units=old,
+        observations, actions, old.sum(1), ADVANTAGES, torch.arange(6), torch.arange(6), torch.ones(6),
+        ref_log_probs=reference, num_steps=STEPS, old_units=old,
     )  # fmt: skip
     return policy, samples
 

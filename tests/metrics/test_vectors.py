@@ -147,7 +147,7 @@ def fragment(worker: int, envs: list[dict[str, Any]], dtype: type) -> tuple[Traj
 
 def finished_episodes(worker: int, batch: TrajectoryBatch, success: np.ndarray | None) -> MetricWindow:
     count = batch.rewards.shape[1]
-    tracker = EpisodeTracker(worker, 0, count, has_success=success is not None)
+    tracker = EpisodeTracker(worker, 0, count)
     tracker.begin({n: Beginning(seed=n, success=False) for n in range(count)})
     episodes: list[Episode] = []
     for t in range(len(batch.rewards)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, SamplesT, Terms
+from rlpipe.algorithms.base import OnPolicyAlgorithm, OnPolicyConfig, Samples, Terms
 from rlpipe.config.fields import option
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
@@ -89,6 +89,22 @@ class Staleness:
         return Staleness(self.start_log_probs[index], self.weights[index], self.corrected[index])
 
 
+@dataclass(frozen=True)
+class ClippedSamples(Samples):
+    """Decisions of PPO and GRPO.
+
+    Attributes:
+        ref_log_probs: of the same actions under the reference, [B] or [B, G] of their units; None without one.
+        staleness: None if the learner's weights took all decisions.
+    """
+
+    ref_log_probs: Tensor | None = field(default=None, kw_only=True)
+    staleness: Staleness | None = field(default=None, kw_only=True)
+
+
+ClippedSamplesT = TypeVar("ClippedSamplesT", bound=ClippedSamples)
+
+
 class PolicyTerms(NamedTuple):
     """Log-probabilities, entropy and surrogate of a minibatch, with gradients.
 
@@ -96,7 +112,7 @@ class PolicyTerms(NamedTuple):
         log_probs: [B] of the decisions, in nats.
         units: log-probabilities of the units of each decision; None where a decision is one unit.
         entropy: [B] at its level, in nats.
-        loss: [B] of the surrogate.
+        loss: [B] of the surrogate, as it is minimised.
         terms: by name, values that ``measure`` needs.
     """
 
@@ -126,11 +142,11 @@ def surrogate_of(config: ClippedConfig, log_probs: Tensor, old_log_probs: Tensor
 
 
 def weighted(losses: Tensor, staleness: Staleness | None) -> Tensor:
-    """[B] losses of the surrogate as they are minimised."""
+    """[B] losses of the surrogate, weighted where an older policy decided."""
     return losses if staleness is None else staleness.weights * losses
 
 
-class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
+class ClippedAlgorithm(OnPolicyAlgorithm[ClippedSamplesT]):
     """An algorithm that minimises ``ppo_policy_loss``."""
 
     config: ClippedConfig
@@ -145,9 +161,9 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
         moved = moved[terms["taken"]] if moved.dim() > 1 else moved
         return approx_kl(moved, torch.zeros_like(moved))
 
-    def _policy_terms(self, policy: Policy, samples: SamplesT) -> PolicyTerms:
+    def _policy_terms(self, policy: Policy, samples: ClippedSamplesT) -> PolicyTerms:
         """Computes the surrogate and the entropy of a minibatch, at their levels."""
-        config, terms = self.config, {}
+        config, terms, staleness = self.config, {}, samples.staleness
         if config.logprob_level == config.entropy_level == "chunk":
             log_probs, entropy = policy.evaluate_actions(*samples.decisions)
         else:
@@ -155,20 +171,17 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             log_probs = at_level(parts, samples.num_steps, "chunk").values.squeeze(-1)
             entropy = at_level(entropies, samples.num_steps, config.entropy_level).mean()
             terms["entropies"] = entropies
+        if staleness is not None:  # how far the update has moved the policy, where the ratio does not tell
+            terms["moved"] = log_probs - staleness.start_log_probs
         if samples.old_units is None:
             surrogate = surrogate_of(config, log_probs, samples.old_log_probs, samples.advantages)
             terms["log_ratio"] = surrogate.log_ratio
-            return PolicyTerms(log_probs, None, entropy, surrogate.loss, terms)
+            return PolicyTerms(log_probs, None, entropy, weighted(surrogate.loss, staleness), terms)
         units = at_level(parts, samples.num_steps, config.logprob_level)
         advantages = by_unit(samples.advantages, units.values.shape[1])
         surrogate = surrogate_of(config, units.values, samples.old_units, advantages)
         terms |= {"log_ratio": surrogate.log_ratio, "taken": units.taken}
-        return PolicyTerms(log_probs, units, entropy, units.of(surrogate.loss), terms)
-
-    @staticmethod
-    def _stale_terms(log_probs: Tensor, staleness: Staleness | None) -> dict[str, Tensor]:
-        """Terms of a minibatch that tell how far the update has moved the policy, where the ratio does not."""
-        return {} if staleness is None else {"moved": log_probs - staleness.start_log_probs}
+        return PolicyTerms(log_probs, units, entropy, weighted(units.of(surrogate.loss), staleness), terms)
 
     def _evaluate(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[Tensor, Tensor | None]:
         """Evaluates the valid decisions.
@@ -205,10 +218,10 @@ class ClippedAlgorithm(OnPolicyAlgorithm[SamplesT]):
             return acted, None, {}
         corrected = lags >= config.correct_from_lag
         start = torch.where(lags > 0, present, acted)  # equal up to rounding where the weights are the same
-        found = behaviour_weights(present, acted, limit=config.max_behaviour_weight)
-        staleness = Staleness(start, torch.where(corrected, found.weights, 1.0), corrected)
+        behaviour = behaviour_weights(present, acted, limit=config.max_behaviour_weight)
+        staleness = Staleness(start, torch.where(corrected, behaviour.weights, 1.0), corrected)
         observed: dict[Metric, Tensor | float] = {
-            m.BEHAV_CLIP_FRACTION: 1.0 - found.kept[corrected],
-            m.BEHAV_APPROX_KL: approx_kl_k1(present, acted)[corrected & (found.kept > 0)],
+            m.BEHAV_CLIP_FRACTION: 1.0 - behaviour.kept[corrected],
+            m.BEHAV_APPROX_KL: approx_kl_k1(present, acted)[corrected & (behaviour.kept > 0)],
         }
         return torch.where(corrected, present, acted), staleness, observed

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import Samples, ValueSamples
-from rlpipe.algorithms.shared.clipped import ClippedConfig, Staleness, surrogate_of, weighted
+from rlpipe.algorithms.base import ValueSamples
+from rlpipe.algorithms.shared.clipped import ClippedConfig, ClippedSamples, Staleness, surrogate_of, weighted
 from rlpipe.functional.aggregation import trajectory_sums
 from rlpipe.functional.diagnostics import approx_kl, approx_kl_k1, approx_kl_k2, clip_fraction
 from rlpipe.functional.levels import at_level, by_unit, taken_actions
@@ -23,13 +23,8 @@ from rlpipe.trajectory.batch import TrajectoryBatch
 def describe_batch(
     config: ClippedConfig, trajectories: TrajectoryBatch, present: Tensor, ref_log_probs: Tensor | None
 ) -> dict[Metric, Tensor | float]:
-    """Measures the collected decisions, each once.
-
-    Args:
-        config: options of the algorithm.
-        trajectories: as in ``prepare``.
-        present: [B] from ``_evaluate``, of the policy before the update.
-        ref_log_probs: [B] of the valid decisions under the reference; None without one.
+    """Measures the collected decisions, each once, by their log-probabilities [B] under the policy before the update,
+    and under the reference if there is one.
     """
     t = trajectories
     valid = t.valid
@@ -56,32 +51,23 @@ def describe_batch(
 
 def describe_update(
     config: ClippedConfig,
-    samples: Samples,
-    ref_log_probs: Tensor | None,
-    staleness: Staleness | None,
-    taken: Tensor,
+    samples: ClippedSamples,
+    index: Tensor,
     terms: Mapping[str, Tensor],
     weights: Tensor | None = None,
 ) -> dict[Metric, Tensor | OfUnits]:
-    """Measures how the update changed the policy on the decisions that were learnt from.
+    """Measures, as ``measure``, how the update changed the policy on the decisions that were learnt from.
 
-    Args:
-        config: options of the algorithm.
-        samples: as in ``measure``.
-        ref_log_probs: of the samples under the reference, [B] or [B, G] of their units; None without one.
-        staleness: of the samples; None if the learner's weights took all.
-        taken: as in ``measure``.
-        terms: as in ``measure``.
-        weights: [B] weights of the samples in the loss; None for 1.
+    The weights are those of the samples in the loss; None for 1.
     """
-    log_ratio, rows, counts, advantages = terms["log_ratio"], taken, None, samples.advantages[taken]
+    log_ratio, rows, counts, advantages = terms["log_ratio"], index, None, samples.advantages[index]
     if log_ratio.dim() > 1:
-        kept = terms["taken"]  # of the units
-        counts, advantages = kept.sum(1), by_unit(advantages, log_ratio.shape[1])[kept]
-        log_ratio, rows = log_ratio[kept], taken.repeat_interleave(counts)
+        units_taken = terms["taken"]  # of the units
+        counts, advantages = units_taken.sum(1), by_unit(advantages, log_ratio.shape[1])[units_taken]
+        log_ratio, rows = log_ratio[units_taken], index.repeat_interleave(counts)
     unchanged = torch.zeros_like(log_ratio)
     surrogate = surrogate_of(config, log_ratio, unchanged, advantages)
-    staleness = None if staleness is None else staleness[rows]
+    staleness = None if samples.staleness is None else samples.staleness[rows]
     policy_loss = weighted(surrogate.loss, staleness)
     policy_loss = policy_loss if weights is None else policy_loss * weights[rows]
     of_units = {
@@ -101,14 +87,14 @@ def describe_update(
     if config.dual_clip is not None:
         of_units[m.DUAL_CLIP_FRACTION] = surrogate.dual_clipped
         of_units[m.DUAL_CLIPPED_RATIO] = surrogate.ratio * surrogate.dual_clipped
-    if ref_log_probs is not None:
+    if samples.ref_log_probs is not None:
         start = samples.old_log_probs if samples.old_units is None else samples.old_units
-        divergence = reference_kl(start[taken] + terms["log_ratio"], ref_log_probs[taken])
-        of_units[m.KL_REF] = divergence if counts is None else divergence[kept]
+        divergence = reference_kl(start[index] + terms["log_ratio"], samples.ref_log_probs[index])
+        of_units[m.KL_REF] = divergence if counts is None else divergence[units_taken]
     observed: dict[Metric, Tensor | OfUnits] = {m.LOSS: terms["loss"], m.ENTROPY: terms["entropy"]}
     observed |= {metric: values if counts is None else OfUnits(values, counts) for metric, values in of_units.items()}
     if (entropies := terms.get("entropies")) is not None:
-        steps = None if samples.num_steps is None else samples.num_steps[taken]
+        steps = None if samples.num_steps is None else samples.num_steps[index]
         observed |= _describe_entropies(config, entropies, steps)
     if staleness is not None:
         observed |= _describe_correction(surrogate, staleness)
@@ -116,30 +102,19 @@ def describe_update(
 
 
 def _describe_entropies(config: ClippedConfig, entropies: Tensor, num_steps: Tensor | None) -> dict[Metric, OfUnits]:
-    """Measures the entropy of each unit and, if tokens are units, of each dimension of the actions.
-
-    Args:
-        config: options of the algorithm.
-        entropies: [S, k, A] of the parts of the actions of each decision.
-        num_steps: [S] number of actions that were taken; None for all.
-    """
+    """Measures the entropy of each unit and, if tokens are units, of each dimension of the actions, from [S, k, A]."""
     units = at_level(entropies, num_steps, config.entropy_level)
-    found = {m.ENTROPY: OfUnits(units.values[units.taken], units.taken.sum(1))}
+    observed = {m.ENTROPY: OfUnits(units.values[units.taken], units.taken.sum(1))}
     if "token" in (config.logprob_level, config.entropy_level):
         actions = at_level(entropies, num_steps, "action").taken
-        kept, counts = entropies[actions], actions.sum(1)
+        by_action, counts = entropies[actions], actions.sum(1)
         dimensions = range(entropies.shape[-1])
-        found |= {m.ENTROPY_DIMENSION.member(f"dim_{i}"): OfUnits(kept[:, i], counts) for i in dimensions}
-    return found
+        observed |= {m.ENTROPY_DIMENSION.member(f"dim_{i}"): OfUnits(by_action[:, i], counts) for i in dimensions}
+    return observed
 
 
 def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Metric, Tensor]:
-    """Measures the decisions whose ratio refers to the policy before the update.
-
-    Args:
-        surrogate: terms of all decisions that were learnt from.
-        staleness: of the same decisions.
-    """
+    """Measures those of the decisions whose ratio refers to the policy before the update."""
     corrected, unchanged = staleness.corrected, torch.zeros_like(surrogate.log_ratio)
     return {
         m.PROXIMAL_RATIO: surrogate.ratio[corrected],
@@ -149,18 +124,11 @@ def _describe_correction(surrogate: PolicyLoss, staleness: Staleness) -> dict[Me
 
 
 def describe_values(
-    value_clip: float | None, samples: ValueSamples, taken: Tensor, values: Tensor
+    value_clip: float | None, samples: ValueSamples, index: Tensor, values: Tensor
 ) -> dict[Metric, Tensor | OfUnits]:
-    """Measures how well the values fit their targets, at the time of each minibatch.
-
-    Args:
-        value_clip: ``algorithm.value_clip``.
-        samples: as in ``measure``.
-        taken: as in ``measure``.
-        values: [S] of the same decisions, or [S, k] of each action of a chunk.
-    """
-    returns = samples.returns[taken]
-    loss = clipped_value_loss(values, samples.old_values[taken], returns, value_clip=value_clip)
+    """Measures how well values [S], or [S, k] of each action of a chunk, fit their targets, each in its minibatch."""
+    returns = samples.returns[index]
+    loss = clipped_value_loss(values, samples.old_values[index], returns, value_clip=value_clip)
     residuals = returns - values
     observed: dict[Metric, Tensor] = {
         m.VALUE_LOSS: loss.loss,
@@ -174,6 +142,6 @@ def describe_values(
         observed[m.VALUE_CLIP_ACTIVE_FRACTION] = loss.clip_active
     if samples.num_steps is None or values.dim() == 1:
         return {**observed}
-    counts = samples.num_steps[taken]
-    kept = taken_actions(counts, values.shape[1])
-    return {metric: OfUnits(each[kept], counts) for metric, each in observed.items()}
+    counts = samples.num_steps[index]
+    actions_taken = taken_actions(counts, values.shape[1])
+    return {metric: OfUnits(each[actions_taken], counts) for metric, each in observed.items()}

@@ -107,13 +107,13 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             ConfigError: that is unknown.
         """
-        found: GoalTask | None = simulator_class(task, "env.train").goal_task(task)
-        if found is None:
+        goal_task: GoalTask | None = simulator_class(task, "env.train").goal_task(task)
+        if goal_task is None:
             raise ConfigError(
                 f"algorithm.hindsight is {self.hindsight}, but {task.name} (env.train.name) has no goal_task, which "
                 "recomputes rewards for other goals: set algorithm.hindsight=0."
             )
-        return found
+        return goal_task
 
     def check_spaces(self, spec: SpaceSpec) -> None:
         check_random_shift(self.random_shift, spec)
@@ -146,14 +146,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
-        """Creates critics, targets, temperature and optimisers.
-
-        Args:
-            policy: to be learnt.
-            spec: spaces of the simulator.
-            device: to learn on.
-            generator: source of all random numbers.
-        """
+        """Creates critics, targets, temperature and optimisers; the generator is the source of all random numbers."""
 
     def policy_replaced(self) -> None:
         """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
@@ -164,14 +157,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:
-        """Sets the optimisers' options for the next steps.
-
-        Args:
-            actor_lr: learning rate of the policy and of the temperature.
-            critic_lr: learning rate of the critics.
-            eps: Adam's epsilon.
-            max_grad_norm: norm to which gradients are clipped; None for no clipping.
-        """
+        """Sets the optimisers' options for the next steps; the temperature has the actor's learning rate."""
 
     @abstractmethod
     def state(self) -> Mapping[str, Tensor]:

@@ -17,9 +17,9 @@ _MASTER = "master"
 
 def flatten(parameters: Iterable[Tensor]) -> Tensor:
     """Copies parameters into one new float32 tensor, in their order; those of float32 become views of their pieces."""
-    own = list(parameters)
-    whole = torch.cat([parameter.detach().reshape(-1).float() for parameter in own])
-    for parameter, piece in zip(own, _pieces(whole, own), strict=True):
+    members = list(parameters)
+    whole = torch.cat([parameter.detach().reshape(-1).float() for parameter in members])
+    for parameter, piece in zip(members, _pieces(whole, members), strict=True):
         if parameter.dtype == torch.float32:
             parameter.data = piece
     return whole
@@ -27,8 +27,8 @@ def flatten(parameters: Iterable[Tensor]) -> Tensor:
 
 def _pieces(whole: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of the pieces of a [P] tensor, with the shapes of other tensors."""
-    split = torch.split(whole, [one.numel() for one in like])
-    return [piece.view(one.shape) for piece, one in zip(split, like, strict=True)]
+    split = torch.split(whole, [tensor.numel() for tensor in like])
+    return [piece.view(tensor.shape) for piece, tensor in zip(split, like, strict=True)]
 
 
 class FlatAdam:
@@ -47,9 +47,6 @@ class FlatAdam:
     def __init__(self, *groups: Iterable[Tensor], eps: float = 1e-8) -> None:
         """Moves the parameters into one tensor for each group.
 
-        Args:
-            groups: parameters of each group.
-            eps: Adam's epsilon.
         Raises:
             ValueError: a parameter is in two groups, or twice in one.
         """
@@ -82,10 +79,10 @@ class FlatAdam:
     def gradients(self, loss: Tensor) -> Tensor:
         """[P] gradient of a scalar, of all groups side by side; 0 where a parameter has no part in it."""
         trained = [parameter for parameter in self._parameters if parameter.requires_grad]
-        found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+        computed = iter(torch.autograd.grad(loss, trained, allow_unused=True))
         pieces = []
         for parameter in self._parameters:
-            gradient = next(found) if parameter.requires_grad else None
+            gradient = next(computed) if parameter.requires_grad else None
             pieces.append((torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1).float())
         return torch.cat(pieces)
 
@@ -138,8 +135,8 @@ class FlatAdam:
             for number, _ in members:
                 step.copy_(torch.maximum(step, state.get(f"{number}/step", step).to(step)))
             for moment, name in zip(moments, _NAMES[1:], strict=True):  # what was never learnt may have no state
-                kept = [state.get(f"{number}/{name}", torch.zeros_like(like)) for number, like in members]
-                moment.copy_(torch.cat([piece.reshape(-1).to(moment) for piece in kept]))
+                pieces = [state.get(f"{number}/{name}", torch.zeros_like(like)) for number, like in members]
+                moment.copy_(torch.cat([piece.reshape(-1).to(moment) for piece in pieces]))
         for number, master in self._masters.items():
             master.copy_(state.get(f"{number}/{_MASTER}", self._parameters[number]))
 
@@ -152,7 +149,7 @@ class FlatAdam:
     def _check(self, state: Mapping[str, Tensor]) -> None:
         for key, value in state.items():
             index, name = key.split("/")
-            shapes = [(), *(tuple(own.shape) for own in self._parameters[int(index) : int(index) + 1])]
+            shapes = [(), *(tuple(parameter.shape) for parameter in self._parameters[int(index) : int(index) + 1])]
             if tuple(value.shape) not in shapes:  # a step count, or one value per weight
                 raise ConfigError(
                     f"the optimiser's {name} of shape {tuple(value.shape)} does not fit parameter {index} of "

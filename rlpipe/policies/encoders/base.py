@@ -57,18 +57,14 @@ def default_name(leaf: LeafSpec) -> str:
     return "drq_cnn" if leaf.is_image and max(leaf.shape[:2]) >= SMALLEST_PICTURE else "vector"
 
 
-def make_encoder(leaf: LeafSpec, name: str, chosen: Mapping[str, Any]) -> Encoder:
-    """Makes the encoder of a leaf.
+def make_encoder(leaf: LeafSpec, name: str, encoders: Mapping[str, Any]) -> Encoder:
+    """Makes the encoder of a leaf, given the value of ``policy.encoders``.
 
-    Args:
-        leaf: what it encodes.
-        name: of the leaf.
-        chosen: value of ``policy.encoders``: options of an encoder by leaf.
     Raises:
         ConfigError: there is no such encoder or option, or it does not fit the leaf.
     """
     key = f"policy.encoders.{name}"
-    options = {"name": default_name(leaf), **chosen.get(name, {})}
+    options = {"name": default_name(leaf), **encoders.get(name, {})}
     plugin = resolve("policies.encoders", options["name"], f"{key}.name")
     needed = plugin.misfit(leaf)
     if needed is not None:
@@ -78,24 +74,24 @@ def make_encoder(leaf: LeafSpec, name: str, chosen: Mapping[str, Any]) -> Encode
         raise ConfigError(
             f"{key} is {options['name']}, which needs {needed}, but the observation {name} is {kind}. {remedy}"
         )
-    made: Encoder = plugin(_options(plugin, options, key), leaf)
-    return made
+    encoder: Encoder = plugin(_options(plugin, options, key), leaf)
+    return encoder
 
 
-def _options(plugin: Any, given: Mapping[str, Any], key: str) -> Any:
+def _options(plugin: Any, options: Mapping[str, Any], key: str) -> Any:
     """Builds the options of an encoder, complete, typed and checked."""
-    config = typed(plugin.Config, dict(given), key)
+    config = typed(plugin.Config, dict(options), key)
     check_fields(config, key)
     return config
 
 
-def check_encoders(key: str, chosen: Mapping[str, Any]) -> None:
+def check_encoders(key: str, encoders: Mapping[str, Any]) -> None:
     """Checks what can be checked of ``policy.encoders`` before the observations are known.
 
     Raises:
         ConfigError: it is no mapping of mappings, or an encoder or one of its options does not exist.
     """
-    for leaf, options in chosen.items():
+    for leaf, options in encoders.items():
         if not isinstance(options, Mapping) or not isinstance(options.get("name", ""), str):
             raise ConfigError(
                 f"{key}.{leaf} is {options!r}; it must hold keys and values, such as {key}.{leaf}.name=drq_cnn."
@@ -112,12 +108,7 @@ def scaled(images: Tensor) -> Tensor:
 
 
 def too_small(leaf: LeafSpec, least: int) -> str | None:
-    """Returns what an encoder of images needs, where a leaf is no image or has too few pixels; None if it fits.
-
-    Args:
-        leaf: what is to be encoded.
-        least: smallest height and width, in pixels.
-    """
+    """Returns what an encoder of images needs, where a leaf is no image or has too few pixels; None if it fits."""
     if leaf.is_image and min(leaf.shape[:2]) >= least:
         return None
     return f"a uint8 image [height, width, channels], or int16 depth, of at least {least} x {least} pixels"

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
-from rlpipe.trajectory import Float32
+from rlpipe.policies.base import NoiseKinds
+from rlpipe.trajectory import Float32, SpaceSpec
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,12 @@ class BinnedActions(nn.Module):
         width: [k * A] width of a bin.
     """
 
+    spec: SpaceSpec
     lowest: Tensor
     width: Tensor
 
     def make_bins(self, low: Float32, high: Float32, bins: int, quantile: float) -> None:
-        """Places the bins between bounds; called once, by the policy's ``__init__``.
-
-        Args:
-            low: [k * A] lower bounds.
-            high: [k * A] upper bounds.
-            bins: number of bins between them.
-            quantile: share of demonstrated numbers below the lowest bin and above the highest one, once fitted.
-        """
+        """Places the bins between bounds [k * A]; called once, by the policy's ``__init__``."""
         self._bins, self._quantile = bins, quantile
         self.register_buffer("lowest", torch.tensor(low))
         self.register_buffer("width", _width(torch.tensor(low), torch.tensor(high), bins))
@@ -55,6 +50,11 @@ class BinnedActions(nn.Module):
         chunk = len(self.lowest) // len(low)
         self.lowest.copy_(low.repeat(chunk))
         self.width.copy_(_width(low, high, self._bins).repeat(chunk))
+
+    @property
+    def noise_kinds(self) -> NoiseKinds:
+        """Uniform numbers, one for each token; see ``Policy.noise_kinds``."""
+        return (("uniform", self.spec.action_dim),)
 
     def tokens(self, actions: Tensor) -> Tensor:
         """[B, k * A] int64 tokens of [B, k * A] actions; numbers beyond the bins fall into the outermost ones."""

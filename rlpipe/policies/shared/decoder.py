@@ -48,15 +48,7 @@ class CausalDecoder(nn.Module):
     """Combines each slot with the tokens before it; never with later ones."""
 
     def __init__(self, length: int, width: int, bins: int, layers: int, heads: int) -> None:
-        """Draws the first weights from torch's global generator.
-
-        Args:
-            length: tokens of a decision, k * A.
-            width: of a slot, W; a multiple of ``heads``.
-            bins: number of tokens at each position.
-            layers: number of blocks.
-            heads: number of attention heads of a block.
-        """
+        """Draws the first weights from torch's global generator; the width of a slot is a multiple of ``heads``."""
         super().__init__()
         self.positions = nn.Parameter(torch.randn(length, width))
         self.embedding = nn.Embedding(bins, width)
@@ -64,8 +56,8 @@ class CausalDecoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def _outputs(self, x: Tensor, seen: Sequence[Seen | None]) -> Tensor:
-        for block, own in zip(self.blocks, seen, strict=True):
-            x = block(x, own)
+        for block, earlier in zip(self.blocks, seen, strict=True):
+            x = block(x, earlier)
         outputs: Tensor = self.norm(x)
         return outputs
 
@@ -93,11 +85,11 @@ class CausalDecoder(nn.Module):
         """
         seen: list[Seen] = [[] for _ in self.blocks]
         before = torch.zeros_like(slots[:, :1])
-        tokens, taken = [], []
+        tokens, token_log_probs = [], []
         for i in range(slots.shape[1]):
             every = log_probs(self._outputs(slots[:, i : i + 1] + self.positions[i] + before, seen))
-            chosen = drawn(every, None if noise is None else noise[:, i : i + 1])
-            tokens.append(chosen)
-            taken.append(taken_of(every, chosen))
-            before = self.embedding(chosen)
-        return torch.cat(tokens, 1), torch.cat(taken, 1)
+            token = drawn(every, None if noise is None else noise[:, i : i + 1])
+            tokens.append(token)
+            token_log_probs.append(taken_of(every, token))
+            before = self.embedding(token)
+        return torch.cat(tokens, 1), torch.cat(token_log_probs, 1)

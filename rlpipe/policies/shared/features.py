@@ -23,13 +23,13 @@ class Features(nn.Module):
         width: length of the vector.
     """
 
-    def __init__(self, spec: SpaceSpec, encoders: Mapping[str, Any], chosen: Sequence[str] | None, key: str) -> None:
+    def __init__(self, spec: SpaceSpec, encoders: Mapping[str, Any], names: Sequence[str] | None, key: str) -> None:
         """Draws the encoders' first weights from torch's global generator.
 
         Args:
             spec: spaces of the simulator.
             encoders: options of encoders by leaf; other leaves have the default encoder.
-            chosen: names of the leaves that the networks see; None for all.
+            names: names of the leaves that the networks see; None for all.
             key: configuration key that chooses them, for errors.
         Raises:
             ConfigError: a leaf does not exist, or its encoder does not fit it.
@@ -37,7 +37,7 @@ class Features(nn.Module):
         super().__init__()
         leaves = spec.leaves
         if leaves is None:
-            if chosen or encoders:
+            if names or encoders:
                 name = "policy.encoders" if encoders else key
                 raise ConfigError(
                     f"{name} names leaves, but the observation is one vector without names: leave it out."
@@ -45,7 +45,7 @@ class Features(nn.Module):
             self.width = spec.observation_dim
             self._names: tuple[str, ...] = ()
             return
-        self._names = tuple(leaves if chosen is None else chosen)
+        self._names = tuple(leaves if names is None else names)
         for name in [*self._names, *encoders]:
             if name not in leaves:
                 owner = f"policy.encoders.{name}" if name in encoders else key
@@ -53,9 +53,9 @@ class Features(nn.Module):
                     f"{owner} names the observation {name!r}, which there is not{nearest(name, leaves)} There are "
                     f"{', '.join(leaves)}."
                 )
-        made = [make_encoder(leaves[name], name, encoders) for name in self._names]
-        self.encoders = nn.ModuleList(made)
-        self.width = sum(encoder.width for encoder in made)
+        modules = [make_encoder(leaves[name], name, encoders) for name in self._names]
+        self.encoders = nn.ModuleList(modules)
+        self.width = sum(encoder.width for encoder in modules)
 
     def forward(self, observations: Tensor | Tree) -> Tensor:
         """[B, width] of [B, D] observations or a tree with leaves [B, ...]."""
@@ -86,8 +86,3 @@ class TreeMoments(nn.Module):
             values = leaves[name]
             leaves[name] = moments.normalize(values.reshape(values.shape[0], size)).view_as(values)  # type: ignore[operator]
         return Tree(leaves)
-
-
-def make_normalizer(spec: SpaceSpec) -> RunningMoments | TreeMoments:
-    """Returns what normalises the observations of a simulator."""
-    return RunningMoments(spec.observation_dim) if spec.leaves is None else TreeMoments(spec.leaves)

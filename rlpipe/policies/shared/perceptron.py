@@ -18,7 +18,8 @@ from rlpipe.functional.perceptron import perceptron as perceptron_outputs
 from rlpipe.functional.perceptron import suits
 from rlpipe.policies.base import PolicyConfig, Weights
 from rlpipe.policies.encoders.base import check_encoders
-from rlpipe.policies.shared.features import Features, make_normalizer
+from rlpipe.policies.shared.features import Features, TreeMoments
+from rlpipe.policies.shared.moments import RunningMoments
 from rlpipe.policies.shared.parts import PartsPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
 
@@ -93,10 +94,7 @@ class Perceptron(nn.Sequential):
 def perceptron(sizes: Sequence[int], activation: str, last_gain: float) -> Perceptron:
     """Linear layers with orthogonal weights, as in Andrychowicz et al. 2021 (arXiv:2006.05990).
 
-    Args:
-        sizes: widths, from the inputs to the outputs.
-        activation: between the layers, by its name in ``ACTIVATIONS``.
-        last_gain: scale of the last layer's weights.
+    ``last_gain`` is the scale of the last layer's.
     """
     layers: list[nn.Linear] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
@@ -150,7 +148,8 @@ class PerceptronPolicy(PartsPolicy):
             self.critic_features = self.make_critic_features(spec)
         self._critic_inputs = inputs or self._features_of_critic.width
         self.critic = self._make_critic(1)
-        self.normalizer = make_normalizer(spec) if config.normalize_observations else None
+        if config.normalize_observations:
+            self.normalizer = RunningMoments(spec.observation_dim) if spec.leaves is None else TreeMoments(spec.leaves)
 
     @property
     def _features_of_critic(self) -> Features:
@@ -191,8 +190,8 @@ class PerceptronPolicy(PartsPolicy):
         return itertools.chain(() if lent else self.actor_features.parameters(), self.actor.parameters())
 
     def critic_parameters(self) -> Iterator[nn.Parameter]:
-        own = () if self.shares_encoder else self.critic_features.parameters()
-        return itertools.chain(own, self.critic.parameters())
+        of_features = () if self.shares_encoder else self.critic_features.parameters()
+        return itertools.chain(of_features, self.critic.parameters())
 
     def acting_weights(self) -> Weights:
         of_critic = ("critic.", "critic_features.")

@@ -51,13 +51,8 @@ class SquashedPolicy(PerceptronPolicy):
     varying: Tensor
 
     def __init__(self, config: SquashedConfig, spec: SpaceSpec, name: str, extra_actor_inputs: int = 0) -> None:
-        """Draws the first weights from torch's global generator.
+        """Draws the first weights from torch's global generator. The name of the policy is for errors.
 
-        Args:
-            config: options.
-            spec: spaces of the simulator.
-            name: of the policy, for errors.
-            extra_actor_inputs: width of what a subclass appends to the actor's inputs.
         Raises:
             ConfigError: the actions are discrete, or have no finite bounds.
         """
@@ -84,13 +79,7 @@ class SquashedPolicy(PerceptronPolicy):
 
     @staticmethod
     def log_density(mean: Tensor, log_std: Tensor, unsquashed: Tensor, scale: Tensor | None = None) -> Tensor:
-        """[B, A] log-densities of ``scale tanh(u)``, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``.
-
-        Args:
-            mean, log_std: [B, A] of the Gaussians.
-            unsquashed: [B, A] u.
-            scale: [A]; None for 1.
-        """
+        """[B, A] log-densities of ``scale tanh(u)``, with ``ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u))``."""
         scaled = (unsquashed - mean) * (-log_std).exp()
         gaussian = -(0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi))
         slope = 2.0 * (math.log(2.0) - unsquashed - functional.softplus(-2.0 * unsquashed))

@@ -51,8 +51,8 @@ class UnboundedPolicy(PerceptronPolicy):
         """Chooses actions as ``act`` does, from [N, outputs] of the actor."""
         if self.log_std is None:
             preferred = output if noise is None else output + noise  # Gumbel noise makes argmax a sample
-            chosen = torch.stack([part.argmax(-1) for part in torch.split(preferred, self._choices, -1)], -1)
-            return chosen.view(-1, *self.spec.action_shape), self.by_action(self._discrete(output, chosen)[0])
+            choices = torch.stack([part.argmax(-1) for part in torch.split(preferred, self._choices, -1)], -1)
+            return choices.view(-1, *self.spec.action_shape), self.by_action(self._discrete(output, choices)[0])
         actions = output if noise is None else output + self.log_std.exp() * noise
         if self.chunk_size == 1:
             return actions, gaussian_log_prob(output, self.log_std, actions)
@@ -77,9 +77,9 @@ class UnboundedPolicy(PerceptronPolicy):
     def _discrete(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """[B, M] log-probabilities of the parts of discrete actions [B, M], and their entropies [B, M]."""
         log_probs, entropies = [], []
-        for part, chosen in zip(torch.split(logits, self._choices, -1), torch.split(actions, 1, -1), strict=True):
+        for part, choice in zip(torch.split(logits, self._choices, -1), torch.split(actions, 1, -1), strict=True):
             every = part.log_softmax(-1)
-            log_probs.append(every.gather(-1, chosen))
+            log_probs.append(every.gather(-1, choice))
             entropies.append(-(every.exp() * every).sum(-1, keepdim=True))
         return torch.cat(log_probs, -1), torch.cat(entropies, -1)
 

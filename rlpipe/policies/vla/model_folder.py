@@ -25,18 +25,14 @@ _SHARDS = "model.safetensors.index.json"
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that a folder holds a whole model.
-
-    Raises:
-        ConfigError: it does not; the message says what is missing.
-    """
+    """Raises ConfigError if a folder does not hold a whole model; the message says what is missing."""
     if (kind := files.kind_of(folder)) != "directory":
-        found = "that is a file" if kind else "there is no such folder"
+        reason = "that is a file" if kind else "there is no such folder"
         raise ConfigError(
-            f"policy.model is {folder}, but {found}. rlpipe downloads nothing: put a Hugging Face image-text-to-text "
+            f"policy.model is {folder}, but {reason}. rlpipe downloads nothing: put a Hugging Face image-text-to-text "
             "model there beforehand, on every machine (hf download NAME --local-dir FOLDER)."
         )
-    missing = [name for name, patterns in _NEEDED.items() if not any(any(folder.glob(one)) for one in patterns)]
+    missing = [name for name, patterns in _NEEDED.items() if not any(any(folder.glob(pattern)) for pattern in patterns)]
     missing += [name for name in _shards(folder) if not (folder / name).is_file()]
     if missing:
         raise ConfigError(
@@ -64,7 +60,7 @@ def digest(folder: Path) -> bytes:
     """
     whole = hashlib.sha256()
     try:
-        for file in sorted(one for one in folder.iterdir() if one.suffix in _READ and one.is_file()):
+        for file in sorted(path for path in folder.iterdir() if path.suffix in _READ and path.is_file()):
             with file.open("rb") as opened:
                 content = hashlib.file_digest(opened, "sha256").digest()
             whole.update(hashlib.sha256(file.name.encode()).digest() + content)

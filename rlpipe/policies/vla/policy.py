@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from rlpipe.config.fields import check_not_empty, check_path, option
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest
-from rlpipe.policies.base import NoiseKinds, PolicyConfig, Weights, finite_bounds
+from rlpipe.plugins import nearest, require
+from rlpipe.policies.base import PolicyConfig, Weights, finite_bounds
 from rlpipe.policies.shared.bins import BinnedActions, BinsConfig, drawn, taken_of
 from rlpipe.policies.shared.parts import PartsPolicy
 from rlpipe.policies.shared.perceptron import Head, perceptron
 from rlpipe.policies.vla.model_folder import check_folder, digest
 from rlpipe.policies.vla.vision_language import (
     DTYPES,
+    PACKAGES,
     Prompt,
     SlotEmbedding,
     VisionLanguageModel,
     add_adapters,
     check_adapters,
-    check_packages,
     load_model,
     parse_adapters,
 )
@@ -87,7 +87,8 @@ class VLAPolicy(BinnedActions, PartsPolicy):
         Raises:
             ConfigError: packages, files or the camera are missing, or the actions are not continuous and bounded.
         """
-        check_packages()
+        for package in PACKAGES:
+            require(package, "vla", "policy.name=vla")
         low, high = finite_bounds(spec, "vla")
         camera, leaf = find_camera(spec, config.camera)
         folder = Path(config.model)
@@ -114,8 +115,8 @@ class VLAPolicy(BinnedActions, PartsPolicy):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VLAPolicy:
         """Copies what can change; frozen weights and the processor are shared with the copy."""
-        own = dict(self.named_parameters())
-        memo |= {id(own[name]): own[name] for name in self._frozen} | {id(self.prompt): self.prompt}
+        parameters = dict(self.named_parameters())
+        memo |= {id(parameters[name]): parameters[name] for name in self._frozen} | {id(self.prompt): self.prompt}
         copied = memo[id(self)] = self.__class__.__new__(self.__class__)
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
         return copied
@@ -138,17 +139,13 @@ class VLAPolicy(BinnedActions, PartsPolicy):
         return torch.cat([self._pass(piece) for piece in images.split(rows)])
 
     def _pass(self, images: Tensor) -> Tensor:
-        found: Tensor = self.trunk(**self.prompt(images), use_cache=False).last_hidden_state
-        return found[:, -1 - self.spec.action_dim :].float()
+        hidden: Tensor = self.trunk(**self.prompt(images), use_cache=False).last_hidden_state
+        return hidden[:, -1 - self.spec.action_dim :].float()
 
     def _log_probs(self, observations: Tensor | Tree) -> Tensor:
         """[B, k * A, bins] log-probabilities of every token."""
         every: Tensor = self.head(self._hidden(observations)[:, 1:]).log_softmax(-1)
         return every
-
-    @property
-    def noise_kinds(self) -> NoiseKinds:
-        return (("uniform", self.spec.action_dim),)
 
     def act(self, observations: Tensor | Tree, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         every = self._log_probs(observations)
@@ -175,27 +172,24 @@ class VLAPolicy(BinnedActions, PartsPolicy):
 
 
 def find_camera(spec: SpaceSpec, name: str | None) -> tuple[str, LeafSpec]:
-    """Returns the name and the shape of the image that the policy sees.
+    """Returns the name and the shape of the image that the policy sees: of a leaf, or without a name the only one.
 
-    Args:
-        spec: spaces of the simulator.
-        name: of a leaf; None for the only image.
     Raises:
         ConfigError: there is no such image, or the choice is not clear.
     """
     leaves = spec.leaves or {}
-    images = {leaf: one for leaf, one in leaves.items() if _is_rgb(one)}
-    every = ", ".join(f"{leaf} {one.dtype} {list(one.shape)}" for leaf, one in leaves.items())
-    found = f"There are {', '.join(images)}." if images else f"The leaves are {every or 'a bare vector'}."
+    images = {leaf: leaf_spec for leaf, leaf_spec in leaves.items() if _is_rgb(leaf_spec)}
+    every = ", ".join(f"{leaf} {leaf_spec.dtype} {list(leaf_spec.shape)}" for leaf, leaf_spec in leaves.items())
+    overview = f"There are {', '.join(images)}." if images else f"The leaves are {every or 'a bare vector'}."
     if not images:
-        raise ConfigError(f"policy.name is vla, which needs an image of bytes [height, width, 3]. {found}")
+        raise ConfigError(f"policy.name is vla, which needs an image of bytes [height, width, 3]. {overview}")
     if name is None and len(images) > 1:
-        raise ConfigError(f"policy.camera is not given, but the observation has several images: name one. {found}")
-    chosen = next(iter(images)) if name is None else name
-    if chosen not in images:
-        what = "is not an image of bytes [height, width, 3]" if chosen in leaves else "is not observed"
-        raise ConfigError(f"policy.camera is {chosen!r}, which {what}{nearest(chosen, images)} {found}")
-    return chosen, images[chosen]
+        raise ConfigError(f"policy.camera is not given, but the observation has several images: name one. {overview}")
+    camera = next(iter(images)) if name is None else name
+    if camera not in images:
+        what = "is not an image of bytes [height, width, 3]" if camera in leaves else "is not observed"
+        raise ConfigError(f"policy.camera is {camera!r}, which {what}{nearest(camera, images)} {overview}")
+    return camera, images[camera]
 
 
 def _is_rgb(leaf: LeafSpec) -> bool:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest, require
+from rlpipe.plugins import nearest
 
-EXTRA = "vla"
 PACKAGES = ("transformers", "safetensors", "peft")
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 ALL_LINEAR = "all-linear"
@@ -39,21 +38,17 @@ class Adapters:
 
 
 def check_adapters(key: str, value: Any) -> None:
-    """Checks the options of adapters; none at all is no adapters.
-
-    Raises:
-        ConfigError: an option is unknown or has no legal value.
-    """
+    """Raises ConfigError if an option of adapters is unknown or has no legal value; none at all is no adapters."""
     if value:
         parse_adapters(value, key)
 
 
 def parse_adapters(options: Mapping[str, Any], key: str = "policy.adapters") -> Adapters:
     """Returns checked options; see ``check_adapters``."""
-    known = list(Adapters.__dataclass_fields__)
+    keys = list(Adapters.__dataclass_fields__)
     for name in options:
-        if name not in known:
-            raise ConfigError(f"unknown key {key}.{name}{nearest(str(name), known)} Known keys: {', '.join(known)}.")
+        if name not in keys:
+            raise ConfigError(f"unknown key {key}.{name}{nearest(str(name), keys)} Known keys: {', '.join(keys)}.")
     rank, alpha, targets = options.get("rank"), options.get("alpha", 16.0), options.get("targets", ALL_LINEAR)
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise ConfigError(f"{key}.rank is {rank!r}; it must be an integer, at least 1.")
@@ -63,16 +58,6 @@ def parse_adapters(options: Mapping[str, Any], key: str = "policy.adapters") -> 
     if not (names or targets == ALL_LINEAR):
         raise ConfigError(f"{key}.targets is {targets!r}; it must be {ALL_LINEAR} or a list of names of layers.")
     return Adapters(rank, float(alpha), targets)
-
-
-def check_packages() -> None:
-    """Checks that the packages of the extra are installed.
-
-    Raises:
-        ConfigError: one is not; the message holds the command that installs it.
-    """
-    for package in PACKAGES:
-        require(package, EXTRA, "policy.name=vla")
 
 
 @dataclass(frozen=True)
@@ -97,9 +82,6 @@ class VisionLanguageModel:
 def load_model(folder: Path, dtype: str) -> VisionLanguageModel:
     """Reads a model, with dropout off; within ``torch.device("meta")`` only its shapes.
 
-    Args:
-        folder: folder that ``check_folder`` has accepted.
-        dtype: key of ``DTYPES``; ``auto`` is that of the files.
     Raises:
         ConfigError: it is not an image-text-to-text model, or its weights are not those of its configuration.
     """
@@ -134,19 +116,15 @@ def _read_model(folder: Path, dtype: str) -> tuple[Any, list[str]]:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     if torch.get_default_device().type == "meta":
         return AutoModelForImageTextToText.from_config(config), []
-    model, found = AutoModelForImageTextToText.from_pretrained(
+    model, loading = AutoModelForImageTextToText.from_pretrained(
         folder, config=config, dtype=DTYPES[dtype], local_files_only=True, use_safetensors=True,
         output_loading_info=True,
     )  # fmt: skip
-    return model, sorted(found["missing_keys"])
+    return model, sorted(loading["missing_keys"])
 
 
 def add_adapters(trunk: Any, adapters: Adapters) -> None:
-    """Freezes a trunk and puts trainable low-rank adapters into it.
-
-    Raises:
-        ConfigError: no layer has such a name.
-    """
+    """Freezes a trunk and puts trainable low-rank adapters into it, if there are layers of these names."""
     from peft import LoraConfig, inject_adapter_in_model
 
     trunk.requires_grad_(False)
@@ -169,14 +147,7 @@ class SlotEmbedding(nn.Module):
     """
 
     def __init__(self, words: nn.Module, vocabulary: int, slots: int, std: float) -> None:
-        """Draws the placeholders from torch's global generator.
-
-        Args:
-            words: embedding of the vocabulary.
-            vocabulary: V.
-            slots: number of placeholders.
-            std: deviation of their first weights.
-        """
+        """Draws so many placeholders, with this deviation, from torch's global generator."""
         super().__init__()
         self.words = words
         self._first = vocabulary
@@ -200,13 +171,8 @@ class Prompt(nn.Module):
     """Inputs of the model for images of one size and a fixed instruction; the text becomes tokens only once."""
 
     def __init__(self, folder: Path, instruction: str, image: tuple[int, ...], options: Mapping[str, Any]) -> None:
-        """Reads the processor.
+        """Reads the processor, whose options take the place of those in its file. The image is its shape.
 
-        Args:
-            folder: folder that ``check_folder`` has accepted.
-            instruction: text beside the image.
-            image: [height, width, channels] of an image.
-            options: options of the image processor in place of those in its file.
         Raises:
             ConfigError: it cannot be read, or takes no such image.
         """
@@ -216,18 +182,18 @@ class Prompt(nn.Module):
                 processor = _load_processor(folder)
                 text = _prompt_text(processor, instruction)
                 black = np.zeros(image, dtype=np.uint8)
-                made = processor(text=[text], images=[[black]], return_tensors="pt", **options)
+                inputs = processor(text=[text], images=[[black]], return_tensors="pt", **options)
         except Exception as error:  # the library raises whatever its processors raise
             raise ConfigError(
                 f"policy.model is {folder}, whose processor cannot be used with an instruction and an image of shape "
                 f"{image}: {type(error).__name__}: {error}"
             ) from error
         self._images, self._options = processor.image_processor, dict(options)
-        shape = made["input_ids"].shape
-        self._of_text = [name for name, value in made.items() if isinstance(value, Tensor) and value.shape == shape]
-        self._of_image = [name for name in made if name not in self._of_text]
+        shape = inputs["input_ids"].shape
+        self._of_text = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.shape == shape]
+        self._of_image = [name for name in inputs if name not in self._of_text]
         for name in self._of_text:
-            self.register_buffer(name, made[name][0], persistent=False)
+            self.register_buffer(name, inputs[name][0], persistent=False)
 
     def extend(self, first: int, slots: int) -> None:
         """Puts placeholders with the ids ``first``, ``first + 1``, ... behind the text."""
@@ -240,9 +206,9 @@ class Prompt(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Inputs of the model by name, for images [B, height, width, 3] of bytes."""
-        found = self._images([[image] for image in images.cpu().numpy()], return_tensors="pt", **self._options)
+        inputs = self._images([[image] for image in images.cpu().numpy()], return_tensors="pt", **self._options)
         of_text = {name: getattr(self, name).expand(len(images), -1) for name in self._of_text}
-        return of_text | {name: found[name].to(images.device) for name in self._of_image}
+        return of_text | {name: inputs[name].to(images.device) for name in self._of_image}
 
 
 def _prompt_text(processor: Any, instruction: str) -> str:
@@ -276,7 +242,7 @@ def _load_processor(folder: Path) -> Any:
 
         @classmethod
         def _get_arguments_from_pretrained(cls, *args: Any, **kwargs: Any) -> list[Any]:
-            found: list[Any] = super()._get_arguments_from_pretrained(*args, **kwargs)
-            return [*found, None] if "video_processor" in stock.get_attributes() else found
+            arguments: list[Any] = super()._get_arguments_from_pretrained(*args, **kwargs)
+            return [*arguments, None] if "video_processor" in stock.get_attributes() else arguments
 
     return ImageTextProcessor.from_pretrained(folder, local_files_only=True, backend="pil")
