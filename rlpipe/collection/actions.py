@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +37,10 @@ class RunningEpisode:
     memory: Tensor | None = None
 
 
-class ActionSource(Protocol):
+class ActionSource(ABC):
     """Source of the actions of an evaluation: a policy, or a baseline."""
 
+    @abstractmethod
     def actions(self, observations: Observations, episodes: Sequence[RunningEpisode]) -> NDArray[Any]:
         """Returns the next action, or chunk of actions, of each episode.
 
@@ -46,9 +48,12 @@ class ActionSource(Protocol):
         beside it.
         """
 
+    def close(self) -> None:
+        """Ends what the episodes have opened; by default that is nothing. More episodes may follow."""
 
-class PolicyActions:
-    """Actions of a policy; implements ``ActionSource``."""
+
+class PolicyActions(ActionSource):
+    """Actions of a policy."""
 
     def __init__(self, policy: Acting, *, deterministic: bool, memory_width: int) -> None:
         """Acts by a policy's most likely or by sampled actions; it remembers ``memory_width`` numbers, H."""

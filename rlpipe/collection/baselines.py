@@ -6,7 +6,7 @@ evaluation only.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.collection.actions import RunningEpisode
+from rlpipe.collection.actions import ActionSource, RunningEpisode
 from rlpipe.config.plan import Plan
 from rlpipe.errors import ConfigError
 from rlpipe.policies.base import GIVE_BOUNDS, PolicyConfig, check_bounds, first_unbounded
 from rlpipe.trajectory import Float32, Observations, SpaceSpec
 
 
-class Baseline(ABC):
-    """Source of actions that depend on no observation; implements ``ActionSource``."""
+class Baseline(ActionSource):
+    """Source of actions that depend on no observation."""
 
     def __init__(self, spec: SpaceSpec) -> None:
         """Takes the spaces of the simulator."""

@@ -146,9 +146,9 @@ class Evaluator:
                     if time.monotonic() > deadline:
                         return MetricWindow(cut_short=self._why_late(window, episodes, tracker))
                 outcome = Outcome.of(steps, self._chunks)
-                begins = outcome.begins
                 for n, running in self._running.items():
-                    running.memory = None if begins[n] else running.memory
+                    if outcome.begins[n]:  # also after a step that only resets, whose action was no action of it
+                        running.memory, running.decisions = None, 0
                 observations = outcome.observations
             window.notes, window.tells_success = tracker.notes, tracker.tells_success
             recorder.add_to(window, f"rollout-{self._rank}")

@@ -368,7 +368,10 @@ class RolloutWorker:
         simulators_ready = time.perf_counter()
         source, version = self._source(acting)
         loaded = time.perf_counter()
-        window = self._evaluator.evaluate(source, version, watch, deadline)
+        try:
+            window = self._evaluator.evaluate(source, version, watch, deadline)
+        finally:
+            source.close()
         self._stamp(
             window,
             [began, simulators_ready, loaded, time.perf_counter()],

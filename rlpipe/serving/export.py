@@ -67,9 +67,9 @@ class _Graph(nn.Module):
         self.policy, self._names = policy, names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self._names, inputs, strict=True))
-        noise, memory = given.pop("noise", None), given.pop("memory", None)
-        tree = given["obs"] if "obs" in given else Tree({name.removeprefix("obs."): x for name, x in given.items()})
+        arrays = dict(zip(self._names, inputs, strict=True))
+        noise, memory = arrays.pop("noise", None), arrays.pop("memory", None)
+        tree = arrays["obs"] if "obs" in arrays else Tree({name.removeprefix("obs."): x for name, x in arrays.items()})
         decided = self.policy.decide(tree, noise, memory)
         return (decided.actions,) if decided.memories is None else (decided.actions, decided.memories)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.collection.actions import RunningEpisode
+from rlpipe.collection.actions import ActionSource, RunningEpisode
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
 from rlpipe.plugins import nearest
@@ -22,8 +22,8 @@ LITERAL = "="
 """Begins a text that is passed on as it stands, in place of the name of a leaf."""
 
 
-class ExternalPolicy(ABC):
-    """Source of the actions of an evaluation that is not trained here; implements ``ActionSource``.
+class ExternalPolicy(ActionSource):
+    """Source of the actions of an evaluation that is not trained here.
 
     It is sent to each worker, and opens what it needs there. A failure of it ends the evaluation without a result: it
     is never counted as a failed episode.
@@ -71,10 +71,10 @@ class ExternalPolicy(ABC):
         Raises:
             PolicyError: the policy failed, or answered what is no action.
         """
-        running = {id(episode) for episode in episodes}
-        for key in [key for key in self._planned if key not in running]:
+        running = {id(episode) for episode in episodes if episode.decisions}
+        for key in [key for key in self._planned if key not in running]:  # ended, or about to begin
             self.end(self._planned.pop(key)[1])
-        chosen = []
+        actions = []
         for row, episode in enumerate(episodes):
             if id(episode) not in self._planned:
                 self._planned[id(episode)] = episode, self.begin(episode), deque()
@@ -82,8 +82,12 @@ class ExternalPolicy(ABC):
             if not planned:
                 answer = self.ask(session, self.shown(observations[row]))
                 planned.extend(self.checked(answer)[: self.config.execute])
-            chosen.append(planned.popleft())
-        return np.stack(chosen)
+            actions.append(planned.popleft())
+        return np.stack(actions)
+
+    def close(self) -> None:
+        while self._planned:
+            self.end(self._planned.popitem()[1][1])
 
     def shown(self, observation: Any) -> Any:
         """Returns what the policy is shown: the observation as it is, or what ``evaluation.external.inputs`` says."""

@@ -42,11 +42,11 @@ class FunctionPolicy(ExternalPolicy):
         if not isinstance(target, type):
             return target
         with self._calling("begin an episode"):
-            made = self._idle.pop() if self._idle else target()
-            if callable(reset := getattr(made, "reset", None)):
+            session = self._idle.pop() if self._idle else target()
+            if callable(reset := getattr(session, "reset", None)):
                 takes_seed = "seed" in inspect.signature(reset).parameters
                 reset(**({"seed": episode.seed} if takes_seed else {}))
-        return made
+        return session
 
     def ask(self, session: Any, observation: Any) -> Any:
         with self._calling("act"):

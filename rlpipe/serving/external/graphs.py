@@ -85,11 +85,11 @@ class GraphPolicy(ExternalPolicy):
                     "evaluation.external.inputs says which leaf an input gets."
                 )
 
-    def _input(self, name: str, shown: Any) -> Any:
+    def _input(self, name: str, observation: Any) -> Any:
         """Returns what an input of the graph gets; None if there is nothing for it."""
-        if not isinstance(shown, Mapping):
-            return shown if len(self._open().get_inputs()) == 1 else None
-        return shown.get(name, shown.get(name.removeprefix("obs.")))
+        if not isinstance(observation, Mapping):
+            return observation if len(self._open().get_inputs()) == 1 else None
+        return observation.get(name, observation.get(name.removeprefix("obs.")))
 
     def begin(self, episode: RunningEpisode) -> Any:
         card = self._card()
