@@ -53,18 +53,18 @@ def baselines_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[BaselineR
     Records in the directories of the runs come before those of configurations, which lie beside the experiments.
     """
     protocols = [_episodes_of(run.protocol) for run in runs]
-    found: dict[str, BaselineResult] = {}
+    baselines: dict[str, BaselineResult] = {}
     for source in _records(runs):
         record: Mapping[str, Any] = files.read(source, shapes.EvaluationRecord)
         policy, protocol = record.get("policy"), record["protocol"]
-        if policy is None or any(_episodes_of(protocol) != one for one in protocols):
+        if policy is None or any(_episodes_of(protocol) != other for other in protocols):
             continue
         result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
         if result is not None:
             repeated = protocol if policy == "replay" else {}
             baseline = BaselineResult(policy, repeated.get("demonstrations"), repeated.get("num_demos"), result, source)
-            found.setdefault(baseline.label, baseline)
-    return [found[label] for label in sorted(found)]
+            baselines.setdefault(baseline.label, baseline)
+    return [baselines[label] for label in sorted(baselines)]
 
 
 def _episodes_of(protocol: Mapping[str, Any]) -> dict[str, Any]:

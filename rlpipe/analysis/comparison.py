@@ -9,10 +9,10 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
@@ -24,6 +24,8 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
 from rlpipe.plugins import nearest
+
+T = TypeVar("T")
 
 _SIMULATED_BY = ("mani_skill", "sapien", "gymnasium", "torch")
 """Packages whose version may change what the same policy does with the same seeds."""
@@ -186,13 +188,13 @@ def compare(
     if metric is None:
         has_success = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
         metric = (m.EVAL_SUCCESS_ONCE if has_success else m.EVAL_EPISODE_RETURN).name
-    chosen = m.CATALOGUE[metric]
-    if level is None and chosen.reduction is Mean:
+    declaration = m.CATALOGUE[metric]
+    if level is None and declaration.reduction is Mean:
         level = 0.9
     if level is not None and (different := _different(runs, [comparable(run.while_training) for run in runs])):
         level = None
         warnings.append(f"When a level was reached is not shown: while training, {'; '.join(different.values())}.")
-    groups = _groups(runs, chosen, level)
+    groups = _groups(runs, declaration, level)
     for group in groups:
         seeds = [run.seed for run in group.runs]
         if repeated := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
@@ -200,43 +202,46 @@ def compare(
                 f"{group.label} holds more than one run with seed {', '.join(map(str, repeated))}: such runs are not "
                 "independent, so the intervals are too narrow."
             )
-    differences = [_difference(chosen, groups[0], group) for group in groups[1:]]
-    baselines = baselines_of(runs, chosen)
-    tasks = _by_task(chosen, groups)
+    differences = [_difference(declaration, groups[0], group) for group in groups[1:]]
+    baselines = baselines_of(runs, declaration)
+    tasks = _by_task(declaration, groups)
     return Comparison(metric, level, groups, differences, tasks, baselines, groups[0].runs[0].protocol, warnings)
 
 
 def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Describes which runs have which value, for each key with more than one value."""
-    found = {}
-    for key in dict.fromkeys(key for one in facts for key in one):
-        values: list[tuple[Any, list[str]]] = []
-        for run, one in zip(runs, facts, strict=True):
-            names = next((names for value, names in values if value == one.get(key)), None)
-            if names is None:
-                values.append((one.get(key), [run.path.name]))
-            else:
-                names.append(run.path.name)
+    differences = {}
+    names = [run.path.name for run in runs]
+    for key in dict.fromkeys(key for run_facts in facts for key in run_facts):
+        values = _group_by_key([run_facts.get(key) for run_facts in facts], names)
         if len(values) > 1:
             each = (f"{value!r} in {', '.join(names)}" for value, names in values)
-            found[key] = f"{key} is {' and '.join(each)}"
-    return found
+            differences[key] = f"{key} is {' and '.join(each)}"
+    return differences
+
+
+def _group_by_key(keys: Iterable[Any], members: Iterable[T]) -> list[tuple[Any, list[T]]]:
+    """Gathers the members of each key, in the order in which the keys come; keys need not be hashable."""
+    groups: list[tuple[Any, list[T]]] = []
+    for key, member in zip(keys, members, strict=True):
+        same = next((others for other, others in groups if other == key), None)
+        if same is None:
+            groups.append((key, [member]))
+        else:
+            same.append(member)
+    return groups
 
 
 def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
-    """Checks that all runs were evaluated alike, and returns warnings if they need not be.
-
-    Raises:
-        ConfigError: the protocols differ.
-    """
+    """Refuses runs that were not evaluated alike, or returns a warning if they need not be."""
     protocols = [comparable(run.protocol) for run in runs]
     different = _different(runs, protocols)
     if not different:
         return []
-    found = f"These runs were evaluated under different protocols: {'; '.join(different.values())}."
+    message = f"These runs were evaluated under different protocols: {'; '.join(different.values())}."
     if anyway:
-        return [f"{found} Their numbers do not mean the same."]
-    with_success = (n for n, one in enumerate(protocols) if one.get("env.eval.success_key") is not None)
+        return [f"{message} Their numbers do not mean the same."]
+    with_success = (n for n, protocol in enumerate(protocols) if protocol.get("env.eval.success_key") is not None)
     model = next(with_success, 0)  # to evaluate like one without would throw the success away
     commands = []
     for run, theirs in zip(runs, protocols, strict=True):
@@ -246,15 +251,15 @@ def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
             commands.append(shlex.join(["rlpipe", "evaluate", str(run.path), *changes]))
     named = f"{runs[model].path.name}, which measures success" if model else "the first"
     alike = [f"To evaluate like {named}:", *commands] if commands else []
-    raise ConfigError("\n".join([found, *alike, "To compare them nevertheless: --anyway"]))
+    raise ConfigError("\n".join([message, *alike, "To compare them nevertheless: --anyway"]))
 
 
 def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Warns if the evaluations used different versions of packages, as far as these are known."""
     different: dict[str, str] = {}
     for package in _SIMULATED_BY:
-        known = [run for run in runs if package in run.versions]
-        different |= _different(known, [{package: run.versions[package]} for run in known])
+        recorded = [run for run in runs if package in run.versions]
+        different |= _different(recorded, [{package: run.versions[package]} for run in recorded])
     if not different:
         return []
     return [f"{'; '.join(different.values())}: with other versions the same seeds may be other episodes."]
@@ -276,13 +281,13 @@ def _check_gradient_steps(runs: Sequence[EvaluatedRun]) -> list[str]:
     ratios = {run.path.name: run.update_to_data() for run in runs if not run.fixes_gradient_steps}
     if not ratios:
         return []
-    known = [ratio for ratio in ratios.values() if ratio is not None]
+    recorded = [ratio for ratio in ratios.values() if ratio is not None]
     each = (f"{name} {'unknown' if ratio is None else _two_digits(ratio)}" for name, ratio in ratios.items())
-    wanted = _two_digits(statistics.median(known)) if known else "0.5"
+    typical = _two_digits(statistics.median(recorded)) if recorded else "0.5"
     return [
         f"{UPDATE_TO_DATA} is null, so the number of gradient steps depended on the machine and what else ran there. "
         f"Gradient steps for each environment step: {', '.join(each)}. Runs with equal numbers of them: "
-        f"{UPDATE_TO_DATA}={wanted}"
+        f"{UPDATE_TO_DATA}={typical}"
     ]
 
 
@@ -291,18 +296,12 @@ def _two_digits(value: float) -> str:
 
 
 def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -> list[Group]:
-    kinds: list[tuple[dict[str, Any], list[EvaluatedRun]]] = []
-    for run in runs:
-        same = next((members for kind, members in kinds if kind == run.kind), None)
-        if same is None:
-            kinds.append((run.kind, [run]))
-        else:
-            same.append(run)
+    kinds = _group_by_key([run.kind for run in runs], runs)
     groups = []
     for kind, members in kinds:
         members.sort(key=lambda run: run.seed)
         each = [estimate(metric, run.episodes) for run in members]
-        values = [one.value for one in each if one is not None]
+        values = [result.value for result in each if result is not None]
         if len(values) < len(members):
             silent = members[each.index(None)].path
             raise ConfigError(f"{silent} has no value of {metric.name}: choose another --metric.")
@@ -319,12 +318,12 @@ def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
     With several runs, the bounds also enclose those of a bootstrap over seeds and episodes, because episodes of one
     seed are not independent of each other.
     """
-    found = estimate(metric, [episode for run in runs for episode in run.episodes])
-    assert found is not None
-    if found.low is None or found.high is None:
-        return found
-    low, high = widened_over_runs((found.low, found.high), [values_of(metric, run.episodes) for run in runs])
-    return replace(found, low=low, high=high)
+    pooled = estimate(metric, [episode for run in runs for episode in run.episodes])
+    assert pooled is not None
+    if pooled.low is None or pooled.high is None:
+        return pooled
+    low, high = widened_over_runs((pooled.low, pooled.high), [values_of(metric, run.episodes) for run in runs])
+    return replace(pooled, low=low, high=high)
 
 
 def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
@@ -335,18 +334,20 @@ def _label(kind: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
         for key in dict.fromkeys(key for other in namesakes for key in other)
         if any(other.get(key) != namesakes[0].get(key) for other in namesakes)
     ]
-    shown = [f"{key}={kind[key]}" for key in keys if key in kind]
-    more = [f"and {len(shown) - 3} more"] if len(shown) > 3 else []
-    return " ".join([str(kind[EXPERIMENT]), *shown[:3], *more])
+    settings = [f"{key}={kind[key]}" for key in keys if key in kind]
+    more = [f"and {len(settings) - 3} more"] if len(settings) > 3 else []
+    return " ".join([str(kind[EXPERIMENT]), *settings[:3], *more])
 
 
 def _reached(runs: Sequence[EvaluatedRun], metric: Metric, level: float) -> Reached:
-    found = [run.first_reached(metric, level) for run in runs]
-    known = [one for one in found if one is not None]
-    steps, seconds = (statistics.median([math.inf if one is None else one[axis] for one in found]) for axis in (0, 1))
-    once = any(run.evaluations(metric) == 1 for run, one in zip(runs, found, strict=True) if one is not None)
+    moments = [run.first_reached(metric, level) for run in runs]
+    reached = [moment for moment in moments if moment is not None]
+    steps, seconds = (
+        statistics.median([math.inf if moment is None else moment[axis] for moment in moments]) for axis in (0, 1)
+    )
+    once = any(run.evaluations(metric) == 1 for run, moment in zip(runs, moments, strict=True) if moment is not None)
     return Reached(
-        len(known),
+        len(reached),
         len(runs),
         steps if math.isfinite(steps) else None,
         seconds if math.isfinite(seconds) else None,
@@ -357,18 +358,18 @@ def _reached(runs: Sequence[EvaluatedRun], metric: Metric, level: float) -> Reac
 def _by_task(metric: Metric, groups: Sequence[Group]) -> list[TaskComparison]:
     """Compares the groups in each task that all their runs were evaluated in, where a run has several."""
     tasks = [by_task(run.episodes) for group in groups for run in group.runs]
-    found = []
+    comparisons = []
     for task in [label for label in tasks[0] if all(label in each for each in tasks)]:
         runs = [[replace(run, episodes=by_task(run.episodes)[task]) for run in group.runs] for group in groups]
         if not all(values_of(metric, run.episodes) for group in runs for run in group):
             continue
         pooled = [_pooled(metric, group) for group in runs]
         differences = [
-            (own.value - pooled[0].value, *_bounds(metric, group, runs[0]))
-            for own, group in zip(pooled[1:], runs[1:], strict=True)
+            (result.value - pooled[0].value, *_bounds(metric, group, runs[0]))
+            for result, group in zip(pooled[1:], runs[1:], strict=True)
         ]
-        found.append(TaskComparison(task, pooled, differences))
-    return found
+        comparisons.append(TaskComparison(task, pooled, differences))
+    return comparisons
 
 
 def _bounds(metric: Metric, runs: Sequence[EvaluatedRun], first: Sequence[EvaluatedRun]) -> tuple[float, float]:

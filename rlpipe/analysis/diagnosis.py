@@ -190,28 +190,28 @@ def _healthy(metric: Metric, values: Sequence[float], tags: frozenset[str]) -> H
         if rule.level == "ok" and rule.applies(view, tags):
             return Healthy(metric.name, view.value, str(rule.check), not rule.check.violated(view))
     checks = [rule.check for rule in metric.rules]
-    chosen = next((check for check in checks if not isinstance(check, Finite)), checks[0])
-    usual = not (isinstance(chosen, Band) and chosen.violated(view))  # which raises no alert where its rule waits
-    return Healthy(metric.name, view.value, str(chosen), usual)
+    check = next((check for check in checks if not isinstance(check, Finite)), checks[0])
+    usual = not (isinstance(check, Band) and check.violated(view))  # which raises no alert where its rule waits
+    return Healthy(metric.name, view.value, str(check), usual)
 
 
 def _problems(changes: Sequence[Alert], last: Mapping[str, float], names: Mapping[str, str]) -> list[Problem]:
     """Lists the violated rules, the gravest and earliest first; a graver one covers another of the same cause."""
-    found: dict[tuple[str, str], Problem] = {}
+    problems: dict[tuple[str, str], Problem] = {}
     for alert in changes:
         key = (alert.metric, alert.rule)
         if alert.cleared:
-            found[key] = replace(found[key], until=alert.iteration)
+            problems[key] = replace(problems[key], until=alert.iteration)
             continue
-        before = found.get(key)
-        found[key] = Problem(
+        before = problems.get(key)
+        problems[key] = Problem(
             *(alert.metric, alert.rule, alert.level, alert.value, last.get(alert.metric)),
             *(alert.demanded, alert.cause, alert.remedy),
             since=before.since if before else alert.since,
             until=None,
             times=before.times + 1 if before else 1,
         )
-    graver_first = sorted(found.values(), key=lambda problem: (-LEVELS.index(problem.level), problem.since))
+    graver_first = sorted(problems.values(), key=lambda problem: (-LEVELS.index(problem.level), problem.since))
     covered: dict[tuple[str, str, bool], Problem] = {}
     for problem in graver_first:
         called = names.get(problem.metric, problem.metric)
@@ -221,15 +221,15 @@ def _problems(changes: Sequence[Alert], last: Mapping[str, float], names: Mappin
 
 def _judged_by(log: Log) -> dict[str, Metric]:
     """Returns the metrics with the rules that apply to this log."""
-    found = dict(log.metrics)
+    metrics = dict(log.metrics)
     seen = {name for entry in log.entries for name in entry.values}
     for stand_in, other, rules in _STAND_INS:
         if other.name not in seen:
-            chosen = [rule for rule in other.rules if rule.name in rules]
-            own = [rule for rule in stand_in.rules if rule.name not in rules]
+            borrowed = [rule for rule in other.rules if rule.name in rules]
+            declared = [rule for rule in stand_in.rules if rule.name not in rules]
             signs = {**other.signs, **stand_in.signs}
-            found[stand_in.name] = replace(stand_in, rules=(*chosen, *own), signs=signs)
-    return {name: _demanding_finite(metric) for name, metric in found.items()}
+            metrics[stand_in.name] = replace(stand_in, rules=(*borrowed, *declared), signs=signs)
+    return {name: _demanding_finite(metric) for name, metric in metrics.items()}
 
 
 def _demanding_finite(metric: Metric) -> Metric:

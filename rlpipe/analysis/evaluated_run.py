@@ -32,15 +32,13 @@ UPDATE_TO_DATA = "algorithm.update_to_data"
 def kind_of(config: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration without what may differ between runs of one experiment, such as the seed and logging.
 
-    Args:
-        config: full configuration by dotted key
-        protocol: of the evaluation, from which it is taken how the run was evaluated
+    How a run was evaluated is taken from the protocol of its evaluation.
     """
-    kept = {key: value for key, value in config.items() if Affects.COMPARISON in affected_by(Config, key)}
+    kind = {key: value for key, value in config.items() if Affects.COMPARISON in affected_by(Config, key)}
     for key in ORIGINS:
         if (origin := config.get(key)) is not None:
-            kept[key] = _experiment(origin)  # the experiment may have one run per seed
-    return kept | {EXPERIMENT: config[EXPERIMENT]} | comparable(protocol)
+            kind[key] = _experiment(origin)  # the experiment may have one run per seed
+    return kind | {EXPERIMENT: config[EXPERIMENT]} | comparable(protocol)
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,8 @@ class EvaluatedRun:
             ConfigError: it is not a run directory, the run is not complete, or its last iteration was not evaluated.
         """
 
-        def wanted(found: Mapping[str, Any]) -> bool:
-            return under is None or comparable(found) == comparable(under)
+        def matches(protocol: Mapping[str, Any]) -> bool:
+            return under is None or comparable(protocol) == comparable(under)
 
         directory = RunDirectory.existing(path)
         path, run = directory.path, directory.read_json()
@@ -92,12 +90,12 @@ class EvaluatedRun:
         last = 0 if newest is None else newest["iteration"]
         config = completed(directory.read_config())
         records: Iterator[tuple[Path, Mapping[str, Any]]] = (
-            (file, record) for file, record in results_of(path, last) if wanted(record["protocol"])
+            (file, record) for file, record in results_of(path, last) if matches(record["protocol"])
         )
         source, evaluation = next(records, (path / "eval_episodes.jsonl", run))
         rows = evaluation.get("episodes", [])
         if evaluation is run:
-            there = source.is_file() and wanted(run["protocol"])
+            there = source.is_file() and matches(run["protocol"])
             rows = [row for row in read_jsonl(source) if row["iteration"] == last] if there else []
             had = 0 if newest is None else newest["metrics"].get(m.EVAL.num_trajectories.name, 0)
             if there and len(rows) < had:
@@ -111,10 +109,10 @@ class EvaluatedRun:
                 f"{path} has no evaluation of its last iteration, {last}{such}. Evaluate it with: "
                 f"{command_line('evaluate', path)}{how}"
             )
-        found = [Episode.from_row(row) for row in rows]
+        episodes = [Episode.from_row(row) for row in rows]
         return cls(
-            path, config["runner.seed"], config, source, evaluation["protocol"], evaluation.get("versions", {}), found,
-            run["protocol"],
+            path, config["runner.seed"], config, source, evaluation["protocol"], evaluation.get("versions", {}),
+            episodes, run["protocol"],
         )  # fmt: skip
 
     @property
@@ -149,12 +147,12 @@ class EvaluatedRun:
 
         None if it took none, or does not say how many.
         """
-        taken = collected = before = 0.0
+        gradient_steps = collected = before = 0.0
         for row in read_jsonl(self.path / "metrics.jsonl"):
             steps, before = row["total_timesteps"] - before, row["total_timesteps"]
             if ratio := row["metrics"].get(m.UPDATE_TO_DATA.name):
-                taken, collected = taken + ratio * steps, collected + steps
-        return taken / collected if collected else None
+                gradient_steps, collected = gradient_steps + ratio * steps, collected + steps
+        return gradient_steps / collected if collected else None
 
     def evaluations(self, metric: Metric) -> int:
         """Counts the iterations in which the metric was measured."""

@@ -77,20 +77,13 @@ class EvaluationReport:
     def of(
         cls, window: MetricWindow, config: Config, state: Checkpoint | None = None, policy: str | None = None
     ) -> EvaluationReport:
-        """Builds the report from the merged window of an evaluation.
-
-        Args:
-            window: the ``eval/`` metrics and the episodes
-            config: configuration of the evaluation
-            state: the checkpoint; None for a baseline
-            policy: name of the baseline; None for a checkpoint
-        """
+        """Builds the report from the merged window of an evaluation: of a checkpoint, or of a baseline by its name."""
         notes = list(dict.fromkeys(window.notes))
         told_before = state is not None and m.ENV_SUCCESS_AT_END_MA100.name in state.meta["metrics"]
         if not window.tells_success and not told_before and (untold := forget_success(window, (m.EVAL,))):
             notes.append(never_told(success_key(config.env.eval), untold))
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
-        chosen = worth_keeping(window.eval_replays, config.evaluation.replays)
+        replays = worth_keeping(window.eval_replays, config.evaluation.replays)
         iteration = 0 if state is None else state.meta["iteration"]
         return cls(
             metrics=window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")]),
@@ -102,7 +95,7 @@ class EvaluationReport:
             versions=versions(),
             changes={} if state is None else _changes(config, state),
             episodes=episodes,
-            replays=ReplaySet(iteration, policy or "", config.env.eval.task_name, chosen) if chosen else None,
+            replays=ReplaySet(iteration, policy or "", config.env.eval.task_name, replays) if replays else None,
             scenes=window.scenes,
             notes=notes,
         )
@@ -117,8 +110,8 @@ class EvaluationReport:
         fields = {name: value for name, value in vars(self).items() if name not in _NOT_RECORDED}
         return {
             **fields,
-            "estimates": [asdict(one) for one in self.estimates],
-            "tasks": {task: [asdict(one) for one in found] for task, found in self.tasks.items()},
+            "estimates": [asdict(result) for result in self.estimates],
+            "tasks": {task: [asdict(result) for result in results] for task, results in self.tasks.items()},
             "episodes": [episode.as_row(self.iteration) for episode in self.episodes],
         }
 
@@ -143,9 +136,9 @@ class EvaluationReport:
         place = (folder if baselines else folder.parent) / REPLAYS
         kind = "floor" if baselines else "evaluation"
         policy = f" ({self.policy})" if self.policy else ""
-        found = replace(self.replays, source=f"{kind} {number}{policy}")
+        replays = replace(self.replays, source=f"{kind} {number}{policy}")
         try:
-            return replace(self, replay_file=str(ReplayFolder(place).write(f"{kind}-{number}", found, self.scenes)))
+            return replace(self, replay_file=str(ReplayFolder(place).write(f"{kind}-{number}", replays, self.scenes)))
         except OSError as error:
             log.warning("The replays could not be written to %s: %s", place, error)
             return self
@@ -215,8 +208,8 @@ def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
 
 def estimates(episodes: Sequence[Episode]) -> list[Estimate]:
     """Estimates success once, at the end and at reset, return and length, as far as they are known."""
-    found = (estimate(metric, episodes) for metric in _FIELDS)
-    return [one for one in found if one is not None]
+    results = (estimate(metric, episodes) for metric in _FIELDS)
+    return [result for result in results if result is not None]
 
 
 def by_task(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:

@@ -71,7 +71,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
-def found(path: Path) -> tuple[Path, list[str]]:
+def find_log(path: Path) -> tuple[Path, list[str]]:
     """Finds the log in a folder: the one nearest to it, and the newest of several that are equally near.
 
     Args:
@@ -146,11 +146,7 @@ def _is_summary(file: Path) -> bool:
 
 
 def table_of_events(path: Path) -> Table:
-    """Reads the scalars of TensorBoard event files.
-
-    Raises:
-        ConfigError: the files cannot be read, or hold no scalars.
-    """
+    """Reads the scalars of TensorBoard event files."""
     table = _table("step", _points(_event_files(path)))
     if not table.rows:
         raise ConfigError(f"{path} holds no scalars.")
@@ -229,9 +225,6 @@ def table_of_csv(path: Path) -> Table:
     """Reads a table with a header, such as Stable-Baselines3's ``progress.csv``; empty fields are absent numbers.
 
     A line of names is a new header: of a run that was resumed, and appended its own.
-
-    Raises:
-        ConfigError: the file cannot be read, holds episodes only, or several runs.
     """
     text = files.content(path).decode("utf-8-sig", errors="replace")
     if re.match(r"#\s*\{", text) or any(fnmatchcase(path.name, pattern) for pattern in MONITORS):
@@ -241,11 +234,12 @@ def table_of_csv(path: Path) -> Table:
     try:
         for fields in filter(None, csv.reader(io.StringIO(text, newline=""))):  # without empty lines
             numbers = [number(field) for field in fields]
-            if not header or (set(header).intersection(fields) - {""} and not any(one is not None for one in numbers)):
+            numberless = all(value is None for value in numbers)
+            if not header or (set(header).intersection(fields) - {""} and numberless):
                 header = _columns(path, fields)
             else:
                 pairs = zip(header, numbers, strict=False)
-                rows.append({key: one for key, one in pairs if key and one is not None})
+                rows.append({key: value for key, value in pairs if key and value is not None})
     except csv.Error as error:
         raise ConfigError(f"{path} is not readable as CSV: {error}.") from error
     return table_of_rows(rows)
@@ -269,23 +263,18 @@ def _columns(path: Path, header: Sequence[str]) -> list[str]:
 def _monitor(path: Path) -> str:
     """Describes a file of Stable-Baselines3's Monitor."""
     text = files.content(path).decode(errors="replace")
-    episodes = [
-        found for line in text.splitlines() if (found := number(re.sub(r"^r,l,t", "", line).split(",")[0])) is not None
-    ]
-    ends = f", with returns from {min(episodes):g} to {max(episodes):g}" if episodes else ""
+    fields = (number(re.sub(r"^r,l,t", "", line).split(",")[0]) for line in text.splitlines())
+    returns = [value for value in fields if value is not None]
+    ends = f", with returns from {min(returns):g} to {max(returns):g}" if returns else ""
     return (
-        f"{path} is a Monitor file of Stable-Baselines3: it holds {len(episodes)} episodes{ends}, and no number of the "
+        f"{path} is a Monitor file of Stable-Baselines3: it holds {len(returns)} episodes{ends}, and no number of the "
         "learner, so there is nothing to diagnose; give the run's progress.csv, progress.json or TensorBoard folder, "
         "which model.set_logger or tensorboard_log write."
     )
 
 
 def rows_of_json(path: Path, text: bytes) -> list[Row]:
-    """Reads JSON lines, or one JSON object with a ``log_history``, as TRL's trainer saves it; nested keys get a slash.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds no reports.
-    """
+    """Reads JSON lines, or an object with a ``log_history``, as TRL's trainer saves it; nested keys get a slash."""
     try:
         whole = from_json(text)
     except ValueError:
@@ -310,13 +299,14 @@ def _lines(path: Path, text: bytes) -> list[Any]:
 def _checked(path: Path, rows: Sequence[Any]) -> list[Row]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path} holds no reports: it must hold one JSON object per line.")
-    return [dict(_flat(row)) for row in rows]
+    return [dict(flat(row)) for row in rows]
 
 
-def _flat(row: Row, before: str = "") -> Iterator[tuple[str, Any]]:
+def flat(row: Row, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a nested object with their paths."""
     for key, value in row.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}/")
+            yield from flat(value, f"{before}{key}/")
         else:
             yield before + key, value
 

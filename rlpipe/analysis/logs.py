@@ -100,7 +100,7 @@ def read(path: Path, dialect: str | None = None) -> Log:
     if not files.kind_of(path):
         beside = path.parent if path.parent.is_dir() else Path()
         raise ConfigError(f"there is no {path}{nearest(path.name, [other.name for other in beside.iterdir()])}")
-    log, notes = log_files.found(path)
+    log, notes = log_files.find_log(path)
     if log.is_dir() or fnmatchcase(log.name, log_files.EVENTS):
         table = log_files.table_of_events(log)
     elif log.suffix == ".csv":
@@ -150,10 +150,10 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
         for row in rows
     ]
     # a run of version 0.1 does not say that a curriculum chooses its starts
-    chosen = {"chosen_starts"} if any(m.CURRICULUM_NUM_TRAJECTORIES.name in row["metrics"] for row in rows) else set()
-    stages = [(stage["variables"], frozenset(stage["tags"]) | chosen) for stage in record.get("health", [])] or [
-        ({}, _tags(entries) | chosen)
-    ]
+    chooses = any(m.CURRICULUM_NUM_TRAJECTORIES.name in row["metrics"] for row in rows)
+    implied = {"chosen_starts"} if chooses else set()
+    stages = [(stage["variables"], frozenset(stage["tags"]) | implied) for stage in record.get("health", [])]
+    stages = stages or [({}, _tags(entries) | implied)]
     return Log(OURS, "iteration", entries, _unknown(rows, declared), {}, stages, declared)
 
 
@@ -169,7 +169,7 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
     if not keys:
         raise ConfigError(f"{path} holds no number; give a log to which the run has written some.")
     dialect = dialect or _recognised(path, keys)
-    words = {key: found for key in keys if (found := _words(dialect, key))}
+    words = {key: meanings for key in keys if (meanings := _words(dialect, key))}
     if not words:
         raise ConfigError(f"{path} holds no number that {dialect} is known to write; name another --dialect.")
     by_trust = sorted(words.items(), key=lambda word: -max(rank for _, _, rank in word[1]))
@@ -203,28 +203,24 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
 
 
 def _recognised(path: Path, keys: set[str]) -> str:
-    """Returns the system that wrote the keys: it knows half of them, or wrote some that only it writes.
-
-    Raises:
-        ConfigError: no system knows a key, or which one wrote them is a guess.
-    """
+    """Returns the system that wrote the keys: it knows half of them, or wrote some that only it writes."""
     telling = sorted(keys - {*log_files.AXES, *log_files.COUNTED})
-    known = {system: [key for key in telling if knows(system, key)] for system in READABLE}
-    marks = {system: [key for key in known[system] if is_mark(system, key, READABLE)] for system in READABLE}
-    best, second = sorted(READABLE, key=lambda system: (-len(known[system]), -len(marks[system])))[:2]
-    if not known[best]:
+    keys_of = {system: [key for key in telling if knows(system, key)] for system in READABLE}
+    marks = {system: [key for key in keys_of[system] if is_mark(system, key, READABLE)] for system in READABLE}
+    best, second = sorted(READABLE, key=lambda system: (-len(keys_of[system]), -len(marks[system])))[:2]
+    if not keys_of[best]:
         raise ConfigError(
             f"{path} holds {', '.join(sorted(keys)[:5])}, which none of {', '.join(READABLE)} writes; if one of them "
             "did, name it with --dialect."
         )
-    enough = 2 * len(known[best]) >= len(telling) or len(marks[best]) >= _MANY
-    if marks[best] and enough and len(known[best]) > len(known[second]):
+    enough = 2 * len(keys_of[best]) >= len(telling) or len(marks[best]) >= _MANY
+    if marks[best] and enough and len(keys_of[best]) > len(keys_of[second]):
         return best
-    found = ", ".join(known[best][:3]) + (", ..." if len(known[best]) > 3 else "")
+    examples = ", ".join(keys_of[best][:3]) + (", ..." if len(keys_of[best]) > 3 else "")
     shared = "" if marks[best] else ", which others write too"
     raise ConfigError(
-        f"{path} is not judged, because the system that wrote it is a guess: {len(known[best])} of its {len(telling)} "
-        f"keys are names of {SYSTEM_TITLES[best]} ({found}){shared}; name the system with --dialect "
+        f"{path} is not judged, because the system that wrote it is a guess: {len(keys_of[best])} of its "
+        f"{len(telling)} keys are names of {SYSTEM_TITLES[best]} ({examples}){shared}; name the system with --dialect "
         f"({', '.join(READABLE)})."
     )
 
@@ -233,8 +229,8 @@ def _words(dialect: str, key: str) -> list[tuple[str, float, int]]:
     """Translates a key: metrics, the factor of each, and a rank that is lower the more trustworthy the relation is."""
     if key in CATALOGUE and (dialect == OURS or key in log_files.COUNTED):
         return [(key, 1.0, 0)]
-    found = translate(dialect, bare(dialect, key), 1.0)
-    return [(use.metric.name, factor, RELATIONS.index(use.name.relation)) for use, factor in found]
+    translations = translate(dialect, bare(dialect, key), 1.0)
+    return [(use.metric.name, factor, RELATIONS.index(use.name.relation)) for use, factor in translations]
 
 
 def _tags(entries: Sequence[LogEntry]) -> frozenset[str]:

@@ -45,12 +45,12 @@ class Timeline:
     def shares(self, actor: str) -> dict[str, float]:
         """Returns the share of the iteration that an actor spent on each kind of span, the largest first."""
         length = self.ended - self.began
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for span, _ in self.spans:
             if span.actor == actor and span.name != ITERATION:
                 within = min(span.ended, self.ended) - max(span.began, self.began)
-                found[span.name] = found.get(span.name, 0.0) + max(0.0, within) / length
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                shares[span.name] = shares.get(span.name, 0.0) + max(0.0, within) / length
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
@@ -60,39 +60,39 @@ def read(directory: RunDirectory, iteration: int | None = None) -> Timeline:
         ConfigError: the run directory does not hold it.
     """
     file = directory.path / TIMELINE
-    kept: dict[int, list[Span]] = {}
+    spans_of: dict[int, list[Span]] = {}
     for row in read_jsonl(file) if file.is_file() else ():
-        kept[row["iteration"]] = [Span.from_json(entry) for entry in row["spans"]]
-    if not kept:
+        spans_of[row["iteration"]] = [Span.from_json(entry) for entry in row["spans"]]
+    if not spans_of:
         raise ConfigError(
             f"{directory.path} has no timeline: {TIMELINE} is written from the first complete iteration on."
         )
-    wanted = max(kept) if iteration is None else iteration
-    if wanted not in kept:
+    number = max(spans_of) if iteration is None else iteration
+    if number not in spans_of:
         raise ConfigError(
-            f"--iteration is {wanted}, but the timeline of {directory.path} holds {min(kept)} to {max(kept)}: at least "
-            f"the newest {KEPT_ITERATIONS} iterations are kept."
+            f"--iteration is {number}, but the timeline of {directory.path} holds {min(spans_of)} to {max(spans_of)}: "
+            f"at least the newest {KEPT_ITERATIONS} iterations are kept."
         )
-    whole = next((span for span in kept[wanted] if span.name == ITERATION and span.ended > span.began), None)
+    whole = next((span for span in spans_of[number] if span.name == ITERATION and span.ended > span.began), None)
     if whole is None:
         raise ConfigError(
-            f"{file} does not hold start and end of iteration {wanted}: its span {ITERATION!r} is missing, or ends "
+            f"{file} does not hold start and end of iteration {number}: its span {ITERATION!r} is missing, or ends "
             "before it begins."
         )
-    found = [
+    spans = [
         (span, of)
-        for of, spans in kept.items()
-        for span in spans
-        if of == wanted or (span.began < whole.ended and span.ended > whole.began)
+        for of, members in spans_of.items()
+        for span in members
+        if of == number or (span.began < whole.ended and span.ended > whole.began)
     ]
-    actors = sorted({span.actor for span, _ in found}, key=_order)
+    actors = sorted({span.actor for span, _ in spans}, key=_order)
     ordered: list[tuple[Span, int]] = []
     for actor in actors:
-        own = sorted((item for item in found if item[0].actor == actor), key=_began)
-        gaps = [] if actor == "driver" else _waits(actor, [span for span, _ in own], whole)
-        waits = [(wait, wanted) for wait in gaps]
-        ordered += sorted([*own, *waits], key=_began)
-    return Timeline(wanted, whole.began, whole.ended, tuple(actors), tuple(ordered))
+        work = sorted((item for item in spans if item[0].actor == actor), key=_began)
+        gaps = [] if actor == "driver" else _waits(actor, [span for span, _ in work], whole)
+        waits = [(wait, number) for wait in gaps]
+        ordered += sorted([*work, *waits], key=_began)
+    return Timeline(number, whole.began, whole.ended, tuple(actors), tuple(ordered))
 
 
 def _began(item: tuple[Span, int]) -> tuple[float, float]:
@@ -111,9 +111,9 @@ def _waits(actor: str, spans: Sequence[Span], whole: Span) -> Iterable[Span]:
 
 def _order(actor: str) -> tuple[int, str, int]:
     """Returns a sort key: along the way of the data, then by name and rank."""
-    found = re.fullmatch(r"(.+?)(?:-(\d+))?", actor)
-    assert found is not None
-    kind, rank = found.groups()
+    match = re.fullmatch(r"(.+?)(?:-(\d+))?", actor)
+    assert match is not None
+    kind, rank = match.groups()
     order = _ALONG_THE_DATA.index(kind) if kind in _ALONG_THE_DATA else len(_ALONG_THE_DATA)
     return order, kind, int(rank or 0)
 

@@ -85,10 +85,11 @@ class Watched:
         for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN):
             if values := values_of(metric, self.recorded):
                 return metric, math.fsum(values) / len(values), len(values)
-        for rows, found in (([self.evaluated] if self.evaluated else [], m.EVAL), (self.rows, m.ENV)):
-            for metric in (found.success_once, found.episode_return):
+        for rows, scope in (([self.evaluated] if self.evaluated else [], m.EVAL), (self.rows, m.ENV)):
+            for metric in (scope.success_once, scope.episode_return):
                 read = (row.metrics for row in rows if metric.name in row.metrics)
-                if counted := [(one[metric.name], one.get(found.num_trajectories.name, 0.0)) for one in read]:
+                count = scope.num_trajectories.name
+                if counted := [(metrics[metric.name], metrics.get(count, 0.0)) for metrics in read]:
                     return metric, *latest(counted)
         return None
 
@@ -104,10 +105,7 @@ class Watched:
 def latest(counted: Sequence[tuple[float, float]]) -> tuple[float, int]:
     """Pools the newest iterations that end 100 training episodes, or all of them.
 
-    Args:
-        counted: mean over the episodes of each iteration, and their number, the oldest first
-    Returns:
-        Mean over the pooled episodes, and their number.
+    ``counted`` has the mean over the episodes of each iteration, and their number, the oldest first.
     """
     total = episodes = 0.0
     for value, count in reversed(counted):
@@ -118,11 +116,7 @@ def latest(counted: Sequence[tuple[float, float]]) -> tuple[float, int]:
 
 
 def glance(path: Path) -> Watched:
-    """Returns the state of a run as its last rows tell it, without reading those before.
-
-    Raises:
-        ConfigError: a file is damaged.
-    """
+    """Returns the state of a run as its last rows tell it, without reading those before."""
     directory = RunDirectory.existing(path)
     state, file = Watched(directory.read_json()), directory.path / "metrics.jsonl"
     lines = files.content(file).split(b"\n")[:-1] if file.is_file() else []  # the last may be half written
@@ -142,21 +136,13 @@ class Watcher:
     """Follows a run directory, also one that another machine writes to."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the directory.
-
-        Raises:
-            ConfigError: it is no run directory.
-        """
+        """Opens the directory."""
         self._directory = RunDirectory.existing(path)
         self._state = Watched(self._directory.read_json())
         self._incarnation = -1
 
     def look(self) -> Watched:
-        """Reads what was written since the last call.
-
-        Raises:
-            ConfigError: a file is damaged.
-        """
+        """Reads what was written since the last call."""
         run = self._directory.read_json()
         if run["incarnation"] != self._incarnation:  # a resume has cut rows off
             self._incarnation = run["incarnation"]

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,25 +80,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-train.add_to(app)
-configs.add_to(app)
-tasks.add_to(app)
-pretrain.add_to(app)
-submit.add_to(app)
-demos.add_to(app)
-evaluate.add_to(app)
-replay.add_to(app)
-compare.add_to(app)
-diagnose.add_to(app)
-doctor.add_to(app)
-metrics.add_to(app)
-sync.add_to(app)
-export.add_to(app)
-timeline.add_to(app)
-report.add_to(app)
-curriculum.add_to(app)
-watch.add_to(app)
-runs.add_to(app)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    train.train, configs.configs, tasks.tasks, pretrain.pretrain, submit.submit, demos.demos, evaluate.evaluate,
+    replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync, export.export, timeline.timeline,
+    report.report, curriculum.curriculum, watch.watch, runs.runs,
+)  # fmt: skip
+"""In the order of the help."""
+for _command in _COMMANDS:
+    app.command()(_command)
+app.add_typer(metrics.commands, name="metrics")
 
 
 def main() -> None:

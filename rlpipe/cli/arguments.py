@@ -1,8 +1,9 @@
-"""Parsers of arguments that several commands share. The help shows a parser's name."""
+"""Arguments that several commands share, and their parsers. The help shows a parser's name."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -32,7 +33,7 @@ def all_runs(paths: list[Path]) -> list[Path]:
     """Returns the runs of a command that takes several; a folder of runs stands for all in it, ``latest`` for one."""
     from rlpipe.run.directory import find_runs
 
-    return [found for path in paths for found in find_runs(path)]
+    return [directory for path in paths for directory in find_runs(path)]
 
 
 def run(text: str) -> Path:
@@ -40,3 +41,10 @@ def run(text: str) -> Path:
     from rlpipe.run.directory import find_run
 
     return find_run(path(text))
+
+
+Run = Annotated[Path, typer.Argument(parser=run, help="Run directory; the run may still be in progress.")]
+Local = Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
+]

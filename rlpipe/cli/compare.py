@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,17 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.comparison import Comparison, Reached
+from rlpipe.analysis.comparison import Comparison
 from rlpipe.analysis.comparison import compare as compare_runs
 from rlpipe.analysis.evaluated_run import ORIGINS
 from rlpipe.cli import arguments
-from rlpipe.cli.evaluate import interval, number, protocol_lines
-from rlpipe.cli.streams import print_json
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="compare")(compare)
+from rlpipe.cli.evaluate import interval, protocol_lines
+from rlpipe.cli.streams import console_for_results, print_json, table_of_results
+from rlpipe.report import formats
 
 
 def compare(
@@ -62,8 +57,7 @@ def compare(
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     for warning in comparison.warnings:
         stderr.print(f"[yellow]warning:[/] {escape(warning)}")
-    piped = not sys.stdout.isatty()  # a file or a pipe has no width
-    Console(highlight=False, width=100 if piped else None).print(screen(comparison))
+    console_for_results().print(screen(comparison))
 
 
 def screen(comparison: Comparison) -> RenderableType:
@@ -89,7 +83,7 @@ def screen(comparison: Comparison) -> RenderableType:
 
 def _table(comparison: Comparison, *columns: str) -> Table:
     """Table with a row for each group: its label, equally wide in every table, and numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = table_of_results()
     labels = [*(group.label for group in comparison.groups), *(baseline.label for baseline in comparison.baselines)]
     widest = max(map(len, labels))
     table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
@@ -104,37 +98,37 @@ def _values(comparison: Comparison) -> Table:
     several = len(comparison.groups) > 1
     for group in comparison.groups:
         values = [value for _, value in group.by_seed]
+        style = "bold green" if several and group.pooled.value == best else "bold"
         table.add_row(
             escape(group.label),
-            Text(number(group.pooled.value), style="bold green" if several and group.pooled.value == best else "bold"),
+            Text(formats.result(group.pooled.value), style=style),
             interval(group.pooled.low, group.pooled.high),
             f"{group.pooled.episodes:,}",
             str(len(values)),
-            *([number(min(values)), number(max(values))] if len(values) > 1 else ["-", "-"]),
+            *([formats.result(min(values)), formats.result(max(values))] if len(values) > 1 else ["-", "-"]),
         )
         if not several and len(values) > 1:
             for label, value in zip(group.run_labels, values, strict=True):
-                table.add_row(escape(f"  {label}"), number(value), style="dim")
+                table.add_row(escape(f"  {label}"), formats.result(value), style="dim")
     for baseline in comparison.baselines:
-        mean, bounds = number(baseline.result.value), interval(baseline.result.low, baseline.result.high)
+        mean, bounds = formats.result(baseline.result.value), interval(baseline.result.low, baseline.result.high)
         table.add_row(escape(baseline.label), mean, bounds, f"{baseline.result.episodes:,}", "-", "-", "-", style="dim")
     return table
 
 
 def _differences(comparison: Comparison) -> Table:
     table = _table(comparison, "difference", "95 % interval", "P(better)", "95 % interval")
-    for one in comparison.differences:
+    for difference in comparison.differences:
         chance = [Text("-"), Text("one seed", style="dim")]
-        if one.probability is not None:
-            value, low, high = one.probability
+        if difference.probability is not None:
+            value, low, high = difference.probability
             bounds = "-" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
             chance = [Text(f"{value:.2f}"), Text(bounds)]
-        style = "bold" if one.low > 0 or one.high < 0 else ""
-        plus = "+" if one.value > 0 else ""
+        style = "bold" if difference.low > 0 or difference.high < 0 else ""
         table.add_row(
-            escape(one.label),
-            Text(f"{plus}{number(one.value)}", style=style),
-            interval(one.low, one.high, signed=True),
+            escape(difference.label),
+            Text(formats.result(difference.value, signed=True), style=style),
+            interval(difference.low, difference.high, signed=True),
             *chance,
         )
     return table
@@ -142,15 +136,15 @@ def _differences(comparison: Comparison) -> Table:
 
 def _tasks(comparison: Comparison) -> Table:
     """Table with a row for each task: each group, and its difference from the first where its interval leaves out 0."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = table_of_results()
     table.add_column("", style="cyan", no_wrap=True)
     for group in comparison.groups:
         table.add_column(escape(group.label), justify="right", overflow="fold")
     for task in comparison.tasks:
-        cells = [f"{number(one.value)} {interval(one.low, one.high)}" for one in task.pooled]
+        cells = [f"{formats.result(result.value)} {interval(result.low, result.high)}" for result in task.pooled]
         for index, (value, low, high) in enumerate(task.differences, start=1):
             if low > 0 or high < 0:
-                cells[index] += f" ({'+' if value > 0 else ''}{number(value)})"
+                cells[index] += f" ({formats.result(value, signed=True)})"
         table.add_row(escape(task.task), *map(escape, cells))
     return table
 
@@ -158,19 +152,12 @@ def _tasks(comparison: Comparison) -> Table:
 def _levels(comparison: Comparison) -> Table:
     table = _table(comparison, "seeds that reached it", "environment steps", "wall clock")
     for group in comparison.groups:
-        if (found := group.reached) is not None:
-            table.add_row(escape(group.label), f"{found.runs} of {found.of}", _steps(found), _clock(found))
+        if (reached := group.reached) is not None:
+            bound = "<= " if reached.at_the_latest else ""
+            steps = "-" if reached.steps is None else f"{bound}{reached.steps:,.0f}"
+            clock = "-" if reached.seconds is None else f"{bound}{timedelta(seconds=round(reached.seconds))}"
+            table.add_row(escape(group.label), f"{reached.runs} of {reached.of}", steps, clock)
     return table
-
-
-def _steps(found: Reached) -> str:
-    bound = "<= " if found.at_the_latest else ""
-    return "-" if found.steps is None else f"{bound}{found.steps:,.0f}"
-
-
-def _clock(found: Reached) -> str:
-    bound = "<= " if found.at_the_latest else ""
-    return "-" if found.seconds is None else f"{bound}{timedelta(seconds=round(found.seconds))}"
 
 
 def _notes(comparison: Comparison) -> Sequence[str]:
@@ -185,17 +172,18 @@ def _notes(comparison: Comparison) -> Sequence[str]:
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
     if any(task.differences for task in comparison.tasks):
         notes.append("by task, in parentheses: difference from the first, where its 95 % interval leaves out 0")
-    if any(one.over_seeds for one in comparison.differences):
+    if any(difference.over_seeds for difference in comparison.differences):
         notes.append("difference: bootstrap over seeds and episodes; never narrower than over the episodes alone")
         notes.append("P(better): how likely a run beats one of the others; ties count half (Agarwal et al. 2021)")
-    if any(one.probability is not None and one.probability[1] is None for one in comparison.differences):
+    probabilities = [difference.probability for difference in comparison.differences]
+    if any(probability is not None and probability[1] is None for probability in probabilities):
         notes.append("P(better) without an interval: all pairs of runs agree, so a bootstrap over seeds cannot vary")
-    if not all(one.over_seeds for one in comparison.differences):
+    if not all(difference.over_seeds for difference in comparison.differences):
         notes.append("one seed: the interval of the difference does not include the variation between seeds")
     reached = [group.reached for group in comparison.groups if group.reached is not None]
-    if any(found.runs for found in reached):
+    if any(level.runs for level in reached):
         notes.append("steps, wall clock: median over seeds, up to the first evaluation at that level")
-    if any(found.at_the_latest for found in reached):
+    if any(level.at_the_latest for level in reached):
         notes.append("<=: evaluated only at the end; runner.val_check_interval shows when the level was reached")
     runs = [run for group in comparison.groups for run in group.runs]
     notes += [f"{key}: {note}" for key, note in ORIGINS.items() if any(run.config.get(key) for run in runs)]

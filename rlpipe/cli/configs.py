@@ -7,20 +7,14 @@ import sys
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlpipe.cli.streams import PIPED_WIDTH, table_of_list
+
 SCREEN_WIDTH = 100
 """Columns of a terminal that the table uses at most: longer lines are hard to read."""
-PIPED_WIDTH = 400
-"""Columns for a program that reads the table: each configuration stays on one line."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="configs")(configs)
 
 
 def configs(
@@ -53,7 +47,7 @@ def _table(*, boxed: bool) -> Table:
     from rlpipe.config import shipped
     from rlpipe.config.tree import from_yaml
 
-    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    table = table_of_list(boxed=boxed)
     for column in ["name, task, algorithm"] if boxed else ["name", "task", "algorithm"]:
         table.add_column(column, no_wrap=True)
     table.add_column("description")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import console_for_results, print_json, table_of_results
 from rlpipe.functional.curricula import REACH
 from rlpipe.report.curriculum import (
     LAST,
@@ -23,7 +22,6 @@ from rlpipe.report.curriculum import (
     STUCK,
     CurriculumProgress,
     DemonstrationProgress,
-    SuccessRate,
     read_progress,
 )
 
@@ -31,13 +29,8 @@ MOST_SHOWN = 20
 """Demonstrations in the table."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="curriculum")(curriculum)
-
-
 def curriculum(
-    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
+    run: arguments.Run,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -54,15 +47,14 @@ def curriculum(
     from rlpipe.run.directory import RunDirectory
 
     if out is not None:
-        check_picture(out, "--out")
+        check_picture(out)
     progress = read_progress(RunDirectory.existing(run))
     if out is not None:
-        save(draw_curriculum(progress), out, "--out")
+        save(draw_curriculum(progress), out)
     if as_json:
         print_json(progress.as_json())
         return
-    piped = not sys.stdout.isatty()  # a file or a pipe has no width
-    console = Console(highlight=False, width=100 if piped else None)
+    console = console_for_results()
     console.print(screen(progress))
     if out is not None:
         console.print(f"[dim]picture[/]  {escape(str(out))}", soft_wrap=True)
@@ -73,7 +65,7 @@ def screen(progress: CurriculumProgress) -> RenderableType:
     head = Text.assemble((progress.run, "bold"), f"  {progress.name}", (f"  {progress.total_steps:,} steps", "dim"))
     parts: list[RenderableType] = [head, _success(progress)]
     parts += ["", _within(progress)] if progress.within else []
-    behind = sorted(progress.demonstrations, key=lambda one: (-one.start / one.length, one.number))
+    behind = sorted(progress.demonstrations, key=lambda demo: (-demo.start / demo.length, demo.number))
     if behind:
         parts += ["", _demonstrations(behind[:MOST_SHOWN])]
     if rest := len(behind) - MOST_SHOWN:
@@ -85,10 +77,11 @@ def screen(progress: CurriculumProgress) -> RenderableType:
 def _success(progress: CurriculumProgress) -> Table:
     """Success of the latest episodes with chosen and with own starts, and of the last evaluation."""
     table = Table.grid(padding=(0, 2))
-    for label, curve in (("chosen starts", progress.chosen), ("own starts", progress.own)):
+    for label, curve in (("chosen starts", progress.chosen_starts), ("own starts", progress.own_starts)):
         if curve:
-            of = f"last {curve[-1].episodes} of {sum(rate.episodes for rate in curve):,} episodes"
-            table.add_row(Text(label, style="dim"), *_rate(curve[-1]), Text(of, style="dim"))
+            last, total = curve[-1], sum(rate.episodes for rate in curve)
+            of = Text(f"last {last.episodes} of {total:,} episodes", style="dim")
+            table.add_row(Text(label, style="dim"), f"{last.value:.2f}", interval(last.low, last.high), of)
     if progress.evaluations:
         step, value, low, high = progress.evaluations[-1]
         after = Text(f"after {step:,.0f} steps", style="dim")
@@ -109,45 +102,42 @@ def _success(progress: CurriculumProgress) -> Table:
 
 def _within(progress: CurriculumProgress) -> Table:
     """Success by the steps that were left of a demonstration, side by side."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = table_of_results()
     table.add_column("steps left")
-    for one in progress.within:
-        table.add_column(f"{one.least}-{one.most}", justify="right")
-    table.add_row(Text("success", style="dim"), *(f"{one.rate.value:.2f}" for one in progress.within))
-    table.add_row(Text("episodes", style="dim"), *(Text(f"{one.rate.episodes}", "dim") for one in progress.within))
+    for success in progress.within:
+        table.add_column(f"{success.least}-{success.most}", justify="right")
+    rates = [success.rate for success in progress.within]
+    table.add_row(Text("success", style="dim"), *(f"{rate.value:.2f}" for rate in rates))
+    table.add_row(Text("episodes", style="dim"), *(Text(f"{rate.episodes}", "dim") for rate in rates))
     return table
 
 
-def _rate(rate: SuccessRate) -> tuple[str, str]:
-    return f"{rate.value:.2f}", interval(rate.low, rate.high)
-
-
-def _demonstrations(shown: Sequence[DemonstrationProgress]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+def _demonstrations(demonstrations: Sequence[DemonstrationProgress]) -> Table:
+    table = table_of_results()
     columns = ("demonstration", "seed", "length", "start", "covered", "episodes", f"last {LAST}", "there", "since step")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    for one in shown:
-        since = one.steps[-1] if one.solved_at is None else one.solved_at
+    for demo in demonstrations:
+        since = demo.steps[-1] if demo.solved_at is None else demo.solved_at
         table.add_row(
-            str(one.number), str(one.seed), str(one.length), str(one.start), _covered(1 - one.start / one.length),
-            f"{one.episodes:,}", f"{one.last.value:.2f}", _there(one), f"{since:,}",
+            str(demo.number), str(demo.seed), str(demo.length), str(demo.start), _covered(1 - demo.start / demo.length),
+            f"{demo.episodes:,}", f"{demo.last.value:.2f}", _there(demo), f"{since:,}",
         )  # fmt: skip
     return table
 
 
-def _covered(share: float, width: int = 10) -> Text:
+def _covered(share: float) -> Text:
     """Part of a demonstration that its start has moved back over, which is at its end."""
-    done = round(share * width)
-    return Text.assemble(("╌" * (width - done), "bright_black"), ("━" * done, "green"), f" {share:>5.0%}")
+    done = round(share * 10)
+    return Text.assemble(("╌" * (10 - done), "bright_black"), ("━" * done, "green"), f" {share:>5.0%}")
 
 
-def _there(one: DemonstrationProgress) -> Text:
+def _there(demo: DemonstrationProgress) -> Text:
     """Returns how many of the episodes from the present start succeeded, or that the demonstration is solved."""
-    if one.solved_at is not None:
+    if demo.solved_at is not None:
         return Text("solved", style="green")
-    succeeded = round(one.at_start.value * one.at_start.episodes)
-    return Text(f"{succeeded} of {one.at_start.episodes}", style="yellow" if one.stuck else "")
+    succeeded = round(demo.at_start.value * demo.at_start.episodes)
+    return Text(f"{succeeded} of {demo.at_start.episodes}", style="yellow" if demo.stuck else "")
 
 
 def _notes(progress: CurriculumProgress) -> str:
@@ -159,7 +149,7 @@ def _notes(progress: CurriculumProgress) -> str:
             f"last {LAST}: success of the last episodes in it, begun there or up to {REACH - 1} steps later",
             "there: successes of those begun in it; since step: environment step of coming there, or solved",
         ]
-    if any(one.stuck for one in progress.demonstrations):
+    if any(demo.stuck for demo in progress.demonstrations):
         notes.append(f"yellow: {STUCK} or more episodes began there and it has not moved; see docs/demonstrations.md")
     if progress.lengths is not None and progress.lengths.wasteful:
         notes.append(

@@ -18,11 +18,6 @@ from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError, command_line
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="demos")(demos)
-
-
 def demos(
     task: Annotated[
         str,
@@ -75,18 +70,18 @@ def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, 
 
     with _progress("starting", count) as show:
         try:
-            made = make_demonstrations(
+            recording = make_demonstrations(
                 task, count, control_mode, out, python=python, first_seed=first_seed, progress=show
             )
         except PlannerError as error:
             Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
             raise typer.Exit(ExitCode.FAILED) from error
-    _print_summary(made.trajectories, task, made.file, {
-        "steps": f"{made.steps:,} until success, {made.longest} in the longest",
+    _print_summary(recording.trajectories, task, recording.file, {
+        "steps": f"{recording.steps:,} until success, {recording.longest} in the longest",
         "control mode": control_mode,
-        "seeds": f"{made.seeds[0]} to {made.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
-        "size": f"{made.file.stat().st_size / 1e3:,.0f} kB",
-        "use": command_line("train", "CONFIG", f"demos={made.file}"),
+        "seeds": f"{recording.seeds[0]} to {recording.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
+        "size": f"{recording.file.stat().st_size / 1e3:,.0f} kB",
+        "use": command_line("train", "CONFIG", f"demos={recording.file}"),
     })  # fmt: skip
 
 
@@ -102,19 +97,20 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
             f"demos is {config.demos}: name the file to write, such as demos=demonstrations/{source.name}"
         )
     with _progress("replaying", None) as show:
-        made = replay_demonstrations(
+        recording = replay_demonstrations(
             str(source), config, Path(config.demos), lambda done, total: show("replaying", done, total)
         )
-    leaves = made.spec.leaves or {}
+    leaves = recording.spec.leaves or {}
     shapes = (f"{leaf} {spec.dtype} {list(spec.shape)}" for leaf, spec in leaves.items())
     task = config.env.train
-    _print_summary(made.trajectories, getattr(task, "id", task.name), made.file, {
-        "replayed": f"{made.trajectories + made.failed}, of which {made.failed} no longer succeeded and were left out",
-        "steps": f"{made.steps:,}",
-        "observations": ", ".join(shapes) or f"one vector of {made.spec.observation_dim}",
-        "size": f"{made.file.stat().st_size / 1e6:,.1f} MB",
+    _print_summary(recording.trajectories, getattr(task, "id", task.name), recording.file, {
+        "replayed": f"{recording.trajectories + recording.failed}, of which {recording.failed} no longer succeeded and "
+        "were left out",
+        "steps": f"{recording.steps:,}",
+        "observations": ", ".join(shapes) or f"one vector of {recording.spec.observation_dim}",
+        "size": f"{recording.file.stat().st_size / 1e6:,.1f} MB",
         "use": command_line("pretrain", name, *overrides),
-        **({"notes": "\n                ".join(made.notes)} if made.notes else {}),
+        **({"notes": "\n                ".join(recording.notes)} if recording.notes else {}),
     })  # fmt: skip
 
 

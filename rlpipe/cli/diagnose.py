@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.analysis.diagnosis import Diagnosis, Healthy, Problem, diagnose
+from rlpipe.analysis.diagnosis import Diagnosis, Healthy, Problem
+from rlpipe.analysis.diagnosis import diagnose as diagnose_run
 from rlpipe.analysis.logs import OURS, READABLE
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import console_for_results, print_json
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.rules import Finite
@@ -34,12 +34,7 @@ VERDICTS = {
 SIGNS = {"critical": "✗", "warn": "!", "info": "·"}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="diagnose")(diagnose_command)
-
-
-def diagnose_command(
+def diagnose(
     path: Annotated[
         Path,
         typer.Argument(
@@ -59,12 +54,11 @@ def diagnose_command(
 
     The exit code is 3 if a critical finding remains at the end of the run.
     """
-    diagnosis = diagnose(path, dialect)
+    diagnosis = diagnose_run(path, dialect)
     if as_json:
         print_json(diagnosis.as_json())
     else:
-        piped = not sys.stdout.isatty()  # a file or a pipe has no width
-        Console(highlight=False, width=100 if piped else None).print(screen(diagnosis))
+        console_for_results().print(screen(diagnosis))
     if diagnosis.verdict == "critical":
         raise typer.Exit(ExitCode.CRITICAL)
 
@@ -76,10 +70,10 @@ def screen(diagnosis: Diagnosis) -> RenderableType:
     if diagnosis.past:
         parts += ["", Text("Resolved before the end", style="bold"), _past(diagnosis.past)]
     if diagnosis.healthy:
-        core = [found for found in diagnosis.healthy if CATALOGUE[found.metric].tier == "core"]
-        shown = core or diagnosis.healthy
-        parts += ["", Text("Healthy", style="bold"), _healthy(shown)]
-        if rest := len(diagnosis.healthy) - len(shown):
+        core = [metric for metric in diagnosis.healthy if CATALOGUE[metric.metric].tier == "core"]
+        listed = core or diagnosis.healthy
+        parts += ["", Text("Healthy", style="bold"), _healthy(listed)]
+        if rest := len(diagnosis.healthy) - len(listed):
             parts.append(Text(f"  and {rest} more, which --json lists", style="dim"))
     if diagnosis.unknown:
         names = ", ".join(diagnosis.unknown[:4]) + (", ..." if len(diagnosis.unknown) > 4 else "")
@@ -106,9 +100,9 @@ def _standing(problem: Problem, diagnosis: Diagnosis) -> RenderableType:
     times = f", raised {problem.times} times" if problem.times > 1 else ""
     changed = problem.final is not None and problem.final != problem.value
     final = f", {_number(problem.final)} at the end" if changed else ""
-    found = "NaN or infinite" if problem.demanded == str(Finite()) else _number(problem.value)
+    value = "NaN or infinite" if problem.demanded == str(Finite()) else _number(problem.value)
     head = Text.assemble(
-        (f"{SIGNS[problem.level]} {problem.metric} {found}", style),
+        (f"{SIGNS[problem.level]} {problem.metric} {value}", style),
         (f"  {problem.level} since {diagnosis.axis} {problem.since:,}{times}{final}", "dim"),
     )
     facts = Table.grid(padding=(0, 2))
@@ -141,15 +135,16 @@ def _past(problems: Sequence[Problem]) -> Table:
     return table
 
 
-def _healthy(found: Sequence[Healthy]) -> Table:
+def _healthy(metrics: Sequence[Healthy]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=True)
     table.add_column()
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for one in found:
-        sign = Text("✓", style="green") if one.usual else Text("~", style="dim")
-        table.add_row(sign, one.metric, _number(one.value), one.demanded if one.usual else f"usually {one.demanded}")
+    for metric in metrics:
+        sign = Text("✓", style="green") if metric.usual else Text("~", style="dim")
+        demanded = metric.demanded if metric.usual else f"usually {metric.demanded}"
+        table.add_row(sign, metric.metric, _number(metric.value), demanded)
     return table
 
 

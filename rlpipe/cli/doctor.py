@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import console_for_results, print_json
 from rlpipe.doctor.results import CheckStatus
 
 if TYPE_CHECKING:
@@ -25,20 +25,13 @@ SHOWN_NODES = 3
 """Nodes that are named one by one; the others are counted."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="doctor")(doctor)
-
-
 def doctor(
     config: Annotated[str | None, typer.Argument(help="YAML file of the planned run.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join; else RAY_ADDRESS, else one is started.")
-    ] = None,
+    ray_address: arguments.RayAddress = None,
     timeout: Annotated[float, typer.Option(min=1.0, help="Seconds within which each node must have answered.")] = 45.0,
 ) -> None:
     """Check that this machine and every node of the cluster can carry a run, and say what to fix.
@@ -59,7 +52,7 @@ def doctor(
     if as_json:
         print_json(report.as_json())
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(screen(report))
+        console_for_results(120).print(screen(report))
     if report.status == CheckStatus.FAIL:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -75,8 +68,8 @@ def screen(report: CheckReport) -> RenderableType:
     table.add_column()
     table.add_column(style="dim")
     for name, results in checks.items():
-        for index, (sign, found, where) in enumerate(_rows(results, len(report.nodes))):
-            table.add_row(sign, Text("" if index else name), found, where)  # Text: a name may hold brackets
+        for index, (sign, finding, where) in enumerate(_rows(results, len(report.nodes))):
+            table.add_row(sign, Text("" if index else name), finding, where)  # Text: a name may hold brackets
     return Group(table, "", _summary(report))
 
 
@@ -86,11 +79,11 @@ def _rows(results: Sequence[CheckResult], nodes: int) -> list[tuple[Text, Text, 
     for result in sorted(results, key=lambda result: list(SIGNS).index(result.status)):
         groups.setdefault((result.status, result.message, result.remedy), []).append(result.node)
     rows, in_order = [], 0
-    for (status, found, remedy), where in groups.items():
+    for (status, finding, remedy), where in groups.items():
         in_order += status == CheckStatus.OK
         if in_order > SHOWN_NODES:
             continue  # numbers that differ from node to node and are all in order
-        text = Text.assemble(found, (f"\n→ {remedy}" if remedy else "", "bold"))
+        text = Text.assemble(finding, (f"\n→ {remedy}" if remedy else "", "bold"))
         everywhere = len(where) >= nodes or not any(where)
         rows.append((Text(SIGNS[status], style=STYLES[status]), text, "" if everywhere else _names(where)))
     if in_order > SHOWN_NODES:

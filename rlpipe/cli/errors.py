@@ -24,19 +24,16 @@ _REMEDIES = {
 
 def print_refusal(stderr: Console, error: Exception) -> None:
     """Prints the message alone, because it says what to do."""
-    stderr.print(f"[bold red]error:[/] {escape(_cut(redacted(str(error), os.environ)))}", soft_wrap=True)
-
-
-def _cut(text: str) -> str:
-    """Shortens anything too long for a word, such as the name of a simulator in a damaged file."""
-    return re.sub(r"(\S{80})\S{320,}", r"\1...", text)
+    # what is too long for a word, such as the name of a simulator in a damaged file, is cut
+    message = re.sub(r"(\S{80})\S{320,}", r"\1...", redacted(str(error), os.environ))
+    stderr.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
 
 
 def print_failure(stderr: Console, error: Exception) -> None:
     """Prints the traceback and the error; for a fault of the run or of the machine only what it says."""
-    told = str(error) if isinstance(error, RunError | LostRowsError) else _fault_of_machine(error)
-    if told:
-        stderr.print(f"[bold red]failed:[/] {escape(redacted(told, os.environ))}", soft_wrap=True)
+    message = str(error) if isinstance(error, RunError | LostRowsError) else _fault_of_machine(error)
+    if message:
+        stderr.print(f"[bold red]failed:[/] {escape(redacted(message, os.environ))}", soft_wrap=True)
         return
     stderr.print(redacted("".join(traceback.format_exception(error)), os.environ), markup=False, soft_wrap=True)
     message = escape(redacted(f"{type(error).__name__}: {error}", os.environ))

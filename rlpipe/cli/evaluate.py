@@ -14,16 +14,14 @@ from rich.table import Table
 
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import print_json, table_of_results
 from rlpipe.errors import UserInterrupt, command_line
+from rlpipe.report import formats
 
 if TYPE_CHECKING:
-    from rlpipe.analysis.evaluation_report import EvaluationReport
+    from rlpipe.analysis.evaluation_report import Estimate, EvaluationReport
 
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="evaluate")(evaluate)
+ESTIMATE_COLUMNS = ("mean", "95 % interval", "episodes")
 
 
 def evaluate(
@@ -68,10 +66,8 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
-    ] = None,
+    local: arguments.Local = False,
+    ray_address: arguments.RayAddress = None,
 ) -> None:
     """Evaluate a policy on whole episodes with held-out seeds.
 
@@ -118,13 +114,9 @@ def _interruptible(progress: Callable[[int, int, float], None]) -> Callable[[int
 
 def _show(report: EvaluationReport, console: Console) -> None:
     """Prints the estimates, and below them what they depend on and where they are kept."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for column in ("", "mean", "95 % interval", "episodes"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for index, one in enumerate(report.estimates):
-        name = one.metric.partition("/")[2]
-        style = "bold green" if index == 0 else ""
-        table.add_row(name, number(one.value), interval(one.low, one.high), f"{one.episodes:,}", style=style)
+    table = _table("", *ESTIMATE_COLUMNS)
+    for index, result in enumerate(report.estimates):
+        table.add_row(result.metric.partition("/")[2], *_cells(result), style="" if index else "bold green")
     console.print(table, "", sep="\n")
     if (numbers := _numbers(report)).rows:
         console.print(numbers, "", sep="\n")
@@ -136,9 +128,9 @@ def _show(report: EvaluationReport, console: Console) -> None:
     if report.record:
         facts["record"] = [str(relative(Path(report.record)))]
     if report.replay_file and report.replays:
-        kept = len(report.replays.replays)
+        count = len(report.replays.replays)
         where = Path(report.replay_file).parent.parent
-        facts["replays"] = [f"{kept} in {relative(Path(report.replay_file))}", command_line("replay", relative(where))]
+        facts["replays"] = [f"{count} in {relative(Path(report.replay_file))}", command_line("replay", relative(where))]
     if report.changes:
         changed = ", ".join(f"{key}={value}" for key, value in report.changes.items())
         facts["changed"] = [f"{changed}; rlpipe compare ignores such a record"]
@@ -151,55 +143,51 @@ def _show(report: EvaluationReport, console: Console) -> None:
 
 def _numbers(report: EvaluationReport) -> Table:
     """Table of the numbers that the simulator observes, each summarised over the steps of an episode."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column("metrics", no_wrap=True, style="cyan")
-    found: dict[str, dict[str, float]] = {}
+    summaries: dict[str, dict[str, float]] = {}
     for full, value in report.metrics.items():
         if full.startswith("eval/metrics/"):
             name, _, summary = full.removeprefix("eval/metrics/").rpartition("/")
-            found.setdefault(name, {})[summary] = value
-    columns = dict.fromkeys(summary for values in found.values() for summary in values)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, values in found.items():
-        table.add_row(escape(name), *(number(values[column]) if column in values else "-" for column in columns))
+            summaries.setdefault(name, {})[summary] = value
+    columns = dict.fromkeys(summary for values in summaries.values() for summary in values)
+    table = _table("metrics", *columns, style="cyan")
+    for name, values in summaries.items():
+        table.add_row(
+            escape(name), *(formats.result(values[column]) if column in values else "-" for column in columns)
+        )
     return table
 
 
 def _by_task(report: EvaluationReport) -> Table:
     """Table of the first estimate of each task."""
     metric = report.estimates[0].metric
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column(f"{metric.partition('/')[2]} by task", no_wrap=True, style="cyan")
-    for column in ("mean", "95 % interval", "episodes"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = _table(f"{metric.partition('/')[2]} by task", *ESTIMATE_COLUMNS, style="cyan")
     for task, estimates in report.tasks.items():
-        for one in estimates:
-            if one.metric == metric:
-                table.add_row(escape(task), number(one.value), interval(one.low, one.high), f"{one.episodes:,}")
+        for result in estimates:
+            if result.metric == metric:
+                table.add_row(escape(task), *_cells(result))
     return table
 
 
-def number(value: float) -> str:
-    """Formats a rate, a return or a length with a useful number of digits."""
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
+def _table(label: str, *columns: str, style: str = "") -> Table:
+    """Table of labels, in a style, and numbers."""
+    table = table_of_results()
+    table.add_column(label, no_wrap=True, style=style)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _cells(result: Estimate) -> tuple[str, str, str]:
+    return formats.result(result.value), interval(result.low, result.high), f"{result.episodes:,}"
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
     """Formats bounds in brackets, or a dash if there are none."""
-    if low is None or high is None:
-        return "-"
-    low_sign, high_sign = ("+" if signed and bound > 0 else "" for bound in (low, high))
-    return f"[{low_sign}{number(low)}, {high_sign}{number(high)}]"
+    return formats.bounds(low, high, signed=signed, absent="-")
 
 
 def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> list[str]:
-    """Describes an evaluation's protocol, on which comparisons depend, in two or three lines.
-
-    Args:
-        protocol: as in ``run.json``
-        policy: name of a baseline or of a policy from elsewhere; None for a policy that was learnt here
-    """
+    """Describes a protocol in two or three lines; ``policy`` names a baseline or a policy from elsewhere."""
     from rlpipe.config.protocol import WHERE_IT_RUNS, option_defaults
 
     options = dict(protocol["eval_env"])
@@ -210,7 +198,7 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
     if tasks := options.pop("tasks", []):
         names = [entry if isinstance(entry, str) else entry.get("label", entry.get("id", "")) for entry in tasks]
         task = f"{task} {', '.join(map(str, names))}"
-    given = ", ".join(f"{key}={value}" for key, value in options.items() if value != defaults.get(key))
+    settings = ", ".join(f"{key}={value}" for key, value in options.items() if value != defaults.get(key))
     first, episodes = protocol["evaluation_first_seed"], protocol["evaluation_episodes"]
     learnt = "most likely actions" if protocol["deterministic_actions"] else "sampled actions"
     demonstrations = relative(Path(protocol.get("demonstrations") or ""))
@@ -219,8 +207,9 @@ def protocol_lines(protocol: Mapping[str, Any], policy: str | None = None) -> li
     each = episodes // max(1, len(tasks))
     of_each = f", {each:,} of each task" if tasks else ""
     run = f"{episodes:,} whole episodes{of_each}, seeds {first} to {first + each - 1}, {actions}"
-    shown = given if len(given) < 200 else f"{given[:200]} ..."
-    return [task, *([shown] if shown else []), run]
+    if len(settings) >= 200:
+        settings = f"{settings[:200]} ..."
+    return [task, *([settings] if settings else []), run]
 
 
 def relative(path: Path) -> Path:

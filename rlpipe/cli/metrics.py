@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import print_json, table_of_list
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.catalogue import CATALOGUE
 from rlpipe.metrics.declaration import Metric, Name
@@ -28,14 +28,10 @@ LEVEL_STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "critical": "bol
 RELATION_STYLES = {"exact": "green", "transform": "green", "approx": "yellow", "differs": "red", "invalid": "red"}
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the commands to an application."""
-    metrics = typer.Typer(help="List the metrics, or explain one.", no_args_is_help=True)
-    metrics.command(name="list")(list_metrics)
-    metrics.command(name="explain")(explain)
-    app.add_typer(metrics, name="metrics")
+commands = typer.Typer(help="List the metrics, or explain one.", no_args_is_help=True)
 
 
+@commands.command(name="list")
 def list_metrics(
     namespace: Annotated[str | None, typer.Option(help="Only names in this namespace, such as train/actor.")] = None,
     tier: Annotated[str | None, typer.Option(help=f"Only {', '.join(TIERS)}.")] = None,
@@ -46,15 +42,15 @@ def list_metrics(
     """List the metrics, in the order of a row."""
     algorithms = sorted({name for metric in CATALOGUE.values() for name in metric.algorithms})
     namespaces = sorted({prefix for name in CATALOGUE for prefix in _namespaces(name)})
-    for option, asked, known in (
+    for option, value, legal in (
         ("--namespace", namespace and namespace.rstrip("/"), namespaces),
         ("--tier", tier, TIERS),
         ("--algorithm", algorithm, algorithms),
         ("--dialect", dialect, SYSTEMS),
     ):
-        if asked is not None and asked not in known:
-            raise ConfigError(f"{option} is {asked!r}; known are {', '.join(known)}{nearest(asked, known)}")
-    chosen = {
+        if value is not None and value not in legal:
+            raise ConfigError(f"{option} is {value!r}; known are {', '.join(legal)}{nearest(value, legal)}")
+    matching = {
         name: metric
         for name, metric in CATALOGUE.items()
         if not metric.hidden
@@ -65,34 +61,35 @@ def list_metrics(
     console = _console(wide=True)
     if dialect is None:
         if as_json:
-            print_json([_as_json(metric) for metric in chosen.values()])
+            print_json([_as_json(metric) for metric in matching.values()])
         else:
-            _show(console, _table_of_metrics(list(chosen.values()), boxed=console.is_terminal))
+            _show(console, _table_of_metrics(list(matching.values()), boxed=console.is_terminal))
         return
-    given = [use for use in written(dialect).values() if use.metric.name in chosen]
-    absent = [use for use in left_out(dialect).values() if use.metric.name in chosen]
+    present = [use for use in written(dialect).values() if use.metric.name in matching]
+    absent = [use for use in left_out(dialect).values() if use.metric.name in matching]
     if as_json:
-        print_json([_use_as_json(use, written=True) for use in given] + [_use_as_json(use) for use in absent])
+        print_json([_use_as_json(use, written=True) for use in present] + [_use_as_json(use) for use in absent])
         return
     title = SYSTEM_TITLES[dialect]
-    _show(console, _table_of_names(f"{title}: its keys and our metrics", given, boxed=console.is_terminal))
+    _show(console, _table_of_names(f"{title}: its keys and our metrics", present, boxed=console.is_terminal))
     if absent:
         print()
         caption = f"{title}: keys that are left out, because none of our metrics is that number"
         _show(console, _table_of_names(caption, absent, boxed=console.is_terminal))
 
 
+@commands.command()
 def explain(
     name: Annotated[str, typer.Argument(help="Name in any system: env/return, objective/kl, losses/entropy.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Explain a metric by its name in any system: meaning, formula, health, and its names elsewhere."""
-    found = find(name)
-    if not found:
+    hits = find(name)
+    if not hits:
         raise ConfigError(_unknown(name))
-    ours = found[0].name.system == "rlpipe"
-    main = [use for use in found if use.metric.name == found[0].metric.name or not (ours or use.name.secondary)]
-    aside = [use for use in found if use not in main]
+    ours = hits[0].name.system == "rlpipe"
+    main = [use for use in hits if use.metric.name == hits[0].metric.name or not (ours or use.name.secondary)]
+    aside = [use for use in hits if use not in main]
     by_metric: dict[str, list[Use]] = {}
     for use in main:
         by_metric.setdefault(use.metric.name, []).append(use)
@@ -110,22 +107,16 @@ def explain(
         return
     console = _console()
     for group in by_metric.values():
-        asked = [] if ours else [use.name for use in group]
-        _show(console, explanation(group[0].metric, asked, boxed=console.is_terminal))
+        names = [] if ours else [use.name for use in group]
+        _show(console, explanation(group[0].metric, names, boxed=console.is_terminal))
     for use in aside:
         sentence = Text.assemble(("see also ", "dim"), (use.metric.name, "bold cyan"), ": ", (use.name.key, "bold"))
         sentence.append(f" of {SYSTEM_TITLES[use.name.system]} is ").append(_relation(use.name, use.metric)).append(".")
         _show(console, Padding(sentence, (0, 3)))
 
 
-def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> RenderableType:
-    """Returns everything that is known of a metric, as one screen.
-
-    Args:
-        metric: metric to explain.
-        asked: names in other systems by which the user asked for it.
-        boxed: True to draw a frame.
-    """
+def explanation(metric: Metric, names: list[Name], *, boxed: bool) -> RenderableType:
+    """Returns everything that is known of a metric, and how the names that the user asked for relate to it."""
     tags = " · ".join(filter(None, (metric.tier.replace("_", " "), metric.unit, ", ".join(metric.algorithms))))
     body = Group(Text(metric.meaning, style="bold"), "", Text(metric.formula, style="cyan"))
     head: RenderableType = Panel(
@@ -140,7 +131,7 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
     )
     if not boxed:
         head = Group(Text(f"{metric.name}  ({tags})"), Padding(body, (1, 3)))
-    others = [_asked(metric, name) for name in asked if name.system != "rlpipe"]
+    others = [_relation_sentence(metric, name) for name in names if name.system != "rlpipe"]
     parts = [head, *(["", *others] if others and boxed else others)]
     facts = [("unit", metric.unit), ("merged", describe_reduction(metric))]
     facts += [("healthy", f"{rule}  [{rule.name}]") for rule in metric.rules if rule.level == "ok"]
@@ -164,7 +155,7 @@ def explanation(metric: Metric, asked: list[Name], *, boxed: bool) -> Renderable
     return Group(*parts, "")
 
 
-def _asked(metric: Metric, name: Name) -> RenderableType:
+def _relation_sentence(metric: Metric, name: Name) -> RenderableType:
     """Returns a sentence on how the name that the user asked for relates to the explained metric."""
     sentence = Text.assemble((name.key, "bold"), f" of {SYSTEM_TITLES[name.system]} is ", _relation(name, metric))
     if name.relation == "exact":
@@ -222,7 +213,7 @@ def _names(metric: Metric) -> RenderableType:
 
 
 def _table_of_metrics(metrics: list[Metric], *, boxed: bool) -> Table:
-    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    table = table_of_list(boxed=boxed)
     table.add_column("metric", no_wrap=True, style="cyan")
     table.add_column("unit", max_width=18)
     table.add_column("meaning", ratio=1)
@@ -239,19 +230,12 @@ def _table_of_metrics(metrics: list[Metric], *, boxed: bool) -> Table:
     return table
 
 
-def _table_of_names(title: str, chosen: list[Use], *, boxed: bool) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.ROUNDED if boxed else None,
-        header_style="bold",
-        border_style="dim",
-        pad_edge=boxed,
-    )
+def _table_of_names(title: str, entries: list[Use], *, boxed: bool) -> Table:
+    table = table_of_list(Text(title, style="bold"), boxed=boxed)
     for column in ["key there, metric here"] if boxed else ["key there", "metric here"]:
         table.add_column(column, no_wrap=True)
     table.add_column("how they relate", ratio=1)
-    for use in chosen:
+    for use in entries:
         key, metric = Text(use.name.key, style="bold" if boxed else ""), Text(use.metric.name, style="cyan")
         table.add_row(
             *([Text("\n  ").join([key, metric])] if boxed else [key, metric]), _relation(use.name, use.metric)
@@ -267,13 +251,15 @@ def _namespaces(name: str) -> list[str]:
 
 def _unknown(name: str) -> str:
     """Returns the error for a name that no system has, with the nearest names of all systems."""
-    known = list(dict.fromkeys([*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))]))
+    names = list(dict.fromkeys([*CATALOGUE, *(use.name.key for system in SYSTEMS for use in uses(system))]))
     last = name.rpartition("/")[2]
     by_last: dict[str, list[str]] = {}
-    for one in known:
-        by_last.setdefault(one.rpartition("/")[2], []).append(one)
-    alike = [*by_last.get(last, []), *difflib.get_close_matches(name, known, n=4, cutoff=0.6)]
-    alike += [one for end in difflib.get_close_matches(last, by_last, n=2, cutoff=0.75) for one in by_last[end]]
+    for candidate in names:
+        by_last.setdefault(candidate.rpartition("/")[2], []).append(candidate)
+    alike = [*by_last.get(last, []), *difflib.get_close_matches(name, names, n=4, cutoff=0.6)]
+    alike += [
+        candidate for end in difflib.get_close_matches(last, by_last, n=2, cutoff=0.75) for candidate in by_last[end]
+    ]
     near = ", ".join(list(dict.fromkeys(alike))[:5])
     return f"no system has a metric called {name!r}; {f'nearest are {near}' if near else 'see rlpipe metrics list'}."
 
@@ -288,7 +274,7 @@ def _as_json(metric: Metric) -> dict[str, Any]:
         "formula": metric.formula,
         "reduction": kind.__name__ if kind and metric.compute is None else None,
         "reads": metric.reads or None,
-        "inputs": [one.name for one in metric.inputs],
+        "inputs": [source.name for source in metric.inputs],
         "merged": describe_reduction(metric),
         "algorithms": list(metric.algorithms),
         "needs": metric.needs or None,

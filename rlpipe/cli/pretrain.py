@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="pretrain")(pretrain)
+from rlpipe.cli import arguments
 
 
 def pretrain(
@@ -17,10 +14,8 @@ def pretrain(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as demos=FILE.h5.", metavar="[key=value]...")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
-    ] = None,
+    local: arguments.Local = False,
+    ray_address: arguments.RayAddress = None,
 ) -> None:
     """Fit a policy to demonstrations by behaviour cloning, and evaluate it.
 

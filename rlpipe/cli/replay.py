@@ -10,11 +10,6 @@ import typer
 from rlpipe.cli import arguments
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="replay")(replay)
-
-
 def replay(
     run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory, or runs/floors.")],
     episode: Annotated[
@@ -70,11 +65,11 @@ def replay(
             raise no_replays(run)
         print(relative(_video(run, videos, name, out).resolve()))
         return
-    found = section(run, name=name, episode=episode) if files.kind_of(run) == "directory" else None
-    if found is None:
+    replays = section(run, name=name, episode=episode) if files.kind_of(run) == "directory" else None
+    if replays is None:
         raise no_replays(run)
-    file = out or run / "replay.html"
-    write_page(file, page(f"{run.resolve().name}: replays", [found], Markup("<h1>{}</h1>").format(run.resolve().name)))
+    file, title = out or run / "replay.html", run.resolve().name
+    write_page(file, page(f"{title}: replays", [replays], Markup("<h1>{}</h1>").format(title)))
     print(relative(file.resolve()))
 
 

@@ -12,11 +12,6 @@ from rich.markup import escape
 from rlpipe.cli import arguments
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="report")(report)
-
-
 def report(
     runs: Annotated[
         list[Path],

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rlpipe.cli import arguments
-from rlpipe.cli.configs import PIPED_WIDTH
-from rlpipe.cli.evaluate import number, relative
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.evaluate import relative
+from rlpipe.cli.streams import PIPED_WIDTH, console_for_results, print_json, table_of_list
 from rlpipe.errors import ConfigError
+from rlpipe.report import formats
 
 STYLES = {"running": "cyan", "completed": "green"}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="runs")(runs)
 
 
 def runs(
@@ -43,7 +35,7 @@ def runs(
     if as_json:
         print_json(rows)
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = console_for_results(PIPED_WIDTH)
     console.print(_table(rows, boxed=console.is_terminal) if rows else Text(f"there are no runs in {folder}"))
 
 
@@ -51,16 +43,16 @@ def _row(path: Path) -> dict[str, Any]:
     """Returns what is shown of a run; of a damaged one, why."""
     from rlpipe.analysis.watching import glance
 
-    shown = str(relative(path.absolute()))
+    name = str(relative(path.absolute()))
     try:
         state = glance(path)
     except ConfigError as error:
-        return {"run": shown, "status": "damaged", "cause": str(error)}
+        return {"run": name, "status": "damaged", "cause": str(error)}
     last, total = state.rows[-1] if state.rows else None, state.run.get("view", {}).get("total_iterations", 0)
     status = "silent" if state.silence(time.time()) is not None else state.status
     metric, value, episodes = state.result or (None, None, None)
     return {
-        "run": shown,
+        "run": name,
         "status": status,
         "steps": 0 if last is None else last.total_timesteps,
         "progress": 0.0 if last is None or not total else last.iteration / total,
@@ -73,7 +65,7 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
     """One row for each run; in a box, what it is and what it measures stand below the numbers."""
-    table = Table(box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed)
+    table = table_of_list(boxed=boxed)
     table.add_column("run", overflow="fold", min_width=30)
     for name in ("status", "progress", "result") if boxed else ("status", "progress", "steps", "result", "", "started"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("progress", "steps", "result") else "left")
@@ -83,7 +75,7 @@ def _table(rows: list[dict[str, Any]], *, boxed: bool) -> Table:
             table.add_row(run, status)
             continue
         progress, steps = f"{row['progress']:.0%}", f"{row['steps']:,} steps"
-        value = Text("-" if row["metric"] is None else number(row["value"]), "bold")
+        value = Text("-" if row["metric"] is None else formats.result(row["value"]), "bold")
         measured = "" if row["metric"] is None else f"{row['metric']}, n {row['episodes']:,}"
         started = f"{datetime.fromisoformat(row['started']).astimezone():%Y-%m-%d %H:%M}"
         if boxed:

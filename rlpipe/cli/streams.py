@@ -1,4 +1,4 @@
-"""Standard output and standard error: for terminals and pipes of any encoding, and for JSON that others read."""
+"""Standard output and standard error: for terminals and pipes of any encoding, for tables, and for JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 _SIMILAR = {"·": "-", "━": "-", "╌": "-", "→": ">", "✓": "+", "✔": "+", "✗": "x", "✖": "x", "▲": "!", "…": "."}
 """Replacements of one column each, so that tables stay aligned; signs of a good and a bad result stay different."""
-
-
+PIPED_WIDTH = 400
+"""Columns of a list for a program that reads it: each entry stays on one line."""
 _for_json: TextIO | None = None
 """Standard output of a command with ``--json``, which nothing else can reach."""
 
@@ -58,6 +63,22 @@ def stdout_for_json(*, reserve: bool) -> Iterator[None]:
         yield
     finally:
         _for_json, sys.stdout = None, stdout
+
+
+def console_for_results(piped_width: int = 100) -> Console:
+    """Returns a console on standard output, as wide as the terminal; a file or a pipe has no width of its own."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else piped_width)
+
+
+def table_of_results() -> Table:
+    """Returns a table without lines, for results on a terminal or in a file."""
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+
+
+def table_of_list(title: Text | None = None, *, boxed: bool) -> Table:
+    """Returns the table of a list: in a box for a terminal, without one for a program that reads it."""
+    edge = box.ROUNDED if boxed else None
+    return Table(title=title, title_justify="left", box=edge, header_style="bold", border_style="dim", pad_edge=boxed)
 
 
 def print_json(data: Any) -> None:

@@ -45,11 +45,6 @@ _MEANINGS: dict[int, str] = {
 _NOTHING_SENT = "interrupted; nothing was sent."
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="submit")(submit)
-
-
 def submit(
     config: Annotated[
         str | None,

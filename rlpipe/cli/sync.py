@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,13 +17,8 @@ POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="sync")(sync)
-
-
 def sync(
-    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
+    run: arguments.Run,
     to: Annotated[str, typer.Option("--to", help="Backend, such as tensorboard or wandb, or package.module:Class.")],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of the backend.", metavar="[key=value]...")

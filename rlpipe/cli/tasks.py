@@ -8,16 +8,15 @@ import io
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import PIPED_WIDTH, console_for_results, print_json, table_of_list
 from rlpipe.errors import ConfigError, ForeignError
 
 MOST_TRIED = 12
@@ -56,24 +55,6 @@ class FoundTask:
     success: bool = False
 
 
-@dataclass
-class Catalogue:
-    """Tasks that were found.
-
-    Attributes:
-        tasks: by simulator and id.
-        missing: why the tasks of a simulator are not there, by simulator.
-    """
-
-    tasks: list[FoundTask] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="tasks")(tasks)
-
-
 def tasks(
     search: Annotated[
         str | None,
@@ -92,28 +73,29 @@ def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of them as JSON.")] = False,
 ) -> None:  # fmt: skip
     """List the tasks that the installed simulators offer, and what those that match a word are like."""
+    listed, missing = find(search, simulator, python)
     if as_json:
-        print_json([dataclasses.asdict(task) for task in find(search, simulator, python).tasks])
+        print_json([dataclasses.asdict(task) for task in listed])
         return
-    found = find(search, simulator, python)
-    piped = not sys.stdout.isatty()  # a file or a pipe has no width
-    console = Console(highlight=False, width=400 if piped else None)
-    for name in dict.fromkeys(task.simulator for task in found.tasks):
-        members = [task for task in found.tasks if task.simulator == name]
-        console.print(_table(name, members, boxed=not piped))
+    console = console_for_results(PIPED_WIDTH)
+    for name in dict.fromkeys(task.simulator for task in listed):
+        members = [task for task in listed if task.simulator == name]
+        console.print(_table(name, members, boxed=console.is_terminal))
         rest = len(members) - MOST_SHOWN
         console.print(f"[dim]and {rest:,} more: --search WORD, or --json[/]\n" if rest > 0 else "")
-    for name, reason in found.missing.items():
+    for name, reason in missing.items():
         console.print(f"[dim]{name}: {reason}[/]")
 
 
-def find(search: str | None, simulator: str | None, python: str | None = None) -> Catalogue:
+def find(search: str | None, simulator: str | None, python: str | None) -> tuple[list[FoundTask], dict[str, str]]:
     """Finds tasks, and makes them if there are only a few.
 
     Args:
         search: part of their ids, in any case; None for all.
         simulator: name of the only simulator to look at; None for all.
         python: interpreter that has it; None for this one.
+    Returns:
+        The tasks by simulator and id; and, by simulator, why its tasks are missing.
     Raises:
         ConfigError: there is no such simulator, or none of its tasks matches.
     """
@@ -124,7 +106,9 @@ def find(search: str | None, simulator: str | None, python: str | None = None) -
     if python is not None and simulator is None:
         raise ConfigError(f"--python is {python!r}, which has one simulator: name it with --simulator.")
     names = available("envs") if simulator is None else [simulator]
-    found, known = Catalogue(), []
+    listed: list[FoundTask] = []
+    missing: dict[str, str] = {}
+    ids: list[str] = []
     for name in names:
         plugin = resolve("envs", name, "--simulator")
         try:
@@ -132,23 +116,23 @@ def find(search: str | None, simulator: str | None, python: str | None = None) -
         except ConfigError as error:
             if simulator is not None:
                 raise
-            found.missing[name] = str(error)
+            missing[name] = str(error)
             continue
-        known += [entry.id for entry in entries]
+        ids += [entry.id for entry in entries]
         for entry in entries:
             if search is None or search.lower() in entry.id.lower():
                 file = Path("configs", "demonstrations", f"{entry.id}.h5")
                 there = name == "maniskill" and shipped.located(file).is_file()
-                own = (entry.id, entry.time_limit, entry.settings, entry.needs)
-                found.tasks.append(FoundTask(name, *own, demonstrations=str(file) if there else None))
-    if search is not None and not found.tasks:
+                facts = (entry.id, entry.time_limit, entry.settings, entry.needs)
+                listed.append(FoundTask(name, *facts, demonstrations=str(file) if there else None))
+    if search is not None and not listed:
         raise ConfigError(
-            f"no task has {search!r} in its id{nearest(search, known)}"
-            + "".join(f" {name} could not be searched: {reason}" for name, reason in found.missing.items())
+            f"no task has {search!r} in its id{nearest(search, ids)}"
+            + "".join(f" {name} could not be searched: {reason}" for name, reason in missing.items())
         )
-    if search is not None and len(found.tasks) <= MOST_TRIED:
-        found.tasks = [_tried(task, python) for task in found.tasks]
-    return found
+    if search is not None and len(listed) <= MOST_TRIED:
+        listed = [_tried(task, python) for task in listed]
+    return listed, missing
 
 
 @contextlib.contextmanager
@@ -176,8 +160,8 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
     settings: dict[str, Any] = {str(key): value for key, value in OmegaConf.from_dotlist(task.settings.split()).items()}
     try:
         with warnings.catch_warnings(action="ignore"), _quiet():
-            given = {"name": task.simulator, "id": task.id, "python": python, **settings}
-            config = typed(resolve("envs", task.simulator, "--simulator").Config, given, "env.train")
+            options = {"name": task.simulator, "id": task.id, "python": python, **settings}
+            config = typed(resolve("envs", task.simulator, "--simulator").Config, options, "env.train")
             limit = task_facts(config, "env.train").time_limit
             simulator = make_simulator(config, 1, lambda _: FIRST_TRAINING_SEED, key="--simulator")
             try:
@@ -208,25 +192,22 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
 def _table(name: str, members: Sequence[FoundTask], *, boxed: bool) -> Table:
     """Lays out the tasks of one simulator."""
     tried = any(task.tried or task.needs for task in members) and len(members) <= MOST_TRIED
-    shown = members[:MOST_SHOWN]
-    table = Table(
-        title=f"env.train.name={name}" if boxed else None, title_justify="left", title_style="bold",
-        box=box.ROUNDED if boxed else None, header_style="bold", border_style="dim", pad_edge=boxed,
-    )  # fmt: skip
+    rows = members[:MOST_SHOWN]
+    table = table_of_list(Text(f"env.train.name={name}", style="bold") if boxed else None, boxed=boxed)
     table.add_column("env.train.id" if boxed else f"{name}: id", overflow="fold")
     columns: dict[str, Any] = {"limit": lambda task: f"{task.time_limit:,}" if task.time_limit else _UNKNOWN}
     if tried:
         columns["observation"] = lambda task: task.observation or _UNKNOWN
         columns["action"] = lambda task: task.action or _UNKNOWN
         columns["success"] = lambda task: ("yes" if task.success else "no") if task.tried else _UNKNOWN
-    if any(task.settings for task in shown):
+    if any(task.settings for task in rows):
         columns["settings"] = lambda task: task.settings
-    if any(task.demonstrations for task in shown):
+    if any(task.demonstrations for task in rows):
         columns["demonstrations"] = lambda task: "shipped" if task.demonstrations else ""
-    if any(task.needs for task in shown):
+    if any(task.needs for task in rows):
         columns["needs"] = lambda task: task.needs
     for column in columns:
         table.add_column(column, justify="right" if column == "limit" else "left")
-    for task in shown:
+    for task in rows:
         table.add_row(task.id, *(value(task) for value in columns.values()))
     return table

@@ -14,13 +14,8 @@ from rlpipe.cli import arguments
 from rlpipe.errors import ConfigError
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="timeline")(timeline)
-
-
 def timeline(
-    run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; the run may still be in progress.")],
+    run: arguments.Run,
     iteration: Annotated[
         int | None, typer.Option(parser=arguments.integer, help="Iteration to trace.", show_default="the newest")
     ] = None,
@@ -33,18 +28,18 @@ def timeline(
     from rlpipe.run.directory import RunDirectory
 
     directory = RunDirectory.existing(run)
-    found = read(directory, iteration)
-    file = out or run / f"timeline-{found.iteration:06d}.json"
+    trace = read(directory, iteration)
+    file = out or run / f"timeline-{trace.iteration:06d}.json"
     try:
-        file.write_text(json.dumps(chrome_trace(directory, found)), encoding="utf-8")
+        file.write_text(json.dumps(chrome_trace(directory, trace)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out: cannot write {file}: {error}.") from error
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"[bold]iteration {found.iteration}[/] of {escape(directory.run_id)} took {found.ended - found.began:.3g} s"
+        f"[bold]iteration {trace.iteration}[/] of {escape(directory.run_id)} took {trace.ended - trace.began:.3g} s"
     )
-    for actor in found.actors:
-        shares = [(name, f"{share:.0%}") for name, share in found.shares(actor).items()]
+    for actor in trace.actors:
+        shares = [(name, f"{share:.0%}") for name, share in trace.shares(actor).items()]
         activities = ", ".join(f"{name} {share}" for name, share in shares if share != "0%")
         console.print(f"  [dim]{escape(actor):<15}[/]{activities or 'nothing'}")
     console.print(f"[dim]open in https://ui.perfetto.dev or chrome://tracing:[/] {escape(str(file))}")

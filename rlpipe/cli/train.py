@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from rlpipe.cli import arguments
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.cli.streams import console_for_results
 from rlpipe.errors import ConfigError, UserInterrupt, command_line
 from rlpipe.metrics.row import Status
 
@@ -34,26 +34,19 @@ EXIT_CODES = {
 """Exit code of each way a run can end, from the best to the worst."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="train")(train)
-
-
 def train(
     config: Annotated[str | None, typer.Argument(help="YAML file, or a name that rlpipe configs lists.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, such as runner.seed=1.", metavar="[key=value]...")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")] = False,
+    local: arguments.Local = False,
     resume: Annotated[
         Path | None, typer.Option(parser=arguments.run, help="Run directory to resume; replaces CONFIG.")
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, such as 0,1,2: trains one run for each, one after the other.")
     ] = None,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")
-    ] = None,
+    ray_address: arguments.RayAddress = None,
 ) -> None:
     """Train a policy, or resume a run.
 
@@ -78,7 +71,7 @@ def train(
     run(rlpipe.load_config(config, changes), local=local, ray_address=ray_address, resume=resume)
 
 
-def run(loaded: Plan, *, local: bool = False, ray_address: str | None = None, resume: Path | None = None) -> None:
+def run(loaded: Plan, *, local: bool, ray_address: str | None, resume: Path | None = None) -> None:
     """Trains, prints a summary, and exits with the code of the outcome."""
     if code := EXIT_CODES[_run(loaded, _listen(), local, ray_address, resume).status]:
         raise typer.Exit(code)
@@ -96,11 +89,7 @@ def _run(
 
 
 def _seeds(text: str, changes: Sequence[str], resume: Path | None) -> list[int]:
-    """Parses ``--seeds``.
-
-    Raises:
-        ConfigError: the option names no seed or one twice, or another option sets the seed as well.
-    """
+    """Parses ``--seeds``, which no other option may contradict."""
     from rlpipe.config.fields import whole_number
 
     try:
@@ -175,7 +164,7 @@ def _print_seeds(seeds: Sequence[int], outcomes: Mapping[int, tuple[Status, Path
     from rlpipe.analysis.comparison import compare
     from rlpipe.cli.compare import screen
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console = console_for_results()
     console.rule(f"{len(seeds)} seeds", align="left", style="dim")
     lines = [Text(f"seed  {'ended':<11}  exit code  run", style="dim")]
     for seed in seeds:

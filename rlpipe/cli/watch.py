@@ -35,11 +35,6 @@ WAITING = "wait"
 """Beginning of the names of spans in which an actor does nothing."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(name="watch")(watch)
-
-
 def watch(
     run: Annotated[Path, typer.Argument(parser=arguments.run, help="Run directory; it is only read.")],
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
@@ -66,22 +61,16 @@ def watch(
 
 def fitting(state: Watched, now: float, console: Console) -> RenderableType:
     """Lays out the state of a run with as many curves as the terminal has room for, because it cannot be scrolled."""
-    found = page(state, now)
+    screen = page(state, now)
     for most_groups in range(len(GROUPS) - 1, -1, -1):
-        if len(console.render_lines(found, pad=False)) <= console.height:
+        if len(console.render_lines(screen, pad=False)) <= console.height:
             break
-        found = page(state, now, most_groups)
-    return found
+        screen = page(state, now, most_groups)
+    return screen
 
 
 def page(state: Watched, now: float, most_groups: int = len(GROUPS)) -> RenderableType:
-    """Lays out the state of a run.
-
-    Args:
-        state: of the run
-        now: seconds since 1970
-        most_groups: number of groups of curves
-    """
+    """Lays out the state of a run at a time, in seconds since 1970, with so many groups of curves."""
     parts: list[RenderableType] = [_head(state, now), _alerts(state)]
     groups = [*shown({name for row in state.rows for name in row.metrics})][:most_groups]
     curves = [_curves(state, group.title, [panel.metrics[0] for panel in group.panels]) for group in groups]
@@ -117,16 +106,16 @@ def _head(state: Watched, now: float) -> RenderableType:
 def _headline(state: Watched, now: float) -> Text:
     line = Text()
     if state.evaluated is not None:
-        found = state.evaluated.metrics
-        success, mean_return = (found.get(one.name) for one in (m.EVAL.success_once, m.EVAL.episode_return))
+        metrics = state.evaluated.metrics
+        success, mean_return = (metrics.get(metric.name) for metric in (m.EVAL.success_once, m.EVAL.episode_return))
         if success is not None:
             line.append(f"{m.EVAL.success_once.name} {success:.3f}", "bold green")
-            line.append(f" [{found[m.EVAL_CI_LOW.name]:.3f}, {found[m.EVAL_CI_HIGH.name]:.3f}]")
+            line.append(f" [{metrics[m.EVAL_CI_LOW.name]:.3f}, {metrics[m.EVAL_CI_HIGH.name]:.3f}]")
         elif mean_return is not None:
             line.append(f"{m.EVAL.episode_return.name} {mean_return:.4g}", "bold green")
         else:
             line.append("no finite return", "yellow")
-        episodes = int(found[m.EVAL.num_trajectories.name])
+        episodes = int(metrics[m.EVAL.num_trajectories.name])
         line.append(f"  {episodes} episodes, iteration {state.evaluated.iteration:,}   ", "dim")
     elif (result := state.result) is not None:
         metric, value, episodes = result

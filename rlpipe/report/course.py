@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,31 +39,27 @@ class Series:
         self.values.append(value)
 
     def thinned(self, most: int) -> Series:
-        """Keeps the lowest and the highest value of equally many consecutive values each, as they are.
-
-        Args:
-            most: number of values to keep, about; a series with no more is returned itself
-        """
+        """Keeps the lowest and the highest value of equally many consecutive values each, about ``most`` in all."""
         if len(self) <= most:
             return self
-        found, bins = Series(), max(1, most // 2)
+        thin, bins = Series(), max(1, most // 2)
         for number in range(bins):
             first, end = number * len(self) // bins, (number + 1) * len(self) // bins
             lowest = min(range(first, end), key=self.values.__getitem__)
             highest = max(range(first, end), key=self.values.__getitem__)
             for index in sorted({lowest, highest}):
-                found.add(self.at[index], self.values[index])
-        return found
+                thin.add(self.at[index], self.values[index])
+        return thin
 
     def every(self, stride: int) -> Series:
         """Keeps the values of every so many rows, so that several runs keep the same rows, and the newest value."""
-        found = Series()
+        thin = Series()
         for row, value in zip(self.at, self.values, strict=True):
             if (row + 1) % stride == 0:
-                found.add(row, value)
-        if self.at and (not found.at or found.at[-1] != self.at[-1]):
-            found.add(self.at[-1], self.values[-1])
-        return found
+                thin.add(row, value)
+        if self.at and (not thin.at or thin.at[-1] != self.at[-1]):
+            thin.add(self.at[-1], self.values[-1])
+        return thin
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,6 @@ class Course:
         histograms_at: iteration of that row; 0 without any
         nonfinite: number of observations by metric that were not finite, over the run
         dead_seconds: time between rows that was not training, as between an end and a resume; 0 if there was none
-        began: time of the first row, seconds since 1970; None without one
-        ended: time of the last row, likewise
     """
 
     axes: dict[str, list[float]]
@@ -86,8 +81,6 @@ class Course:
     histograms_at: int = 0
     nonfinite: Mapping[str, int] = field(default_factory=dict)
     dead_seconds: float = 0.0
-    began: float | None = None
-    ended: float | None = None
 
     @property
     def rows(self) -> int:
@@ -96,29 +89,21 @@ class Course:
 
     def last(self, name: str) -> float | None:
         """Returns the newest value of a metric."""
-        found = self.series.get(name)
-        return found.values[-1] if found else None
-
-    def row_of(self, iteration: int) -> int:
-        """Returns the index of the last row up to an iteration; -1 before the first one."""
-        return min(iteration, self.rows) - 1
+        series = self.series.get(name)
+        return series.values[-1] if series else None
 
     def steps_after(self, iteration: int) -> float:
         """Returns the environment steps after an iteration."""
-        row, steps = self.row_of(iteration), self.axes.get("steps", [])
+        row, steps = min(iteration, self.rows) - 1, self.axes.get("steps", [])
         return steps[row] if 0 <= row < len(steps) else 0.0
 
 
 def read_course(directory: Path) -> Course:
-    """Reads the rows of a run directory one by one; a run without rows has an empty course.
-
-    Raises:
-        ConfigError: ``metrics.jsonl`` is damaged.
-    """
+    """Reads the rows of a run directory one by one; a run without rows has an empty course."""
     file = directory / "metrics.jsonl"
     axes: dict[str, list[float]] = {"steps": [], "seconds": [], "iteration": []}
     series: dict[str, Series] = {}
-    nonfinite: dict[str, int] = {}
+    nonfinite = Counter[str]()
     histograms, histograms_at, times = {}, 0, array("d")
     for index, row in enumerate(read_jsonl(file) if file.is_file() else ()):
         axes["iteration"].append(row["iteration"])
@@ -126,21 +111,20 @@ def read_course(directory: Path) -> Course:
         times.append(row["time"])
         for name, value in _numbers(row):
             series.setdefault(name, Series()).add(index, value)
-        for name, count in row.get("nonfinite", {}).items():
-            nonfinite[name] = nonfinite.get(name, 0) + count
+        nonfinite.update(row.get("nonfinite", {}))
         if row.get("histograms"):
             histograms, histograms_at = row["histograms"], row["iteration"]
     if not times:
         return Course({}, {})
     axes["seconds"], dead = _training_seconds(times, series.get(m.TIME_ELAPSED.name))
-    return Course(axes, series, histograms, histograms_at, nonfinite, dead, times[0], times[-1])
+    return Course(axes, series, histograms, histograms_at, nonfinite, dead)
 
 
 def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the metrics of a row, then those of single workers under the names that ``Row.series`` gives them."""
     yield from row["metrics"].items()
-    for rank, found in row.get("workers", {}).items():
-        for name, value in found.items():
+    for rank, metrics in row.get("workers", {}).items():
+        for name, value in metrics.items():
             yield f"workers/{rank}/{name}", value
 
 
@@ -161,11 +145,10 @@ def course_of_log(log: Log) -> Course:
     """Returns the course of another system's run: one axis, and its numbers under the catalogue's names."""
     axis = "steps" if log.axis in STEP_AXES else "iteration"
     series: dict[str, Series] = {}
-    nonfinite: dict[str, int] = {}
+    nonfinite = Counter[str]()
     for index, entry in enumerate(log.entries):
         for name, value in entry.values.items():
             if math.isfinite(value):
                 series.setdefault(name, Series()).add(index, value)
-        for name, count in entry.nonfinite.items():
-            nonfinite[name] = nonfinite.get(name, 0) + count
+        nonfinite.update(entry.nonfinite)
     return Course({axis: [float(entry.at) for entry in log.entries]}, series, nonfinite=nonfinite)

@@ -138,8 +138,8 @@ class CurriculumProgress:
         within: success by the steps that were left, of 1 to 8, 9 to 16, 17 to 32 and so on.
         lengths: how long whole episodes take; None without a few of each kind.
         mean_start: (environment steps, mean start as a share of the demonstrations).
-        chosen: success of consecutive episodes whose start was chosen.
-        own: success of consecutive episodes that began as the task draws them.
+        chosen_starts: success of consecutive episodes whose start was chosen.
+        own_starts: success of consecutive episodes that began as the task draws them.
         evaluations: (environment steps, success, lower and upper 95 % bound) of each.
         seeds: (environment steps, share of the seeds mastered, share of those without any success).
         blend_demonstrations: (environment steps, share of the way to other demonstrations' beginnings) of a curriculum
@@ -154,24 +154,20 @@ class CurriculumProgress:
     within: tuple[SuccessWithin, ...]
     lengths: Lengths | None
     mean_start: list[tuple[float, ...]] = field(repr=False)
-    chosen: tuple[SuccessRate, ...] = field(repr=False)
-    own: tuple[SuccessRate, ...] = field(repr=False)
+    chosen_starts: tuple[SuccessRate, ...] = field(repr=False)
+    own_starts: tuple[SuccessRate, ...] = field(repr=False)
     evaluations: list[tuple[float, ...]] = field(repr=False)
     seeds: list[tuple[float, ...]] = field(repr=False)
     blend_demonstrations: list[tuple[float, ...]] = field(repr=False)
     blend: list[tuple[float, ...]] = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns everything, as JSON has it."""
-        return asdict(self)
+        """Returns everything; successes are called ``chosen`` and ``own``."""
+        return {name.removesuffix("_starts"): value for name, value in asdict(self).items()}
 
 
 def read_progress(directory: RunDirectory) -> CurriculumProgress:
-    """Reads the progress of a run's curriculum.
-
-    Raises:
-        ConfigError: the run has none, or no episode of it has ended yet.
-    """
+    """Reads the progress of a run's curriculum."""
     config = dict(leaves(directory.read_config()))
     name = config.get("curriculum.name", "none")
     if name == "none":
@@ -179,23 +175,23 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
     rows = list(read_jsonl(directory.path / "metrics.jsonl"))
     after = {row["iteration"]: row["total_timesteps"] for row in rows}
     episodes = _ended(directory, after)
-    chosen = [one for one in episodes if one[1].chosen]
-    if not chosen and any(episode.task is not None for _, episode in episodes):
+    chosen_starts = [entry for entry in episodes if entry[1].chosen]
+    if not chosen_starts and any(episode.task is not None for _, episode in episodes):
         raise ConfigError(
             f"{directory.path} was trained with curriculum.name={name}, which chooses tasks and no starts: see "
             "env/curriculum/tasks/ and env/tasks/ in its metrics."
         )
-    if not chosen:
+    if not chosen_starts:
         raise ConfigError(
             f"{directory.path} has a curriculum ({name}), but no episode whose start it chose has ended yet: wait for "
             "the next iterations."
         )
-    shown = [one for one in chosen if one[1].demonstration is not None]
-    found: dict[int, list[tuple[int, Episode]]] = {}
-    for step, episode in shown:
+    in_course = [entry for entry in chosen_starts if entry[1].demonstration is not None]
+    by_demonstration: dict[int, list[tuple[int, Episode]]] = {}
+    for step, episode in in_course:
         if episode.demonstration is not None and episode.demonstration_length is not None:  # else beyond its course
-            found.setdefault(episode.demonstration, []).append((step, episode))
-    if shown and not found:
+            by_demonstration.setdefault(episode.demonstration, []).append((step, episode))
+    if in_course and not by_demonstration:
         raise ConfigError(
             f"{directory.path / 'episodes.jsonl'} does not say how long the demonstrations are (demonstration_length), "
             "because an earlier version wrote it: train again."
@@ -205,12 +201,12 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         run=directory.run_id,
         name=name,
         total_steps=max(after.values()),
-        demonstrations=tuple(_demonstration(found[number], successes) for number in sorted(found)),
-        within=_within([one for one in shown if one[1].demonstration_length is not None]),
+        demonstrations=tuple(_demonstration(members, successes) for _, members in sorted(by_demonstration.items())),
+        within=_within([entry for entry in in_course if entry[1].demonstration_length is not None]),
         lengths=_lengths([episode for _, episode in episodes if not episode.demonstration_step]),
         mean_start=_series(rows, m.CURRICULUM_START),
-        chosen=_curve(chosen),
-        own=_curve([one for one in episodes if not one[1].chosen]),
+        chosen_starts=_curve(chosen_starts),
+        own_starts=_curve([entry for entry in episodes if not entry[1].chosen]),
         evaluations=_series(rows, m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH),
         seeds=_series(rows, m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
         blend_demonstrations=_series(rows, m.CURRICULUM_BLEND_DEMONSTRATIONS),
@@ -221,21 +217,19 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
 def _ended(directory: RunDirectory, after: dict[int, int]) -> list[tuple[int, Episode]]:
     """Returns the episodes in the order in which the curriculum learnt of them, each with the steps of the run."""
     file = directory.path / "episodes.jsonl"
-    found = [
+    episodes = [
         (row["iteration"], Episode.from_row(row))
         for row in (read_jsonl(file) if file.is_file() else ())
         if row["iteration"] in after  # its row may be about to be written
     ]
-    found.sort(key=lambda one: (one[0], one[1].step, one[1].slot))
-    return [(after[iteration], episode) for iteration, episode in found]
+    episodes.sort(key=lambda entry: (entry[0], entry[1].step, entry[1].slot))
+    return [(after[iteration], episode) for iteration, episode in episodes]
 
 
 def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> DemonstrationProgress:
-    """Returns the progress in one demonstration, from the episodes that began in its course.
+    """Returns the progress in a demonstration, from the episodes in its course and the environment steps at their ends.
 
-    Args:
-        episodes: with the environment steps after which they ended.
-        successes: number in a row, from the beginning, that master it.
+    ``successes`` in a row, from the beginning, master it.
     """
     steps: list[int] = []
     starts: list[int] = []
@@ -251,7 +245,7 @@ def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> D
     _, first = episodes[0]
     assert first.demonstration is not None
     assert first.demonstration_length is not None
-    at_start = [one for one in episodes if (one[1].demonstration_step or 0) == starts[-1]]
+    at_start = [entry for entry in episodes if (entry[1].demonstration_step or 0) == starts[-1]]
     return DemonstrationProgress(
         first.demonstration, first.seed, first.demonstration_length, tuple(steps), tuple(starts), len(episodes),
         _rate(episodes[-LAST:]), _rate(at_start), solved_at,
@@ -260,21 +254,21 @@ def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> D
 
 def _within(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessWithin, ...]:
     """Returns the success by the steps that were left, from the episodes that began in the course of demonstrations."""
-    found: dict[int, list[tuple[int, Episode]]] = {}
-    for one in episodes:
-        left = (one[1].demonstration_length or 0) - (one[1].demonstration_step or 0)
-        found.setdefault(max(3, (left - 1).bit_length()), []).append(one)  # 8 is 2^3
+    by_power: dict[int, list[tuple[int, Episode]]] = {}
+    for entry in episodes:
+        left = (entry[1].demonstration_length or 0) - (entry[1].demonstration_step or 0)
+        by_power.setdefault(max(3, (left - 1).bit_length()), []).append(entry)  # 8 is 2^3
     return tuple(
-        SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(found[power][-LAST_LEFT:]))
-        for power in sorted(found)
+        SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(by_power[power][-LAST_LEFT:]))
+        for power in sorted(by_power)
     )
 
 
 def _lengths(episodes: Sequence[Episode]) -> Lengths | None:
     """Returns the lengths of the last of some episodes."""
     last = episodes[-LAST_WHOLE:]
-    success = [one.first_success for one in last if one.success_once and one.first_success is not None]
-    failure = [one.length for one in last if one.success_once is False]
+    success = [episode.first_success for episode in last if episode.success_once and episode.first_success is not None]
+    failure = [episode.length for episode in last if episode.success_once is False]
     if min(len(success), len(failure)) < LEAST:
         return None
     return Lengths(float(np.median(success)), float(np.quantile(success, 0.9)), float(np.median(failure)))

@@ -62,21 +62,12 @@ def mark_of(event: Mapping[str, Any]) -> Mark | None:
     return MARKS.get(event["kind"])
 
 
-def marked(events: Iterable[Mapping[str, Any]]) -> dict[Mark, int]:
-    """Counts the events of each kind of mark."""
-    found: dict[Mark, int] = {}
-    for event in events:
-        if (mark := mark_of(event)) is not None:
-            found[mark] = found.get(mark, 0) + 1
-    return found
-
-
 def small_multiples(contents: Sequence[RunContent]) -> list[str]:
     """Lists the metrics that are shown at once: the first curve of each panel, or without any, the first of the log."""
     names = _names(contents)
     first = [panel.metrics[0] for group in shown(names) for panel in group.panels]
-    found = [name for name in first if name not in OWN_CHART]
-    return found[:MOST_SMALL] or list(names)[:6]
+    charted = [name for name in first if name not in OWN_CHART]
+    return charted[:MOST_SMALL] or list(names)[:6]
 
 
 def _names(contents: Sequence[RunContent]) -> dict[str, None]:
@@ -84,7 +75,7 @@ def _names(contents: Sequence[RunContent]) -> dict[str, None]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CurveDetail:
     """Metrics and points that a page has room for.
 
     Attributes:
@@ -99,43 +90,36 @@ class Kept:
 
     def names(self, contents: Sequence[RunContent]) -> list[str]:
         """Lists the metrics that are kept, those of single workers last."""
-        found = [name for name in _names(contents) if self._keeps(name, contents)]
-        return sorted(found, key=lambda name: name.startswith("workers/"))
+        names = [name for name in _names(contents) if self._keeps(name, contents)]
+        return sorted(names, key=lambda name: name.startswith("workers/"))
 
     def _keeps(self, name: str, contents: Sequence[RunContent]) -> bool:
         if name.startswith("workers/"):
             return self.workers
         if self.all_metrics or name in KEPT_FIRST:
             return True
-        metric = next((one for content in contents if (one := content.metric(name)) is not None), None)
+        metric = _declared(name, contents)
         return metric is not None and metric.tier == "core"
 
 
 def curves_data(
-    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], kept: Kept
+    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], detail: CurveDetail
 ) -> dict[str, Any]:
-    """Builds the data that the scripts draw.
-
-    Args:
-        contents: runs
-        groups: names of the groups of runs
-        group_of: group of each run
-        kept: what there is room for
-    """
-    names, axes = kept.names(contents), axes_of(contents)
+    """Builds the data that the scripts draw, of the runs and their groups."""
+    names, axes = detail.names(contents), axes_of(contents)
     longest = max((content.course.rows for content in contents), default=0)
-    stride = -(-longest // kept.points)  # the same for all runs, so that they keep the same iterations
+    stride = -(-longest // detail.points)  # the same for all runs, so that they keep the same iterations
     long = {
         name for name in names for content in contents
-        if name in content.course.series and len(content.course.series[name]) > kept.points
+        if name in content.course.series and len(content.course.series[name]) > detail.points
     }  # fmt: skip
     runs = []
     for content, group in zip(contents, group_of, strict=True):
         course = content.course
         series = {name: course.series[name] for name in names if name in course.series}
         thin = {
-            name: one.thinned(kept.points) if len(contents) == 1 else one.every(stride) if name in long else one
-            for name, one in series.items()
+            name: curve.thinned(detail.points) if len(contents) == 1 else curve.every(stride) if name in long else curve
+            for name, curve in series.items()
         }
         runs.append(
             {
@@ -144,9 +128,9 @@ def curves_data(
                 "rows": course.rows,
                 "axes": {axis: _whole(places) for axis, places in course.axes.items()}
                 | ({"row": list(range(1, course.rows + 1))} if axes == ["row"] else {}),
-                "series": {name: _packed(one, course.rows) for name, one in thin.items()},
+                "series": {name: _packed(curve, course.rows) for name, curve in thin.items()},
                 "marks": _marks(content),
-                "pools": [] if content.ledger is None else _pools(content.ledger.own),
+                "pools": [] if content.ledger is None else _pools(content.ledger.pools),
                 "elsewhere": [] if content.ledger is None else _pools(content.ledger.elsewhere),
             }
         )
@@ -162,8 +146,8 @@ def curves_data(
 def axes_of(contents: Sequence[RunContent]) -> list[str]:
     """Lists the axes that all runs with rows have, and along which they go on; ``row`` where there is none."""
     courses = [content.course for content in contents if content.course.rows]
-    found = [axis for axis in ("steps", "seconds", "iteration") if all(_goes_on(one, axis) for one in courses)]
-    return found or ["row"]
+    axes = [axis for axis in ("steps", "seconds", "iteration") if all(_goes_on(course, axis) for course in courses)]
+    return axes or ["row"]
 
 
 def _goes_on(course: Course, axis: str) -> bool:
@@ -185,8 +169,10 @@ def headline_curves(contents: Sequence[RunContent]) -> dict[str, str] | None:
         }  # fmt: skip
     for training in (m.ENV_EPISODE_RETURN.name, m.ENV_RETURN_MA100.name, m.EVAL_EPISODE_RETURN.name):
         if training in names:
-            found = {"training": training, "evaluation": m.EVAL_EPISODE_RETURN.name, "low": "", "high": "", "start": ""}
-            return {**found, "label": "return"}
+            return {
+                "training": training, "evaluation": m.EVAL_EPISODE_RETURN.name, "low": "", "high": "",
+                "start": "", "label": "return",
+            }  # fmt: skip
     return None
 
 
@@ -203,8 +189,8 @@ def _declared(name: str, contents: Sequence[RunContent]) -> Metric | None:
 def short_label(content: RunContent, contents: Sequence[RunContent]) -> str:
     """Names a run by its seed where that is enough to tell it from the others of its experiment."""
     seed = content.record.get("seeds", {}).get("seed")
-    same = [one for one in contents if one.record.get("experiment") == content.record.get("experiment")]
-    seeds = [one.record.get("seeds", {}).get("seed") for one in same]
+    same = [other for other in contents if other.record.get("experiment") == content.record.get("experiment")]
+    seeds = [other.record.get("seeds", {}).get("seed") for other in same]
     return f"seed {seed}" if seed is not None and seeds.count(seed) == 1 else content.label
 
 
@@ -224,13 +210,13 @@ def _whole_or(value: float) -> float:
 
 def _marks(content: RunContent) -> list[dict[str, Any]]:
     """Marks of events: at most one of each kind in each of ``MOST_PLACES`` bins, so that they stay readable."""
-    found: dict[tuple[Mark, int], dict[str, Any]] = {}
+    marks: dict[tuple[Mark, int], dict[str, Any]] = {}
     for event in content.events:
         if (mark := mark_of(event)) is not None:
             place = event["iteration"] * MOST_PLACES // max(1, content.course.rows)
-            shown = {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
-            found.setdefault((mark, place), shown)
-    return [*found.values()]
+            drawn = {"iteration": event["iteration"], "colour": mark.colour, "small": mark.small, "dash": mark.dash}
+            marks.setdefault((mark, place), drawn)
+    return [*marks.values()]
 
 
 def _pools(pools: Iterable[Pool]) -> list[dict[str, Any]]:

@@ -49,17 +49,18 @@ def forest(lines: Sequence[Line], *, is_share: bool, signed: bool = False) -> di
 
     rows = []
     for line in lines:
-        span = line.low is not None and line.high is not None
-        plus = "+" if signed and line.value > 0 else ""
-        text = f"{plus}{result(line.value)} {bounds(line.low, line.high, signed=signed)} {line.detail}".rstrip()
+        left: float | None = None
+        width: float = 0
+        if line.low is not None and line.high is not None:
+            left, width = at(line.low), round(at(line.high) - at(line.low), 2)
+        interval = bounds(line.low, line.high, signed=signed)
+        text = f"{result(line.value, signed=signed)} {interval} {line.detail}".rstrip()
         rows.append(
             {
                 "name": line.name,
                 "at": at(line.value),
-                "left": at(line.low) if line.low is not None and span else None,
-                "width": round(at(line.high) - at(line.low), 2)
-                if line.low is not None and line.high is not None
-                else 0,
+                "left": left,
+                "width": width,
                 "zero": 50.0 if signed else None,
                 "colour": line.colour,
                 "text": text,

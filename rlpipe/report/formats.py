@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 ABSENT = "\N{EN DASH}"
@@ -13,17 +13,24 @@ LONGEST = 2000
 """Characters of a value that are shown."""
 
 
-def result(value: float) -> str:
+def result(value: float | None, *, signed: bool = False) -> str:
     """Writes a rate, a return or a length as ``rlpipe compare`` does."""
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
+    if value is None:
+        return ABSENT
+    plus = "+" if signed and value > 0 else ""
+    return f"{plus}{value:.3f}" if abs(value) < 10 else f"{plus}{value:,.1f}"
 
 
-def bounds(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    """Writes an interval in brackets; empty without one."""
+def bounds(low: float | None, high: float | None, *, signed: bool = False, absent: str = "") -> str:
+    """Writes an interval in brackets."""
     if low is None or high is None:
-        return ""
-    plus = ["+" if signed and bound > 0 else "" for bound in (low, high)]
-    return f"[{plus[0]}{result(low)}, {plus[1]}{result(high)}]"
+        return absent
+    return f"[{result(low, signed=signed)}, {result(high, signed=signed)}]"
+
+
+def whole(value: float | None) -> str:
+    """Writes a number without its decimals."""
+    return ABSENT if value is None else f"{value:,.0f}"
 
 
 def digits(value: float | None) -> str:
@@ -48,8 +55,10 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """Writes a duration: ``12 s``, ``3:04 min`` or ``2:03:04 h``."""
+    if seconds is None:
+        return ABSENT
     if seconds < 99.5:
         return f"{seconds:.3g} s"
     whole = round(seconds)
@@ -59,10 +68,8 @@ def duration(seconds: float) -> str:
 
 def moment(when: float | str) -> str:
     """Writes a time, given as seconds since 1970 or in ISO 8601, in UTC."""
-    found = datetime.fromisoformat(when) if isinstance(when, str) else datetime(1970, 1, 1, tzinfo=UTC)
-    if not isinstance(when, str):
-        found += timedelta(seconds=when)
-    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    time = datetime.fromisoformat(when) if isinstance(when, str) else datetime.fromtimestamp(when, UTC)
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def setting(value: Any) -> str:

@@ -23,19 +23,12 @@ FEW_EPISODES = 30
 """Episodes below which a pool says hardly more than nothing: the interval of 1 or 2 reaches over most of the chart."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Numbers of episodes that are shown one by one.
-
-    Attributes:
-        last: of the newest ones
-        failures: of the newest failures before those
-        points: of the scatter, evenly over the run
-    """
-
-    last: int = 1000
-    failures: int = 500
-    points: int = 2000
+MOST_NEWEST = 1000
+"""Newest episodes that are shown one by one."""
+MOST_FAILURES = 500
+"""Newest failures before those, likewise."""
+MOST_POINTS = 2000
+"""Episodes of the scatter, evenly over the run."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +58,26 @@ class Ledger:
 
     Attributes:
         total: number of all episodes
-        chosen: number of those that began where a curriculum chose; they count in nothing that is called success
+        chosen_starts: number of those that began where a curriculum chose; they count in nothing that is called success
         judged: number of the others that say whether they succeeded
         successes: number of these that succeeded at least once
-        own: pools of the episodes that began where the task begins
+        pools: pools of the episodes that began where the task begins
         elsewhere: pools of the episodes that began where a curriculum chose
         listed: selection for the table: every field that is shown, the oldest episode first
         points: selection for the scatter, likewise
-        stride: the scatter shows every so many episodes
         failures_listed: number of listed failures that are older than the newest episodes
         failures_total: number of all failures, from chosen starts as well
         tasks: number of episodes by task; empty for one task
     """
 
     total: int
-    chosen: int
+    chosen_starts: int
     judged: int
     successes: int
-    own: list[Pool]
+    pools: list[Pool]
     elsewhere: list[Pool]
     listed: list[dict[str, Any]]
     points: list[dict[str, Any]]
-    stride: int
     failures_listed: int
     failures_total: int
     tasks: dict[str, int]
@@ -100,18 +91,11 @@ SHOWN = (
 
 @dataclass
 class _Pooling:
-    """Pools episodes as they come.
-
-    Attributes:
-        width: number of iterations of a pool
-        iterations: number of iterations of the run
-        found: complete pools
-        number: number of the open pool
-    """
+    """Pools the episodes of every ``width`` iterations, as they come; ``number`` is that of the open pool."""
 
     width: int
     iterations: int
-    found: list[Pool] = field(default_factory=list)
+    pools: list[Pool] = field(default_factory=list)
     number: int = -1
     _lengths: list[int] = field(default_factory=list)
     _returns: list[float] = field(default_factory=list)
@@ -134,7 +118,7 @@ class _Pooling:
             judged = self._judged
             rate = _mean(judged)
             success = None if rate is None else (rate, *wilson_interval(sum(judged), len(judged)))
-            self.found.append(
+            self.pools.append(
                 Pool(
                     self.number * self.width + 1,
                     min((self.number + 1) * self.width, self.iterations),
@@ -152,110 +136,84 @@ def _mean(values: list[Any]) -> float | None:
     return Mean.of(values).read()["mean"] if values else None
 
 
-def read_ledger(directory: Path, course: Course, limits: Limits | None = None) -> Ledger | None:
+def read_ledger(directory: Path, course: Course) -> Ledger | None:
     """Reads ``episodes.jsonl`` one line at a time; None without any episode.
 
     Only episodes whose iteration has a row count, as everywhere else.
-
-    Raises:
-        ConfigError: the file is damaged.
     """
-    limits = limits or Limits()
     file = directory / "episodes.jsonl"
     iterations = int(course.axes["iteration"][-1]) if course.rows else 0
     expected = int(course.last("time/total_episodes") or 0)
-    stride = max(1, math.ceil(expected / limits.points))
-    own, elsewhere = (
+    stride = max(1, math.ceil(expected / MOST_POINTS))
+    task_starts, elsewhere = (
         _Pooling(pool_width(course, metric.name), iterations)
         for metric in (m.ENV_NUM_TRAJECTORIES, m.CURRICULUM_NUM_TRAJECTORIES)
     )
-    newest: deque[Mapping[str, Any]] = deque(maxlen=limits.last)
-    failures: deque[Mapping[str, Any]] = deque(maxlen=limits.failures)
+    newest: deque[Mapping[str, Any]] = deque(maxlen=MOST_NEWEST)
+    failures: deque[Mapping[str, Any]] = deque(maxlen=MOST_FAILURES)
     points, tasks = [], Counter[str]()
-    total = chosen = judged = successes = failures_total = 0
+    total = chosen_starts = judged = successes = failures_total = 0
     for row in read_jsonl(file) if file.is_file() else ():
         if row["iteration"] > iterations:
             break
         if row.get("chosen"):
-            chosen += 1
+            chosen_starts += 1
             elsewhere.add(row)
         else:
-            own.add(row)
+            task_starts.add(row)
             judged += row["success_once"] is not None
             successes += bool(row["success_once"])
-        if len(newest) == limits.last and newest[0]["success_once"] is False:
+        if len(newest) == MOST_NEWEST and newest[0]["success_once"] is False:
             failures.append(newest[0])
         newest.append(row)
         if total % stride == 0:
-            points.append(_shown(row))
+            points.append(_fields_shown(row))
         total += 1
         failures_total += row["success_once"] is False
         if row.get("task") is not None:
             tasks[row["task"]] += 1
-    own.close()
+    task_starts.close()
     elsewhere.close()
     if not total:
         return None
-    listed = [_shown(row) for row in (*failures, *newest)]
+    listed = [_fields_shown(row) for row in (*failures, *newest)]
     return Ledger(
-        total, chosen, judged, successes, own.found, elsewhere.found, listed, points, stride, len(failures),
-        failures_total, dict(tasks),
+        total, chosen_starts, judged, successes, task_starts.pools, elsewhere.pools, listed, points,
+        len(failures), failures_total, dict(tasks),
     )  # fmt: skip
 
 
 def pool_width(course: Course, count: str) -> int:
-    """Returns the number of iterations in a pool: more where few episodes end in each.
-
-    Args:
-        course: of the run
-        count: metric with the number of episodes of an iteration
-    """
+    """Returns the iterations in a pool: more where few episodes, whose number the metric ``count`` has, end in each."""
     series, iterations = course.series.get(count), course.rows
     episodes = math.fsum(series.values) if series else 0.0
     full = iterations * FEW_EPISODES / max(1.0, episodes)
     return max(1, math.ceil(iterations / BINS), math.ceil(min(full, iterations / LEAST_BINS)))
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: row.get(key) for key in SHOWN}
-
-
-@dataclass(frozen=True)
-class EvaluationEpisodes:
-    """Episodes of the evaluations during training.
-
-    Attributes:
-        iterations: those after which evaluations ran, the oldest first
-        left_out: number of older evaluations that are not in it
-        rows: fields of each episode that are shown, by evaluation
-    """
-
-    iterations: list[int]
-    left_out: int
-    rows: list[list[dict[str, Any]]]
 
 
 MOST_EVALUATIONS = 40
 """Newest evaluations whose episodes are shown."""
 
 
-def read_evaluations(directory: Path, course: Course) -> EvaluationEpisodes | None:
-    """Reads ``eval_episodes.jsonl``; None without an evaluation.
+def read_evaluations(directory: Path, course: Course) -> tuple[dict[int, list[dict[str, Any]]], int]:
+    """Reads ``eval_episodes.jsonl``: by iteration, the oldest first, the episodes of the evaluation after it.
 
-    Raises:
-        ConfigError: the file is damaged.
+    Returns:
+        The newest evaluations, and the number of older ones, which are left out.
     """
     file = directory / "eval_episodes.jsonl"
     iterations = int(course.axes["iteration"][-1]) if course.rows else 0
-    found: deque[tuple[int, list[dict[str, Any]]]] = deque(maxlen=MOST_EVALUATIONS)
-    evaluations = 0
+    evaluations: dict[int, list[dict[str, Any]]] = {}
+    left_out = 0
     for row in read_jsonl(file) if file.is_file() else ():
         if row["iteration"] > iterations:
             break
-        if not found or found[-1][0] != row["iteration"]:
-            found.append((row["iteration"], []))
-            evaluations += 1
-        found[-1][1].append(_shown(row))
-    if not found:
-        return None
-    return EvaluationEpisodes([one for one, _ in found], evaluations - len(found), [rows for _, rows in found])
+        evaluations.setdefault(row["iteration"], []).append(_fields_shown(row))
+        if len(evaluations) > MOST_EVALUATIONS:
+            evaluations.pop(next(iter(evaluations)))
+            left_out += 1
+    return evaluations, left_out

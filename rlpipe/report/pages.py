@@ -12,8 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from rlpipe.errors import ConfigError, command_line
-from rlpipe.report.curves import Kept
-from rlpipe.report.ledger import Limits
+from rlpipe.report.curves import CurveDetail
 from rlpipe.report.replays.section import section
 from rlpipe.report.run_content import RunContent, collect
 from rlpipe.report.several import Together, together
@@ -39,26 +38,26 @@ class Detail:
     """Amount of detail on a page.
 
     Attributes:
-        kept: metrics, and points of their curves
+        curves: metrics, and points of their curves
         episodes: most episodes that are shown one by one, and most points of the scatter
         replays: bytes of the replays; 0 for none
         video: bytes of the newest video; 0 for none
     """
 
-    kept: Kept
+    curves: CurveDetail
     episodes: int
     replays: int = 0
     video: int = 0
 
 
 DETAILS = (
-    Detail(Kept(), 2000, 5_000_000, 3_000_000),
-    Detail(Kept(workers=False), 2000, 5_000_000, 3_000_000),
-    Detail(Kept(600, workers=False), 1000, 2_000_000, 1_000_000),
-    Detail(Kept(300, workers=False), 500),
-    Detail(Kept(300, workers=False, all_metrics=False), 500),
-    Detail(Kept(100, workers=False, all_metrics=False), 200),
-    Detail(Kept(30, workers=False, all_metrics=False), 100),
+    Detail(CurveDetail(), 2000, 5_000_000, 3_000_000),
+    Detail(CurveDetail(workers=False), 2000, 5_000_000, 3_000_000),
+    Detail(CurveDetail(600, workers=False), 1000, 2_000_000, 1_000_000),
+    Detail(CurveDetail(300, workers=False), 500),
+    Detail(CurveDetail(300, workers=False, all_metrics=False), 500),
+    Detail(CurveDetail(100, workers=False, all_metrics=False), 200),
+    Detail(CurveDetail(30, workers=False, all_metrics=False), 100),
 )
 """From everything to the least, in the order in which things go."""
 
@@ -67,35 +66,23 @@ Replays = Callable[[int], tuple[Section | None, list[str]]]
 """Takes a budget in bytes; returns the section that plays episodes, and what to say where it is left out."""
 
 
-def report(paths: Sequence[Path], *, most_bytes: int = MOST_BYTES, limits: Limits | None = None) -> str:
-    """Builds the report of runs.
-
-    Args:
-        paths: run directories, or logs of other systems
-        most_bytes: most bytes of the page
-        limits: numbers of episodes to read for the table and the scatter
-    Raises:
-        ConfigError: something is not a run, or is damaged.
-    """
-    contents = [collect(path, limits) for path in {path.resolve(): path for path in paths}.values()]
-    found = together(contents) if len(contents) > 1 else None
+def report(paths: Sequence[Path]) -> str:
+    """Builds the report of run directories, or of logs of other systems."""
+    contents = [collect(path) for path in {path.resolve(): path for path in paths}.values()]
+    several = together(contents) if len(contents) > 1 else None
     replays = cache(partial(_replays, contents[0].path))  # details of the rest may go while the budget stays
     text = ""
     for detail in DETAILS:
-        text = _page(contents, found, detail, replays)
-        if len(text.encode()) <= most_bytes:
+        text = _page(contents, several, detail, replays)
+        if len(text.encode()) <= MOST_BYTES:
             break
     return text
 
 
 def write(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Writes the report of runs, whole or not at all.
+    """Writes the report of run directories, or of logs of other systems, whole or not at all.
 
-    Args:
-        paths: run directories, or logs of other systems
-        out: file to write; None for ``report.html``, in the directory of a single run, else in the working directory
-    Raises:
-        ConfigError: something is not a run, or the file cannot be written.
+    Without ``out``, that of a single run is ``report.html`` in its directory; others are in the working directory.
     """
     alone = len(paths) == 1 and (paths[0] / "run.json").is_file()
     file = out or (paths[0] / REPORT if alone else Path(REPORT))
@@ -104,10 +91,10 @@ def write(paths: Sequence[Path], out: Path | None = None) -> Path:
     return file
 
 
-def _page(contents: Sequence[RunContent], found: Together | None, detail: Detail, replays: Replays) -> str:
-    if found is not None:
-        sections = [*_of_several(contents, found, detail)]
-        lead, title = lead_of_runs(contents, found), f"{len(contents)} runs"
+def _page(contents: Sequence[RunContent], several: Together | None, detail: Detail, replays: Replays) -> str:
+    if several is not None:
+        sections = [*_of_several(contents, several, detail)]
+        lead, title = lead_of_runs(contents, several), f"{len(contents)} runs"
     else:
         sections = [*_of_one(contents[0], detail, replays)]
         lead, title = lead_of_run(contents[0]), contents[0].record.get("experiment", "")
@@ -122,7 +109,7 @@ def _of_one(content: RunContent, detail: Detail, replays: Replays) -> Iterator[S
     video, no_video = video_section(content.path, detail.video)
     built = (
         success_section([content], alone),
-        curves_section([content], alone, [0], detail.kept),
+        curves_section([content], alone, [0], detail.curves),
         played,
         video,
         next_section(content),
@@ -157,16 +144,16 @@ def _replays(run: Path, budget: int) -> tuple[Section | None, list[str]]:
         return None, [f"Replays: {error}"]
 
 
-def _of_several(contents: Sequence[RunContent], found: Together, detail: Detail) -> Iterator[Section]:
+def _of_several(contents: Sequence[RunContent], several: Together, detail: Detail) -> Iterator[Section]:
     """Likewise for several runs."""
-    shown = [content for content in contents if content.course.rows]
-    groups = [group for content, group in zip(contents, found.group_of, strict=True) if content.course.rows]
+    begun = [content for content in contents if content.course.rows]
+    groups = [group for content, group in zip(contents, several.group_of, strict=True) if content.course.rows]
     left = [*_curves_left_out(contents, detail), "Events, alerts, time, episodes, distributions and the whole "
             "configuration of each run: rlpipe report of one run has them."]  # fmt: skip
     built = (
-        runs_section(contents, found),
-        success_section(shown, found.groups) if shown else None,
-        curves_section(shown, found.groups, groups, detail.kept) if shown else None,
+        runs_section(contents, several),
+        success_section(begun, several.groups) if begun else None,
+        curves_section(begun, several.groups, groups, detail.curves) if begun else None,
         about_section(contents, left),
     )
     yield from (section for section in built if section is not None)
@@ -174,20 +161,20 @@ def _of_several(contents: Sequence[RunContent], found: Together, detail: Detail)
 
 def _curves_left_out(contents: Sequence[RunContent], detail: Detail) -> list[str]:
     """Says which metrics and which points of curves are not on the page."""
-    kept, found = detail.kept, []
+    curves, sentences = detail.curves, []
     everything = len({name for content in contents for name in content.course.series})
-    if (fewer := everything - len(kept.names(contents))) > 0:
-        found.append(
+    if (fewer := everything - len(curves.names(contents))) > 0:
+        sentences.append(
             f"Curves of {fewer:,} of {everything:,} metrics, for which there was no room in {MOST_BYTES:,} bytes."
         )
     longest = max((content.course.rows for content in contents), default=0)
-    if longest > kept.points and len(contents) > 1:
-        found.append(
-            f"Curves of more than {kept.points:,} values show one of every {-(-longest // kept.points)} iterations."
+    if longest > curves.points and len(contents) > 1:
+        sentences.append(
+            f"Curves of more than {curves.points:,} values show one of every {-(-longest // curves.points)} iterations."
         )
-    elif longest > kept.points:
-        found.append(
-            f"A curve of more than {kept.points:,} values shows, of equally many consecutive values each, the lowest "
+    elif longest > curves.points:
+        sentences.append(
+            f"A curve of more than {curves.points:,} values shows, of equally many consecutive values each, the lowest "
             f"and the highest; the longest has {longest:,}."
         )
-    return found
+    return sentences

@@ -23,32 +23,21 @@ MOST_NAMED = 10
 ENDINGS = (".png", ".svg", ".pdf")
 
 
-def check_picture(file: Path, key: str) -> None:
-    """Checks that a picture can be drawn and written to a file.
-
-    Args:
-        file: its ending says the format.
-        key: option that names it, for the error.
-    Raises:
-        ConfigError: matplotlib is not installed, or the ending is unknown, or there is no such folder.
-    """
+def check_picture(file: Path) -> None:
+    """Checks that a picture can be drawn and written to the file that ``--out`` names; its ending says the format."""
     if file.suffix.lower() not in ENDINGS:
-        raise ConfigError(f"{key} is {file}; its name must end in one of {', '.join(ENDINGS)}.")
+        raise ConfigError(f"--out is {file}; its name must end in one of {', '.join(ENDINGS)}.")
     if not file.parent.is_dir():
-        raise ConfigError(f"{key} is {file}, but there is no folder {file.parent}.")
-    require("matplotlib", "plots", key)
+        raise ConfigError(f"--out is {file}, but there is no folder {file.parent}.")
+    require("matplotlib", "plots", "--out")
 
 
-def save(figure: Figure, file: Path, key: str) -> None:
-    """Writes a figure.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+def save(figure: Figure, file: Path) -> None:
+    """Writes a figure."""
     try:
         figure.savefig(file, dpi=130)
     except OSError as error:
-        raise ConfigError(f"{key}: cannot write {file}: {error}.") from error
+        raise ConfigError(f"--out: cannot write {file}: {error}.") from error
 
 
 def draw_curriculum(progress: CurriculumProgress) -> Figure:
@@ -81,22 +70,24 @@ def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
     """Draws a line for each demonstration, which falls from its end to its beginning."""
     import matplotlib as mpl
 
-    shown = progress.demonstrations
-    named = len(shown) <= MOST_NAMED
-    colours = [COLOURS[0]] * len(shown)
+    demonstrations = progress.demonstrations
+    named = len(demonstrations) <= MOST_NAMED
+    colours = [COLOURS[0]] * len(demonstrations)
     if named:
-        colours = [mpl.colors.to_hex(mpl.colormaps["viridis"](place)) for place in np.linspace(0, 0.85, len(shown))]
+        colours = [
+            mpl.colors.to_hex(mpl.colormaps["viridis"](place)) for place in np.linspace(0, 0.85, len(demonstrations))
+        ]
     names: list[tuple[str, float, str]] = []
-    for one, colour in zip(shown, colours, strict=True):
-        shares = [start / one.length for start in one.starts]
+    for demonstration, colour in zip(demonstrations, colours, strict=True):
+        shares = [start / demonstration.length for start in demonstration.starts]
         axes.step(
-            [*one.steps, progress.total_steps], [*shares, shares[-1]], where="post", color=colour,
+            [*demonstration.steps, progress.total_steps], [*shares, shares[-1]], where="post", color=colour,
             linewidth=1.6 if named else 0.7, alpha=1.0 if named else 0.35,
         )  # fmt: skip
-        if one.solved_at is not None:
-            axes.plot(one.solved_at, 0.0, "o", markersize=5, color=colour, clip_on=False, zorder=4)
+        if demonstration.solved_at is not None:
+            axes.plot(demonstration.solved_at, 0.0, "o", markersize=5, color=colour, clip_on=False, zorder=4)
         if named:
-            names.append((f"demonstration {one.number}", shares[-1], colour))
+            names.append((f"demonstration {demonstration.number}", shares[-1], colour))
     if progress.mean_start and not named:
         steps, means = zip(*progress.mean_start, strict=True)
         axes.plot(steps, means, color="0.15", linewidth=2.2)
@@ -108,16 +99,20 @@ def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
         )  # fmt: skip
     axes.set(ylim=(-0.03, 1.03), ylabel="earliest start so far")
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["beginning", "25 %", "50 %", "75 %", "end"])
-    solved = sum(one.solved_at is not None for one in shown)
-    those, some = ("1 demonstration", "") if len(shown) == 1 else (f"{len(shown)} demonstrations", f"{solved} of them ")
+    solved = sum(demonstration.solved_at is not None for demonstration in demonstrations)
+    those, some = (
+        ("1 demonstration", "")
+        if len(demonstrations) == 1
+        else (f"{len(demonstrations)} demonstrations", f"{solved} of them ")
+    )
     which = f", {some}solved (dot)" if solved else ""
     axes.set_title(f"Where episodes begin in {those}{which}", fontsize=10, loc="left")
 
 
 def _draw_success(axes: Axes, progress: CurriculumProgress) -> None:
     """Draws the success of episodes with chosen and with own starts, with 95 % intervals, and that of evaluations."""
-    _draw_curve(axes, progress.chosen, COLOURS[1], "chosen starts")
-    _draw_curve(axes, progress.own, COLOURS[0], "the task's own starts")
+    _draw_curve(axes, progress.chosen_starts, COLOURS[1], "chosen starts")
+    _draw_curve(axes, progress.own_starts, COLOURS[0], "the task's own starts")
     for number, (step, value, low, high) in enumerate(progress.evaluations):
         axes.errorbar(
             step, value, yerr=[[max(0.0, value - low)], [max(0.0, high - value)]], fmt="o", color=COLOURS[2],
@@ -154,13 +149,13 @@ def _draw_blend(axes: Axes, progress: CurriculumProgress) -> None:
         ("other demonstrations", progress.blend_demonstrations, GREY),
         ("own starts", progress.blend, COLOURS[3]),
     )
-    shown = [kind for kind in kinds if kind[1]]
-    for label, points, colour in shown:
+    drawn = [kind for kind in kinds if kind[1]]
+    for label, points, colour in drawn:
         axes.step(*zip(*points, strict=True), where="post", color=colour, linewidth=1.8, label=f"towards {label}")
-    if len(shown) > 1:
+    if len(drawn) > 1:
         axes.legend(frameon=False, fontsize=8, loc="best")
     axes.set(ylim=(-0.03, 1.03))
-    axes.set_yticks([0, 0.5, 1], ["beginnings", "50 %", shown[0][0] if len(shown) == 1 else "all the way"])
+    axes.set_yticks([0, 0.5, 1], ["beginnings", "50 %", drawn[0][0] if len(drawn) == 1 else "all the way"])
     axes.set_title("Where starts have spread to", fontsize=10, loc="left")
 
 

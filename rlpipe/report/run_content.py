@@ -17,6 +17,7 @@ from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, e
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
 from rlpipe.analysis.watching import latest
+from rlpipe.config.defaults import changed, completed
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
@@ -24,8 +25,7 @@ from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.report.course import Course, course_of_log, read_course
-from rlpipe.report.ledger import EvaluationEpisodes, Ledger, Limits, read_evaluations, read_ledger
-from rlpipe.report.settings import Settings, read_settings
+from rlpipe.report.ledger import Ledger, read_evaluations, read_ledger
 from rlpipe.run import shapes
 from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode
@@ -59,25 +59,6 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Record of ``rlpipe evaluate`` in the run directory.
-
-    Attributes:
-        file: its name
-        policy: name of a baseline; None for the policy of the run
-        iteration: of the evaluated checkpoint
-        changes: keys in which the configuration differed from the checkpoint's
-        estimates: success, return and length
-    """
-
-    file: str
-    policy: str | None
-    iteration: int
-    changes: dict[str, Any]
-    estimates: list[Estimate]
-
-
-@dataclass(frozen=True)
 class RunContent:
     """Everything that a report says about one run; what a run does not have is empty or None.
 
@@ -93,11 +74,14 @@ class RunContent:
         events: lines of ``events.jsonl``
         diagnosis: judgement of all rows
         ledger: training episodes
-        evaluations: evaluation episodes
-        recorded: records of ``rlpipe evaluate``, the newest first
+        evaluations: newest evaluation episodes, by the iteration after which they ran
+        evaluations_left_out: number of older evaluations
+        recorded: (file, record, estimates) of each ``rlpipe evaluate``, the newest first
         timeline: newest iteration by actor
         phases: seconds of each phase of the driver over the run
-        settings: configuration
+        settings: all configuration keys, dotted; those that came after the run have their defaults
+        changed: keys whose value is not their default, with it: (value, default); None if the defaults are unknown,
+            because a plug-in is not installed here
         missing: sentences on what could not be read, and why
     """
 
@@ -112,11 +96,13 @@ class RunContent:
     events: list[dict[str, Any]] = field(default_factory=list)
     diagnosis: Diagnosis | None = None
     ledger: Ledger | None = None
-    evaluations: EvaluationEpisodes | None = None
-    recorded: list[Recorded] = field(default_factory=list)
+    evaluations: Mapping[int, list[dict[str, Any]]] = field(default_factory=dict)
+    evaluations_left_out: int = 0
+    recorded: list[tuple[str, shapes.EvaluationRecord, list[Estimate]]] = field(default_factory=list)
     timeline: Timeline | None = None
     phases: dict[str, float] = field(default_factory=dict)
-    settings: Settings | None = None
+    settings: dict[str, Any] | None = None
+    changed: dict[str, tuple[Any, Any]] | None = None
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -127,22 +113,18 @@ class RunContent:
     def metric(self, name: str) -> Metric | None:
         """Returns the declaration of a metric, also of a family's member or of one worker's."""
         bare = name.split("/", 2)[2] if name.startswith("workers/") else name
-        found = self.metrics.get(bare)
-        if found is None:
-            families = (one for one in self.metrics.values() if one.is_family)
-            match = next(((one, hit) for one in families if (hit := one.pattern.fullmatch(bare))), None)
-            found = match[0].member(match[1][1]) if match else None
-        return found
+        metric = self.metrics.get(bare)
+        if metric is None:
+            families = (family for family in self.metrics.values() if family.is_family)
+            match = next(((family, hit) for family in families if (hit := family.pattern.fullmatch(bare))), None)
+            metric = match[0].member(match[1][1]) if match else None
+        return metric
 
 
-def collect(path: Path, limits: Limits | None = None) -> RunContent:
-    """Collects the content of a run directory, or of another system's log.
-
-    Raises:
-        ConfigError: there is nothing there, or it is not a run and not a log.
-    """
+def collect(path: Path) -> RunContent:
+    """Collects the content of a run directory, or of another system's log."""
     if (path / "run.json").is_file() or (path / "config.yaml").is_file():
-        return _of_run(RunDirectory.existing(path), limits)
+        return _of_run(RunDirectory.existing(path))
     log = logs.read(path)
     diagnosis = diagnose_log(path, log)
     content = RunContent(
@@ -152,11 +134,16 @@ def collect(path: Path, limits: Limits | None = None) -> RunContent:
     return replace(content, headline=_while_training(content))
 
 
-def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
+def _of_run(directory: RunDirectory) -> RunContent:
     path, record = directory.path, directory.read_json()
     course = read_course(path)
-    missing: list[str] = []
-    settings = read_settings(directory, missing)
+    evaluations, left_out = read_evaluations(path, course)
+    tree = directory.read_config()
+    differing, missing = None, []
+    try:
+        differing = changed(tree)
+    except (ConfigError, ImportError) as error:
+        missing.append(f"Which keys differ from their defaults is unknown: {error}")
     content = RunContent(
         path=path,
         label=directory.run_id,
@@ -165,11 +152,13 @@ def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
         course=course,
         metrics=CATALOGUE,
         events=list(read_jsonl(path / EVENTS)) if (path / EVENTS).is_file() else [],
-        ledger=read_ledger(path, course, limits),
-        evaluations=read_evaluations(path, course),
+        ledger=read_ledger(path, course),
+        evaluations=evaluations,
+        evaluations_left_out=left_out,
         recorded=[_recorded(file) for file in records_in(path / EVALUATIONS)],
         phases=_phases(course),
-        settings=settings,
+        settings=completed(tree),
+        changed=differing,
         missing=missing,
     )
     if not course.rows:
@@ -183,15 +172,9 @@ def _of_run(directory: RunDirectory, limits: Limits | None) -> RunContent:
     return _with_result(content)
 
 
-def _recorded(file: Path) -> Recorded:
-    found: Mapping[str, Any] = files.read(file, shapes.EvaluationRecord)
-    return Recorded(
-        f"{EVALUATIONS}/{file.name}",
-        found.get("policy"),
-        found["iteration"],
-        dict(found.get("changes", {})),
-        estimates([Episode.from_row(row) for row in found["episodes"]]),
-    )
+def _recorded(file: Path) -> tuple[str, shapes.EvaluationRecord, list[Estimate]]:
+    record = files.read(file, shapes.EvaluationRecord)
+    return f"{EVALUATIONS}/{file.name}", record, estimates([Episode.from_row(row) for row in record["episodes"]])
 
 
 def _phases(course: Course) -> dict[str, float]:
@@ -199,9 +182,9 @@ def _phases(course: Course) -> dict[str, float]:
 
     Version 0.1 left out the gradient steps of a learner that computes no advantages, so these are the rest.
     """
-    found = {phase.name: _total(course, phase) for phase in PHASES}
-    found[m.ACTOR_TRAINING.name] += max(0.0, _total(course, m.STEP) - math.fsum(found.values()))
-    return {name: seconds for name, seconds in found.items() if seconds}
+    seconds_of = {phase.name: _total(course, phase) for phase in PHASES}
+    seconds_of[m.ACTOR_TRAINING.name] += max(0.0, _total(course, m.STEP) - math.fsum(seconds_of.values()))
+    return {name: seconds for name, seconds in seconds_of.items() if seconds}
 
 
 def _total(course: Course, metric: Metric) -> float:
@@ -216,11 +199,11 @@ def _with_result(content: RunContent) -> RunContent:
         run = EvaluatedRun.read(content.path)
     except ConfigError:  # it has not completed, or its last iteration was not evaluated
         return replace(content, headline=_while_training(content))
-    metric = next((one for one in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN) if estimate(one, run.episodes)), None)
-    if metric is None:
+    for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN):
+        if (result := estimate(metric, run.episodes)) is not None:
+            break
+    else:
         return content
-    found = estimate(metric, run.episodes)
-    assert found is not None
     source = "held-out episodes after the last iteration"
     if run.source.parent.name == EVALUATIONS:
         source += f", by rlpipe evaluate ({EVALUATIONS}/{run.source.name})"
@@ -228,7 +211,7 @@ def _with_result(content: RunContent) -> RunContent:
         others = sorted(key for key in now if now[key] != before.get(key) and key != "evaluation.episodes")
         if others:
             source += f", which differs from the evaluations while training in {', '.join(others)}"
-    headline = Headline(found.metric, found.value, found.low, found.high, found.episodes, source)
+    headline = Headline(result.metric, result.value, result.low, result.high, result.episodes, source)
     return replace(content, headline=headline, baselines=baselines_of([run], metric))
 
 
@@ -252,7 +235,7 @@ def _while_training(content: RunContent) -> Headline | None:
         if counts and at in counts.at:
             number = dict(zip(counts.at, counts.values, strict=True))
             values = zip(series.at, series.values, strict=True)
-            counted = [(one, number[place]) for place, one in values if place in number]
+            counted = [(value, number[place]) for place, value in values if place in number]
             trained = count is m.ENV_NUM_TRAJECTORIES
             value, episodes = latest(counted if trained else counted[-1:])
             of = "up to" if trained else "of"

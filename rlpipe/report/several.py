@@ -48,14 +48,10 @@ def together(contents: Sequence[RunContent]) -> Together:
         places = {run.path: n for n, group in enumerate(comparison.groups) for run in group.runs}
         group_of = [places[content.path] for content in contents]
     else:
-        kinds: list[Any] = []
-        group_of = []
-        for content in contents:
-            kind = _kind(content)
-            if kind not in kinds:
-                kinds.append(kind)
-            group_of.append(kinds.index(kind))
-        groups = _named([contents[group_of.index(place)] for place in range(len(kinds))])
+        kinds = [_kind(content) for content in contents]
+        firsts = [n for n, kind in enumerate(kinds) if kinds.index(kind) == n]
+        groups = _named([contents[first] for first in firsts])
+        group_of = [firsts.index(kinds.index(kind)) for kind in kinds]
     return Together(groups, group_of, comparison, reason, _differing(contents))
 
 
@@ -63,7 +59,7 @@ def _kind(content: RunContent) -> Any:
     """Says what a run has in common with others of its experiment; a log without a configuration is like no other."""
     if content.settings is None:
         return content.path
-    return kind_of(content.settings.values, content.record["protocol"])
+    return kind_of(content.settings, content.record["protocol"])
 
 
 def _named(firsts: Sequence[RunContent]) -> list[str]:
@@ -76,7 +72,7 @@ def _named(firsts: Sequence[RunContent]) -> list[str]:
 
 
 def _differing(contents: Sequence[RunContent]) -> dict[str, list[str]]:
-    configs = [content.settings.values for content in contents if content.settings is not None]
+    configs = [content.settings for content in contents if content.settings is not None]
     if len(configs) < len(contents):
         return {}
     keys = dict.fromkeys(key for config in configs for key in config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,27 +10,20 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import EventKind
 from rlpipe.report import formats
 from rlpipe.report.course import Course
-from rlpipe.report.curves import (
-    Kept,
-    axes_of,
-    curves_data,
-    headline_curves,
-    marked,
-    small_multiples,
-)
+from rlpipe.report.curves import CurveDetail, axes_of, curves_data, headline_curves, mark_of, small_multiples
 from rlpipe.report.ledger import Ledger
 from rlpipe.report.run_content import RunContent
+from rlpipe.report.view_health import STYLES
 from rlpipe.report.web.page import Section, asset, render
 
 AXIS_NAMES = {"steps": "environment steps", "seconds": "training time", "iteration": "iteration", "row": "report"}
-CHARTS = ("vendor/uplot/uPlot.iife.min.js", "scripts/charts.js", "scripts/curves.js")
+CHARTS = ("vendor/uplot/uPlot.iife.min.js", "scripts/charts.js")
 REST = (
     "Move over the chart, or focus it and press the arrow keys, to read values. Drag to zoom, double-click to return."
 )
 MOST_EVENTS = 300
 _MOST_OWN = 6
 """Columns of the simulator's own numbers in the table of evaluations."""
-STYLES = {"critical": "bad", "warn": "warn", "info": "info", "healthy": "good"}
 
 
 def style() -> str:
@@ -37,9 +31,9 @@ def style() -> str:
     return asset("vendor/uplot/uPlot.min.css") + "\n" + asset("report.css")
 
 
-def scripts(*more: str) -> tuple[str, ...]:
-    """Scripts that draw, and more."""
-    return tuple(asset(name) for name in (*CHARTS[:2], *more))
+def scripts(name: str) -> tuple[str, ...]:
+    """Scripts that draw, and the one of a section."""
+    return tuple(map(asset, (*CHARTS, name)))
 
 
 def success_section(contents: Sequence[RunContent], groups: Sequence[str]) -> Section | None:
@@ -57,11 +51,12 @@ def success_section(contents: Sequence[RunContent], groups: Sequence[str]) -> Se
         "rest": REST,
         "legend": _legend(contents, groups, headline),
         "footnotes": _footnotes(contents),
-        "pools": [], "evaluations": [], "evaluation_columns": [], "evaluations_left": "", "recorded": [],
-        "tables": {},
+        "pools": [], "evaluations": [], "recorded": [], "tables": {},
     }  # fmt: skip
     if single is not None:
-        values |= {"pools": _pools(single), "recorded": _recorded(single), **_evaluations(single), **_events(single)}
+        values |= {"recorded": single.recorded, **_evaluations(single), **_events(single)}
+        if single.ledger is not None:
+            values |= {"pools": single.ledger.pools, "steps_after": single.course.steps_after}
     title = "Success" if headline["label"] == "success" else "Return"
     return Section("success", title, render("report/success.html", **values), style())
 
@@ -75,8 +70,8 @@ def _events_alone(contents: Sequence[RunContent]) -> Section | None:
 
 def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
     if len(contents) > 1:
-        which = headline["training"] if any(headline["training"] in one.course.series for one in contents) else (
-            headline["evaluation"])  # fmt: skip
+        trained = any(headline["training"] in content.course.series for content in contents)
+        which = headline["training"] if trained else headline["evaluation"]
         return (
             f"{which}. Of a group of several runs: the thick line is their mean and the band reaches from the lowest "
             "to the highest of them, at the positions that all of them have; each thin line is one run. Neither is an "
@@ -86,7 +81,7 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
     if headline["label"] != "success":
         dots = "; dots are evaluations on held-out seeds" if headline["evaluation"] in content.course.series else ""
         return f"{headline['training']} of each {'iteration' if content.is_ours else 'report'}{dots}."
-    if content.ledger is not None and any(pool.success for pool in content.ledger.own):
+    if content.ledger is not None and any(pool.success for pool in content.ledger.pools):
         line = _lines_of(content, content.ledger, headline)
         dots = "Dots are evaluations on held-out seeds with their 95 % intervals."
         return f"Share of episodes that succeeded at least once. {line} {dots}"
@@ -95,8 +90,8 @@ def _note(contents: Sequence[RunContent], headline: dict[str, str]) -> str:
 
 def _lines_of(content: RunContent, ledger: Ledger, headline: dict[str, str]) -> str:
     """Says which episodes the lines of the first chart pool."""
-    each = ledger.own[0].until - ledger.own[0].first + 1
-    if ledger.chosen:
+    each = ledger.pools[0].until - ledger.pools[0].first + 1
+    if ledger.chosen_starts:
         pooled = "in each iteration" if each == 1 else f"in every {each} iterations together"
         begins = " Grey is where these begin: 1 at the end of a demonstration, 0 at its beginning."
         return (
@@ -164,15 +159,15 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
             for n, group in enumerate(groups)
         ]
     content = contents[0]
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     ledger = content.ledger
-    pooled = ledger is not None and any(pool.success for pool in ledger.own) and headline["label"] == "success"
-    curriculum = ledger is not None and ledger.chosen > 0
-    alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.own)
+    pooled = ledger is not None and any(pool.success for pool in ledger.pools) and headline["label"] == "success"
+    curriculum = ledger is not None and ledger.chosen_starts > 0
+    alone = pooled and ledger is not None and all(pool.first == pool.until for pool in ledger.pools)
     is_training = headline["training"] != headline["evaluation"]  # while cloning there are only evaluations
 
     def add(colour: str, shape: str, text: str, opacity: float | None = None) -> None:
-        found.append({"colour": colour, "shape": shape, "text": text, "opacity": opacity})
+        entries.append({"colour": colour, "shape": shape, "text": text, "opacity": opacity})
 
     if pooled:
         add("series-1", "", "training, from the task's own starts" if curriculum else "training, with 95 % band")
@@ -184,54 +179,37 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
         add("series-1", "", "training, single iterations", 0.4 if pooled else None)
     if headline["evaluation"] in content.course.series:
         add("series-2", "dot", "evaluation, with 95 % interval")
-    for mark, count in marked(content.events).items():
+    for mark, count in Counter(filter(None, map(mark_of, content.events))).items():
         add(mark.colour, "triangle" if mark.small else "mark", f"{mark.label} ({count})")
-    return found
+    return entries
 
 
 def _footnotes(contents: Sequence[RunContent]) -> list[str]:
-    found = []
+    notes = []
     for content in contents:
         of = "" if len(contents) == 1 else f"{content.label}: "
         if content.course.dead_seconds > 1.0 and content.record.get("incarnation"):
             dead = formats.duration(content.course.dead_seconds)
-            found.append(
+            notes.append(
                 f"{of}Training time is time/time_elapsed, which stands still while nothing trains: {dead} between the "
                 "end and the resume of the run, or of work that was taken back, are not in it."
             )
-    return found
-
-
-def _pools(content: RunContent) -> list[list[str]]:
-    if content.ledger is None:
-        return []
-    rows = []
-    for pool in content.ledger.own:
-        rate, low, high = pool.success or (None, None, None)
-        rows.append(
-            [
-                f"{pool.first} to {pool.until}" if pool.until > pool.first else f"{pool.first}",
-                f"{content.course.steps_after(pool.until):,.0f}",
-                f"{pool.episodes:,}",
-                formats.ABSENT if rate is None else formats.result(rate),
-                formats.bounds(low, high) or formats.ABSENT,
-                formats.ABSENT if pool.mean_return is None else formats.result(pool.mean_return),
-                formats.ABSENT if pool.mean_length is None else formats.result(pool.mean_length),
-            ]
-        )
-    return rows
+    return notes
 
 
 def _evaluations(content: RunContent) -> dict[str, Any]:
     """Table of the evaluations while training, as the rows have them."""
     course, low, high = content.course, m.EVAL_CI_LOW.name, m.EVAL_CI_HIGH.name
+    count = m.EVAL_NUM_TRAJECTORIES.name
     names = [
         metric.name
         for metric in (m.EVAL_SUCCESS_ONCE, m.EVAL_EPISODE_RETURN, m.EVAL_EPISODE_LEN, m.EVAL_NUM_TRAJECTORIES)
         if metric.name in course.series
     ]
-    own = [name for name in course.series if name.startswith("eval/metrics/") and name.endswith(("/mean", "/last"))]
-    names += own if len(own) <= _MOST_OWN else []  # else they would hide the others; "Any metric" has them
+    observed = [
+        name for name in course.series if name.startswith("eval/metrics/") and name.endswith(("/mean", "/last"))
+    ]
+    names += observed if len(observed) <= _MOST_OWN else []  # else they would hide the others; "Any metric" has them
     values = {
         name: dict(zip(course.series[name].at, course.series[name].values, strict=True))
         for name in (*names, low, high)
@@ -239,41 +217,16 @@ def _evaluations(content: RunContent) -> dict[str, Any]:
     }
     rows = []
     for row in sorted({row for name in names for row in course.series[name].at}):
-        cells = [_result(name, values[name].get(row)) for name in names]
+        cells = [(formats.whole if name == count else formats.result)(values[name].get(row)) for name in names]
         if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
-            cells.insert(1, formats.bounds(values[low].get(row), values[high].get(row)) or formats.ABSENT)
-        places = [
-            f"{course.axes[axis][row]:,.0f}" if axis in course.axes else formats.ABSENT
-            for axis in ("iteration", "steps")
-        ]
-        rows.append([*places, *cells])
-    columns = ["episodes" if name == m.EVAL_NUM_TRAJECTORIES.name else name.partition("/")[2] for name in names]
+            cells.insert(1, formats.bounds(values[low].get(row), values[high].get(row), absent=formats.ABSENT))
+        places = (course.axes[axis][row] if axis in course.axes else None for axis in ("iteration", "steps"))
+        rows.append([*map(formats.whole, places), *cells])
+    columns = ["episodes" if name == count else name.partition("/")[2] for name in names]
     if low in values and names[0] == m.EVAL_SUCCESS_ONCE.name:
         columns.insert(1, "95 % interval")
     left = f"The newest 100 of {len(rows)} evaluations." if len(rows) > 100 else ""
     return {"evaluations": rows[-100:], "evaluation_columns": columns, "evaluations_left": left}
-
-
-def _result(name: str, value: float | None) -> str:
-    if value is None:
-        return formats.ABSENT
-    return f"{value:,.0f}" if name == m.EVAL_NUM_TRAJECTORIES.name else formats.result(value)
-
-
-def _recorded(content: RunContent) -> list[list[str]]:
-    return [
-        [
-            record.file,
-            f"floor: {record.policy}" if record.policy else f"of iteration {record.iteration}",
-            one.metric.partition("/")[2],
-            formats.result(one.value),
-            formats.bounds(one.low, one.high) or formats.ABSENT,
-            f"{one.episodes:,}",
-            ", ".join(f"{key}={formats.setting(value)}" for key, value in record.changes.items()) or formats.ABSENT,
-        ]
-        for record in content.recorded
-        for one in record.estimates
-    ]
 
 
 ROUTINE = (EventKind.ALERT, EventKind.TARGET_KL)
@@ -288,42 +241,33 @@ def _events(content: RunContent) -> dict[str, Any]:
     """Tables of the events: what happened to the run, and what may happen in any iteration."""
     tables = {}
     for key, routine in (("events", False), ("routine", True)):
-        found = [event for event in content.events if (event["kind"] in ROUTINE) == routine]
+        events = [event for event in content.events if (event["kind"] in ROUTINE) == routine]
         left = ""
-        if len(found) > MOST_EVENTS:
-            left = f"The newest {MOST_EVENTS} of {len(found):,}; events.jsonl has all."
-        tables[key] = {"rows": [_event(event) for event in found[-MOST_EVENTS:]], "left": left}
+        if len(events) > MOST_EVENTS:
+            left = f"The newest {MOST_EVENTS} of {len(events):,}; events.jsonl has all."
+        tables[key] = {"rows": [(event, *_badge(event)) for event in events[-MOST_EVENTS:]], "left": left}
     return {"tables": tables if content.events else {}}
 
 
-def _event(event: dict[str, Any]) -> dict[str, str]:
-    is_alert = event["kind"] == EventKind.ALERT
-    kind = str(event["data"].get("level", "alert")) if is_alert else event["kind"]
-    if is_alert:
-        style = "good" if event["data"].get("cleared") else STYLES.get(kind, "")
-        kind = f"{kind} cleared" if event["data"].get("cleared") else kind
-    else:
-        style = _EVENT_STYLES.get(kind, "")
-    return {
-        "iteration": f"{event['iteration']:,}",
-        "when": formats.moment(event["time"]),
-        "kind": kind.replace("_", " "),
-        "style": style,
-        "message": formats.setting(event["message"]),
-    }
+def _badge(event: dict[str, Any]) -> tuple[str, str]:
+    """Returns the text and the style of an event's badge."""
+    if event["kind"] != EventKind.ALERT:
+        return event["kind"].replace("_", " "), _EVENT_STYLES.get(event["kind"], "")
+    level = str(event["data"].get("level", "alert"))
+    return (f"{level} cleared", "good") if event["data"].get("cleared") else (level, STYLES.get(level, ""))
 
 
 def curves_section(
-    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], kept: Kept
+    contents: Sequence[RunContent], groups: Sequence[str], group_of: Sequence[int], detail: CurveDetail
 ) -> Section | None:
     """Small multiples and the chooser; None without any number."""
-    data = curves_data(contents, groups, group_of, kept)
-    names = [name for name in kept.names(contents) if any(name in run["series"] for run in data["runs"])]
+    data = curves_data(contents, groups, group_of, detail)
+    names = [name for name in detail.names(contents) if any(name in run["series"] for run in data["runs"])]
     if not names:
         return None
     constant, small = _constant(contents, [name for name in small_multiples(contents) if name in names])
     spaces: dict[str, list[str]] = {}
-    for name in sorted(names, key=lambda one: one.startswith("workers/")):
+    for name in names:
         spaces.setdefault(_namespace(name), []).append(name)
     several = len(contents) > 1
     text = render(
@@ -344,7 +288,8 @@ def _constant(contents: Sequence[RunContent], names: Sequence[str]) -> tuple[lis
     """Divides metrics into those with one value in all runs, described in words, and the others."""
     constant, others = [], []
     for name in names:
-        values = {value for content in contents if (one := content.course.series.get(name)) for value in one.values}
+        curves = [content.course.series[name] for content in contents if name in content.course.series]
+        values = {value for curve in curves for value in curve.values}
         if len(values) == 1 and any(content.course.rows > 1 for content in contents):
             constant.append(f"{name} {formats.digits(values.pop())}")
         else:

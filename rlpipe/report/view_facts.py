@@ -17,14 +17,14 @@ from rlpipe.report.web.page import Section, render
 def distributions_section(content: RunContent) -> Section | None:
     """Histograms of the newest row that has any."""
     course = content.course
-    found = [_histogram(content, name, view) for name, view in course.histograms.items() if len(view["counts"])]
-    if not found:
+    histograms = [_histogram(content, name, view) for name, view in course.histograms.items() if len(view["counts"])]
+    if not histograms:
         return None
     note = (
         f"All observations of iteration {course.histograms_at:,}; heights are counts in bins of equal width. "
         "Percentiles are right to 0.5 %."
     )
-    html = render("report/distributions.html", note=note, histograms=found)
+    html = render("report/distributions.html", note=note, histograms=histograms)
     return Section("distributions", "Distributions", html)
 
 
@@ -36,9 +36,9 @@ def _histogram(content: RunContent, name: str, view: Mapping[str, Any]) -> dict[
         for number, count in enumerate(counts)
         if count
     ]
-    shown = [f"{label} {formats.digits(percentiles[key])}" for key, label in (
+    quantiles = [f"{label} {formats.digits(percentiles[key])}" for key, label in (
         ("p5", "5 %"), ("p50", "median"), ("p95", "95 %")) if key in percentiles]  # fmt: skip
-    summary = f"{sum(counts):,} observations; {', '.join(shown)}."
+    summary = f"{sum(counts):,} observations; {', '.join(quantiles)}."
     return {
         "name": name, "unit": "" if metric is None or metric.unit == "count" else metric.unit, "bars": bars,
         "width": len(counts), "low": formats.digits(edges[0]), "high": formats.digits(edges[-1]), "summary": summary,
@@ -47,7 +47,7 @@ def _histogram(content: RunContent, name: str, view: Mapping[str, Any]) -> dict[
 
 def setup_section(content: RunContent) -> Section | None:
     """Protocol, versions, machines and configuration."""
-    record, settings = content.record, content.settings
+    record = content.record
     if not record:
         return None
     versions, cluster = record.get("versions", {}), record.get("cluster", {})
@@ -65,17 +65,10 @@ def setup_section(content: RunContent) -> Section | None:
     ]
     if record.get("resumed_after"):
         facts.append(("Continued after", "iterations " + ", ".join(map(str, record["resumed_after"]))))
-    protocol = [(key, formats.setting(value)) for key, value in leaves(record.get("protocol", {}))]
-    details = [("Protocol of the evaluation and the training", protocol)]
-    changed = []
-    if settings is not None:
-        details.append((f"All {len(settings.values):,} configuration keys", [
-            (key, formats.setting(value)) for key, value in settings.values.items()]))  # fmt: skip
-        changed = [
-            (key, formats.setting(value), default if default == "required" else formats.setting(default))
-            for key, (value, default) in (settings.changed or {}).items()
-        ]
-    html = render("report/setup.html", facts=facts, changed=changed, details=details)
+    details = [("Protocol of the evaluation and the training", [*leaves(record.get("protocol", {}))])]
+    if content.settings is not None:
+        details.append((f"All {len(content.settings):,} configuration keys", [*content.settings.items()]))
+    html = render("report/setup.html", facts=facts, changed=content.changed or {}, details=details)
     return Section("setup", "Setup", html)
 
 

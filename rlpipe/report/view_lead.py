@@ -29,8 +29,8 @@ VERDICTS = {"critical": "broken", "warn": "has problems", "info": "healthy", "he
 
 def is_share(metric: str) -> bool:
     """True if a metric is a share of episodes, which has a scale of its own."""
-    found = CATALOGUE.get(metric)
-    return found is not None and found.reduction is Mean
+    declaration = CATALOGUE.get(metric)
+    return declaration is not None and declaration.reduction is Mean
 
 
 def lead_of_run(content: RunContent) -> Markup:
@@ -69,7 +69,7 @@ def lead_of_run(content: RunContent) -> Markup:
 
 
 def _task(content: RunContent) -> str:
-    values = {} if content.settings is None else content.settings.values
+    values = content.settings or {}
     names = (values.get("env.train.name"), values.get("env.train.id"), values.get("algorithm.name"))
     return " · ".join(str(name) for name in names if name)
 
@@ -81,8 +81,10 @@ def _hero(headline: Headline, baselines: Sequence[BaselineResult]) -> dict[str, 
         f"95 % interval {interval} over {count}{headline.source}.")  # fmt: skip
     lines = [Line("this run", headline.value, headline.low, headline.high, detail=_episodes(headline.episodes))]
     for baseline in baselines:
-        one = baseline.result
-        lines.append(Line(baseline.label, one.value, one.low, one.high, "muted", _episodes(one.episodes), minor=True))
+        result = baseline.result
+        lines.append(
+            Line(baseline.label, result.value, result.low, result.high, "muted", _episodes(result.episodes), minor=True)
+        )
     drawn = headline.low is not None and (is_share(headline.metric) or baselines)
     return {
         "value": formats.result(headline.value),
@@ -97,24 +99,24 @@ def _episodes(count: int | None) -> str:
 
 
 def _cards(content: RunContent) -> list[tuple[str, str, str]]:
-    course, found = content.course, []
+    course, cards = content.course, []
     if steps := course.axes.get("steps"):
-        found.append(("environment steps", f"{steps[-1]:,.0f}", ""))
+        cards.append(("environment steps", f"{steps[-1]:,.0f}", ""))
     if content.is_ours and (iterations := course.axes.get("iteration")):
         total = content.record.get("view", {}).get("total_iterations")
-        found.append(("iterations", f"{iterations[-1]:,.0f}", f"of {total:,}" if total else ""))
+        cards.append(("iterations", f"{iterations[-1]:,.0f}", f"of {total:,}" if total else ""))
     if content.ledger is not None:
         rate = f"{content.ledger.successes:,} successful" if content.ledger.judged else ""
-        if content.ledger.chosen and rate:
+        if content.ledger.chosen_starts and rate:
             rate += f" of {content.ledger.judged:,} from the task's own starts"
-        found.append(("training episodes", f"{content.ledger.total:,}", rate))
+        cards.append(("training episodes", f"{content.ledger.total:,}", rate))
     if seconds := course.axes.get("seconds"):
-        found.append(("training time", formats.duration(seconds[-1]), "without start-up"))
+        cards.append(("training time", formats.duration(seconds[-1]), "without start-up"))
     if (speed := course.last(m.FPS.name)) is not None:
-        found.append(("throughput", f"{formats.digits(speed)}", "steps/s over the run"))
+        cards.append(("throughput", f"{formats.digits(speed)}", "steps/s over the run"))
     if content.diagnosis is not None:
-        found.append(("health", VERDICTS[content.diagnosis.verdict], _standing(content.diagnosis)))
-    return found
+        cards.append(("health", VERDICTS[content.diagnosis.verdict], _standing(content.diagnosis)))
+    return cards
 
 
 def _standing(diagnosis: Diagnosis) -> str:
@@ -130,20 +132,20 @@ def _standing(diagnosis: Diagnosis) -> str:
 def _fault(content: RunContent) -> dict[str, str] | None:
     """Describes what ended a failed run; where ``run.json`` does not say it, the last such event does."""
     cause = content.record.get("cause")
-    event = next((one for one in reversed(content.events) if one["kind"] == "failed"), None)
+    event = next((event for event in reversed(content.events) if event["kind"] == "failed"), None)
     if content.record.get("status") != Status.FAILED or (cause is None and event is None):
         return None
-    known = cause or (event or {}).get("data", {})
-    sentence = event["message"] if event else f"{known.get('part', 'The run')} {known.get('what', 'failed')}."
+    fault = cause or (event or {}).get("data", {})
+    sentence = event["message"] if event else f"{fault.get('part', 'The run')} {fault.get('what', 'failed')}."
     return {
         "title": f"The run failed after iteration {0 if event is None else event['iteration']}.",
         "sentence": sentence,
-        "advice": str(known.get("advice", "")),
-        "log": "\n".join(map(str, known.get("log", []))),
+        "advice": str(fault.get("advice", "")),
+        "log": "\n".join(map(str, fault.get("log", []))),
     }
 
 
-def lead_of_runs(contents: Sequence[RunContent], found: Together) -> Markup:
+def lead_of_runs(contents: Sequence[RunContent], several: Together) -> Markup:
     """Renders the top of a report on several runs."""
     experiments = dict.fromkeys(str(content.record.get("experiment", content.label)) for content in contents)
     ended = [content.record.get("status") for content in contents if content.is_ours]
@@ -159,7 +161,7 @@ def lead_of_runs(contents: Sequence[RunContent], found: Together) -> Markup:
     steps = sum(content.course.axes["steps"][-1] for content in contents if content.course.axes.get("steps"))
     cards = [
         ("runs", str(len(contents)), ""),
-        ("groups", str(len(found.groups)), "runs that differ only in their seed"),
+        ("groups", str(len(several.groups)), "runs that differ only in their seed"),
     ]
     if steps:
         cards.append(("environment steps", f"{steps:,.0f}", "of all runs"))

@@ -51,9 +51,6 @@ def time_section(content: RunContent) -> Section | None:
                 "meaning": "" if metric is None else metric.meaning,
             }
         )
-    values: dict[str, Any] = {"actors": [], "kinds": [], "iteration": 0, "length": "", "actors_note": ""}
-    if content.timeline is not None:
-        values |= _actors(content.timeline)
     return Section(
         "time",
         "Where time went",
@@ -61,9 +58,9 @@ def time_section(content: RunContent) -> Section | None:
             "report/time.html",
             note=f"Time of the driver over the whole run, {formats.duration(total)}: each moment between two rows "
             "belongs to one phase. Work of other actors that overlaps with these phases is not in them.",
-            summary=", ".join(f"{one['label']} {one['share']}" for one in phases),
+            summary=", ".join(f"{phase['label']} {phase['share']}" for phase in phases),
             phases=phases,
-            **values,
+            **({"actors": []} if content.timeline is None else _actors(content.timeline)),
         ),
     )
 

@@ -101,8 +101,8 @@ def test_a_demonstration_is_stuck_after_many_episodes_in_one_start(rewritten, ep
 
 def test_success_from_chosen_and_from_own_starts_is_kept_apart(rewritten):
     progress = rewritten(*[(1, 0, 8, True)] * 30, *[(2, 0, 8, False)] * 10, *[(3, None, None, True)] * 7)
-    assert [(rate.value, rate.episodes) for rate in progress.chosen] == [(1.0, 10)] * 3 + [(0.0, 10)]
-    assert [(rate.value, rate.episodes, rate.step) for rate in progress.own] == [(1.0, 7, 3 * STEPS)]
+    assert [(rate.value, rate.episodes) for rate in progress.chosen_starts] == [(1.0, 10)] * 3 + [(0.0, 10)]
+    assert [(rate.value, rate.episodes, rate.step) for rate in progress.own_starts] == [(1.0, 7, 3 * STEPS)]
 
 
 def test_an_episode_whose_iteration_has_no_row_yet_does_not_count(rewritten):
@@ -186,7 +186,7 @@ def test_a_curriculum_that_spreads_starts_has_a_panel_of_it_beside_the_demonstra
     (one,) = progress.demonstrations
     later = [row for row in lines(directory, "episodes.jsonl") if row["chosen"] and not row["demonstration_length"]]
     assert later
-    assert one.episodes + len(later) == sum(rate.episodes for rate in progress.chosen)
+    assert one.episodes + len(later) == sum(rate.episodes for rate in progress.chosen_starts)
     titles = [panel.get_title(loc="left") for panel in draw_curriculum(progress).axes]
     assert titles[0] == "Where episodes begin in 1 demonstration, solved (dot)"
     assert titles[-1] == "Where starts have spread to"
@@ -228,7 +228,7 @@ def test_without_matplotlib_there_is_a_table_and_the_picture_names_the_extra(run
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "demonstration" in command(run)
     with pytest.raises(ConfigError, match=r"--out needs the package matplotlib, .* pip install 'rlpipe\[plots\]'"):
-        check_picture(tmp_path / "progress.png", "--out")
+        check_picture(tmp_path / "progress.png")
 
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.01, 0.2))

@@ -20,9 +20,9 @@ from rlpipe.analysis.evaluation_report import write_record
 from rlpipe.errors import RunError
 from rlpipe.metrics import catalogue as m
 from rlpipe.report.course import Course, Series
-from rlpipe.report.curves import Kept, axes_of, curves_data
+from rlpipe.report.curves import CurveDetail, axes_of, curves_data
 from rlpipe.report.formats import digits
-from rlpipe.report.ledger import Limits, pool_width
+from rlpipe.report.ledger import pool_width
 from rlpipe.report.pages import report
 from rlpipe.report.run_content import collect
 from tests.helpers.commands import command
@@ -92,7 +92,7 @@ def test_every_number_of_metrics_jsonl_is_in_the_curves_to_six_significant_digit
 def test_pools_of_one_iteration_are_the_metrics_of_the_ledger(run):
     ledger = collect(run).ledger
     assert ledger is not None
-    for pool in ledger.own:
+    for pool in ledger.pools:
         wanted = from_ledger(run, "episodes.jsonl", m.ENV, pool.until)
         assert (pool.first, pool.episodes) == (pool.until, wanted["env/num_trajectories"])
         assert (pool.mean_return, pool.mean_length) == (wanted["env/return"], wanted["env/episode_len"])
@@ -118,13 +118,13 @@ def test_phases_of_the_driver_add_up_to_its_steps(run):
 
 
 def test_keys_that_differ_from_their_defaults_stand_first(run):
-    settings = collect(run).settings
-    assert settings is not None
-    assert settings.changed is not None
-    assert settings.changed["rollout.horizon"] == (16, 200)
-    assert settings.changed["env.train.name"] == ("scripted", "required")
-    assert not {"policy.name", "curriculum.name", "env.eval.name", "rollout.inference"} & settings.changed.keys()
-    assert settings.values["runner.seed"] == 0
+    content = collect(run)
+    assert content.settings is not None
+    assert content.changed is not None
+    assert content.changed["rollout.horizon"] == (16, 200)
+    assert content.changed["env.train.name"] == ("scripted", "required")
+    assert not {"policy.name", "curriculum.name", "env.eval.name", "rollout.inference"} & content.changed.keys()
+    assert content.settings["runner.seed"] == 0
 
 
 def test_all_sections_of_a_whole_run_are_there_in_their_order(page):
@@ -322,7 +322,7 @@ def test_curves_of_runs_that_share_no_axis_are_drawn_over_their_reports(tmp_path
     content = [collect(copy), collect(a_log(tmp_path / "PPO"))]
     for name in ("steps", "seconds"):
         del content[0].course.axes[name]
-    data = curves_data(content, ["a", "b"], [0, 1], Kept())
+    data = curves_data(content, ["a", "b"], [0, 1], CurveDetail())
     assert data["axes"] == ["row"]
     assert [one["axes"]["row"] for one in data["runs"]] == [[1, 2, 3, 4], [1, 2, 3, 4, 5]]
 
@@ -335,7 +335,7 @@ def test_an_axis_on_which_nothing_goes_on_is_left_out(run):
 
 def test_short_curves_of_several_runs_keep_all_their_values(seeds):
     contents = [collect(seed) for seed in seeds]
-    data = curves_data(contents, ["a"], [0, 0], Kept(3))
+    data = curves_data(contents, ["a"], [0, 0], CurveDetail(3))
     evaluations = len(contents[0].course.series["eval/return"])
     assert evaluations < 3 < len(contents[0].course.series["env/return"])
     assert [len(one["series"]["eval/return"]["y"]) for one in data["runs"]] == [evaluations] * 2
@@ -387,9 +387,11 @@ def big_ledger(run: Path, folder: Path, episodes: int) -> Path:
     return copy
 
 
-def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run, tmp_path):
+def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run, tmp_path, monkeypatch):
     copy = big_ledger(run, tmp_path, 9000)
-    found = report([copy], limits=Limits(last=30, failures=20, points=100))
+    for name, number in (("MOST_NEWEST", 30), ("MOST_FAILURES", 20), ("MOST_POINTS", 100)):
+        monkeypatch.setattr(f"rlpipe.report.ledger.{name}", number)
+    found = report([copy])
     text, data = text_of(found), data_of(found, "episodes")
     assert "9,000 training episodes ended. 6,000 of 9,000 succeeded." in text
     assert "50 of 9,000 episodes: the newest 30, and the newest 20 failures before them." in text
@@ -399,7 +401,7 @@ def test_of_many_episodes_all_are_counted_and_the_page_says_which_are_shown(run,
     assert len(data["points"]["length"]) == 100
     ledger = collect(copy).ledger
     assert ledger is not None
-    assert (ledger.own[-1].episodes, ledger.own[-1].mean_length) == (9000, 2.0)
+    assert (ledger.pools[-1].episodes, ledger.pools[-1].mean_length) == (9000, 2.0)
 
 
 def test_the_first_chart_of_a_curriculum_shows_both_kinds_of_starts(run, tmp_path):
@@ -461,17 +463,19 @@ def test_episodes_from_chosen_starts_are_told_apart_and_count_in_no_success(run,
     assert began.count("as the task begins") == own
 
 
-def test_a_page_without_room_drops_what_matters_least_and_says_so(run):
+def test_a_page_without_room_drops_what_matters_least_and_says_so(run, monkeypatch):
     whole = report([run])
-    small = report([run], most_bytes=len(whole.encode()) - 1)
+    monkeypatch.setattr("rlpipe.report.pages.MOST_BYTES", len(whole.encode()) - 1)
+    small = report([run])
     assert len(small.encode()) < len(whole.encode())
-    least = report([run], most_bytes=1)
+    monkeypatch.setattr("rlpipe.report.pages.MOST_BYTES", 1)
+    least = report([run])
     assert re.search(r"Curves of \d+ of \d+ metrics, for which there was no room", text_of(least))
     assert "env/return" in data_of(least, "curves")["runs"][0]["series"]
 
 
 def test_a_page_of_less_than_10_mb_stops_growing_with_the_number_of_episodes(run, tmp_path):
-    """Above the numbers of ``Limits``, so that two million episodes need no more room than twelve thousand."""
+    """Above the numbers that are shown, so that two million episodes need no more room than twelve thousand."""
     sizes = []
     for episodes in (12_000, 48_000):
         copy = big_ledger(run, tmp_path / str(episodes), episodes)

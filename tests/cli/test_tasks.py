@@ -14,7 +14,7 @@ from rlpipe.errors import ConfigError
 
 
 def found(search=None, simulator=None):
-    return {task.id: task for task in tasks.find(search, simulator).tasks}
+    return {task.id: task for task in tasks.find(search, simulator, None)[0]}
 
 
 def printed(*arguments):
@@ -63,16 +63,16 @@ def test_a_setting_that_a_task_wants_is_said():
 
 def test_a_misspelt_word_suggests_the_nearest_task():
     with pytest.raises(ConfigError, match="no task has 'CartPool-v1' in its id; did you mean 'CartPole-v1'"):
-        tasks.find("CartPool-v1", "gymnasium")
+        tasks.find("CartPool-v1", "gymnasium", None)
 
 
 def test_a_misspelt_simulator_suggests_the_nearest_one():
     with pytest.raises(ConfigError, match="did you mean 'gymnasium'"):
-        tasks.find(None, "gymnasum")
+        tasks.find(None, "gymnasum", None)
 
 
 def test_the_tasks_of_another_python_are_listed_and_looked_at_there():
-    found = {task.id: task for task in tasks.find("CartPole-v1", "gymnasium", sys.executable).tasks}
+    found = {task.id: task for task in tasks.find("CartPole-v1", "gymnasium", sys.executable)[0]}
     assert found["CartPole-v1"].tried
     assert found["CartPole-v1"].observation == "4 numbers"
     with pytest.raises(ConfigError, match="name it with --simulator"):

@@ -326,7 +326,7 @@ def test_fetch_reaches_its_goal_and_goes_on():
     ],
 )
 def test_rlpipe_tasks_finds_and_tries_it(name, word, found):
-    tasks = {task.id: task for task in find(word, installed(name)["name"]).tasks}
+    tasks = {task.id: task for task in find(word, installed(name)["name"], None)[0]}
     assert tasks[found].tried
     assert tasks[found].success is (name != "dm_control suite")
     assert tasks[found].time_limit in (300, 500, 1000)

@@ -83,7 +83,7 @@ class Drawing:
         self._camera.azimuth = math.degrees(math.atan2(way[1], way[0]))
         self._camera.elevation = min(math.degrees(math.asin(way[2])), -_DOWNWARDS)
 
-    def picture(self, poses: NDArray[np.float32], shift: Sequence[float] | NDArray[np.float32] = (0, 0, 0)) -> Picture:
+    def picture(self, poses: NDArray[np.float32], shift: NDArray[np.float32]) -> Picture:
         """Draws the bodies.
 
         Args:
@@ -119,15 +119,15 @@ class Drawing:
             used = ~plane if not plane.all() else np.ones_like(plane)
         signs = np.array(list(itertools.product((-1, 1), repeat=3)))
         local = middles[used, None] + halves[used, None] * signs
-        found: list[NDArray[np.float64]] = []
+        boxes: list[NDArray[np.float64]] = []
         last = 0 if camera_path(poses).any() else len(poses) - 1
         for step in np.unique(np.linspace(0, last, _SAMPLES).astype(int)):
             self._place(poses[step])
             turned = np.einsum("gij,gkj->gki", data.geom_xmat[used].reshape(-1, 3, 3), local)
-            found.append((data.geom_xpos[used, None] + turned).reshape(-1, 3))
-        lowest = found[0][:, 2].min() - _BELOW * float(np.linalg.norm(np.ptp(found[0], axis=0)))
+            boxes.append((data.geom_xpos[used, None] + turned).reshape(-1, 3))
+        lowest = boxes[0][:, 2].min() - _BELOW * float(np.linalg.norm(np.ptp(boxes[0], axis=0)))
         # what is thrown away or falls off a table does not make all else small
-        corners = np.concatenate([found[0] + np.clip(places - found[0], -_REACH, _REACH) for places in found])
+        corners = np.concatenate([boxes[0] + np.clip(places - boxes[0], -_REACH, _REACH) for places in boxes])
         corners[:, 2] = np.maximum(corners[:, 2], lowest)
         return corners
 
@@ -192,11 +192,11 @@ def _add(spec: MjSpec, body: Body, name: str) -> None:
 
     added = spec.worldbody.add_body(name=name, mocap=True)
     for number, shape in enumerate(drawn_shapes(body, TRIANGLES, set())):
-        given: dict[str, Any] = {"size": _size(shape)}
+        form: dict[str, Any] = {"size": _size(shape)}
         if shape.kind == "mesh":
-            given = {"meshname": f"{name}-{number}"}
+            form = {"meshname": f"{name}-{number}"}
             spec.add_mesh(
-                name=given["meshname"],
+                name=form["meshname"],
                 uservert=(shape.vertices * np.asarray(shape.size, np.float32)).ravel(),
                 userface=shape.triangles.ravel(),
                 inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL,  # a flat one has no volume
@@ -208,7 +208,7 @@ def _add(spec: MjSpec, body: Body, name: str) -> None:
             rgba=_colour(shape, body.ghost),
             contype=0,
             conaffinity=0,
-            **given,
+            **form,
         )
 
 
@@ -222,5 +222,5 @@ def _size(shape: Shape) -> list[float]:
 def _colour(shape: Shape, ghost: bool) -> list[float]:
     """Returns a colour as it appears on a screen, from one in linear light."""
     *light, opacity = shape.colour
-    shown = [max(0.0, min(1.0, value)) ** (1 / 2.2) for value in light]
-    return [*shown, opacity * (_GHOST_OPACITY if ghost else 1.0)]
+    light = [max(0.0, min(1.0, value)) ** (1 / 2.2) for value in light]
+    return [*light, opacity * (_GHOST_OPACITY if ghost else 1.0)]

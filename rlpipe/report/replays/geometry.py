@@ -43,22 +43,26 @@ class Geometry:
         return {
             "eye": scene.eye,
             "target": scene.target,
-            "bodies": [self._body(body) for body in scene.bodies],
+            "bodies": [
+                {
+                    "name": body.name,
+                    "ghost": body.ghost,
+                    "shapes": [self._shape(part) for part in drawn_shapes(body, self.most, self.missing)],
+                }
+                for body in scene.bodies
+            ],
         }
 
-    def _body(self, body: Body) -> dict[str, Any]:
-        shapes = [self._shape(part) for part in drawn_shapes(body, self.most, self.missing)]
-        return {"name": body.name, "ghost": body.ghost, "shapes": shapes}
-
     def _shape(self, shape: Shape) -> dict[str, Any]:
-        found = {
+        mesh = {"mesh": self._mesh(shape.vertices, shape.triangles)} if shape.kind == "mesh" else {}
+        return {
             "kind": shape.kind,
             "size": _rounded(shape.size),
             "position": _rounded(shape.position),
             "rotation": _rounded(shape.rotation),
             "colour": [round(value, 4) for value in shape.colour],
+            **mesh,
         }
-        return found | ({"mesh": self._mesh(shape.vertices, shape.triangles)} if shape.kind == "mesh" else {})
 
     def _mesh(self, vertices: NDArray[np.float32], triangles: NDArray[np.int32]) -> int:
         """Returns the number of a mesh; equal ones share it."""
@@ -115,9 +119,9 @@ def installed(file: str) -> Path:
     path = Path(file)
     if path.is_file():
         return path
-    _, found, inside = file.replace("\\", "/").rpartition(INSTALLED)
+    _, marker, inside = file.replace("\\", "/").rpartition(INSTALLED)
     package, _, rest = inside.partition("/")
-    spec = importlib.util.find_spec(package) if found and package.isidentifier() else None
+    spec = importlib.util.find_spec(package) if marker and package.isidentifier() else None
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (here := Path(folder, rest)).is_file():
             return here

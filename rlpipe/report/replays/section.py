@@ -46,32 +46,28 @@ def section(run: Path, budget: int = BUDGET, *, name: str | None = None, episode
         ConfigError: a file is damaged.
     """
     folder = ReplayFolder(run / FOLDER)
-    chosen = chosen_set(folder, name)
-    if chosen is None:
+    file = find_set(folder, name)
+    if file is None:
         return None
-    shown = folder.read(chosen)
-    if episode is not None and not 1 <= episode <= len(shown.replays):
+    replays = folder.read(file)
+    if episode is not None and not 1 <= episode <= len(replays.replays):
         raise NoReplaysError(
-            f"{chosen} holds {len(shown.replays)} replays, numbered from 1, and has no number {episode}."
+            f"{file} holds {len(replays.replays)} replays, numbered from 1, and has no number {episode}."
         )
-    scenes = {key: folder.read_scene(key) for key in {one.scene for one in shown.replays} - {""}}
-    return _Builder(shown, scenes, budget, None if episode is None else episode - 1).section()
+    scenes = {key: folder.read_scene(key) for key in {replay.scene for replay in replays.replays} - {""}}
+    return _Builder(replays, scenes, budget, None if episode is None else episode - 1).section()
 
 
-def chosen_set(folder: ReplayFolder, name: str | None) -> Path | None:
-    """Returns the file of the set of that name, or of the one that was written last; None if there are no sets.
-
-    Raises:
-        NoReplaysError: there is no such set.
-    """
-    found = folder.sets()
-    if not found:
+def find_set(folder: ReplayFolder, name: str | None) -> Path | None:
+    """Returns the file of the set of that name, or of the one that was written last; None if there are no sets."""
+    sets = folder.sets()
+    if not sets:
         return None
-    chosen = next((file for file in found if name is None or file.stem == name), None)
-    if chosen is None:
-        names = ", ".join(file.stem for file in found)
-        raise NoReplaysError(f"{folder.path} has no set of replays called {name}; it has {names}.")
-    return chosen
+    for file in sets:
+        if name is None or file.stem == name:
+            return file
+    names = ", ".join(file.stem for file in sets)
+    raise NoReplaysError(f"{folder.path} has no set of replays called {name}; it has {names}.")
 
 
 def no_replays(run: Path) -> NoReplaysError:
@@ -89,25 +85,20 @@ def no_replays(run: Path) -> NoReplaysError:
 class _Builder:
     """Builds the section of one set."""
 
-    def __init__(self, shown: ReplaySet, scenes: dict[str, Scene], budget: int, first: int | None) -> None:
-        self._set = shown
+    def __init__(self, replays: ReplaySet, scenes: dict[str, Scene], budget: int, first: int | None) -> None:
+        self._set = replays
         self._scenes = scenes
         self._first = first
         self._geometry, self._packed_scenes = self._within(budget // 2)
         left = budget - _size([self._packed_scenes, self._geometry.meshes])
-        self._left_out = 0
-        self._kept: list[int] = []
-        self._records: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         for number in self._by_priority():
-            record = _record(shown.replays[number], number)
-            left -= _size(record)
-            if left < 0 and self._kept:
-                self._left_out += 1
-                left += _size(record)
-                continue
-            self._kept.append(number)
-            self._records[number] = record
-        self._kept.sort()
+            record = _record(replays.replays[number], number)
+            size = _size(record)
+            if not records or size <= left:
+                left -= size
+                records[number] = record
+        self._records = dict(sorted(records.items()))
 
     def _within(self, budget: int) -> tuple[Geometry, dict[str, Any]]:
         """Returns the finest geometry that fits."""
@@ -120,17 +111,17 @@ class _Builder:
 
     def _by_priority(self) -> list[int]:
         """Numbers of the replays: the one asked for, then failures and successes in turn."""
-        outcomes = [_kind(one.episode) for one in self._set.replays]
+        outcomes = [_kind(replay.episode) for replay in self._set.replays]
         bad = [number for number, kind in enumerate(outcomes) if kind == "bad"]
         rest = [number for number, kind in enumerate(outcomes) if kind != "bad"]
-        turns = [one for pair in zip(bad, rest, strict=False) for one in pair]
+        turns = [number for pair in zip(bad, rest, strict=False) for number in pair]
         turns += bad[len(rest) :] + rest[len(bad) :]
-        asked = [] if self._first is None else [self._first]
-        return [*asked, *(number for number in turns if number not in asked)]
+        first = [] if self._first is None else [self._first]
+        return [*first, *(number for number in turns if number not in first)]
 
     def section(self) -> Section:
         """Returns the section."""
-        records = [self._records[number] for number in self._kept]
+        records = [*self._records.values()]
         panels = min(2, len(records))
         data = {
             "episodes": records,
@@ -162,12 +153,11 @@ class _Builder:
         places = range(len(records))
         bad = [place for place in places if records[place]["kind"] == "bad"]
         good = [place for place in places if place not in bad]
-        shown = [*good[:1], *bad[:1]]
+        pair = [*good[:1], *bad[:1]]
         if self._first is not None:
-            asked = self._kept.index(self._first)
-            other = bad if asked in good else good
-            shown = [asked, *[place for place in other if place != asked][:1]]
-        return [*shown, *(place for place in places if place not in shown)][:2]
+            first = [*self._records].index(self._first)
+            pair = [first, *(bad if first in good else good)[:1]]
+        return [*pair, *(place for place in places if place not in pair)][:2]
 
     def _lists(self, records: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
         """Episodes by outcome, for the buttons above the views."""
@@ -178,7 +168,13 @@ class _Builder:
             for title, kind in kinds
             if (
                 chips := [
-                    {**_chip(record), "number": place, "side": int(both and kind == "bad")}
+                    {
+                        "label": record["label"],
+                        "kind": kind,
+                        "facts": record["facts"],
+                        "number": place,
+                        "side": int(both and kind == "bad"),
+                    }
                     for place, record in enumerate(records)
                     if record["kind"] == kind
                 ]
@@ -187,24 +183,19 @@ class _Builder:
 
     def _note(self) -> str:
         """Says what the section shows, in one or a few sentences."""
-        one = self._set
-        when = f"after iteration {one.iteration}" if one.iteration else ""
-        where = {"training": "the evaluation during training"}.get(one.source, one.source)
-        count = len(self._kept)
-        of = f"{one.task}: " if one.task else ""
+        iteration, source, task = self._set.iteration, self._set.source, self._set.task
+        when = f"after iteration {iteration}" if iteration else ""
+        where = "the evaluation during training" if source == "training" else source
+        count, of = len(self._records), f"{task}: " if task else ""
         words = [f"{of}{count} {'episode' if count == 1 else 'episodes'} of {where} {when}".rstrip() + "."]
-        if self._left_out:
-            words.append(f"{self._left_out} more would not fit into the page.")
+        if left_out := len(self._set.replays) - count:
+            words.append(f"{left_out} more would not fit into the page.")
         if self._geometry.missing:
             words.append(
                 "Some meshes are not on this machine, so their collision shapes stand in; make the page where the "
                 "simulator is installed."
             )
         return " ".join(words)
-
-
-def _chip(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record[name] for name in ("label", "kind", "facts")}
 
 
 def _kind(episode: Episode) -> str:

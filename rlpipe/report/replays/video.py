@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.report.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
-from rlpipe.report.replays.section import NoReplaysError, chosen_set, no_replays
+from rlpipe.report.replays.section import NoReplaysError, find_set, no_replays
 from rlpipe.run.opengl import check_drawing
 from rlpipe.run.replays import FOLDER, PARTIAL, VIDEOS, ReplayFolder
 from rlpipe.trajectory import Replay
@@ -51,20 +51,20 @@ def make_video(
     """
     os.environ["MUJOCO_GL"] = check_drawing("a video")  # MuJoCo reads it when it is imported
     folder = ReplayFolder(run / FOLDER)
-    chosen = chosen_set(folder, name)
-    if chosen is None:
+    file = find_set(folder, name)
+    if file is None:
         raise no_replays(run)
-    replays = [one for one in folder.read(chosen).replays if one.poses is not None]
+    replays = [replay for replay in folder.read(file).replays if replay.poses is not None]
     if not replays:
-        raise NoReplaysError(f"{chosen} has no bodies to draw: its simulator tells nothing about them.")
+        raise NoReplaysError(f"{file} has no bodies to draw: its simulator tells nothing about them.")
     rows = side_by_side(replays, pairs)
-    shown = [one for row in rows for one in row if one is not None]
+    drawn = [replay for row in rows for replay in row if replay is not None]
     drawings: dict[str, Drawing] = {}
     try:
-        for key in dict.fromkeys(one.scene for one in shown):
+        for key in dict.fromkeys(replay.scene for replay in drawn):
             drawings[key] = Drawing(folder.read_scene(key))
-            drawings[key].frame([one.poses for one in shown if one.scene == key and one.poses is not None])
-        file = out or run / VIDEOS / f"{chosen.stem}.mp4"
+            drawings[key].frame([replay.poses for replay in drawn if replay.scene == key and replay.poses is not None])
+        file = out or run / VIDEOS / f"{file.stem}.mp4"
         _write(file, rows, drawings, watch)
     finally:
         for drawing in drawings.values():
@@ -73,14 +73,9 @@ def make_video(
 
 
 def side_by_side(replays: Sequence[Replay], pairs: int) -> list[list[Replay | None]]:
-    """Arranges replays in rows of two: a success and a failure, or, where there is one kind only, any two.
-
-    Args:
-        replays: in their order.
-        pairs: rows at most.
-    """
-    good = [one for one in replays if one.episode.success_once][:pairs]
-    bad = [one for one in replays if one.episode.success_once is False][:pairs]
+    """Arranges replays in rows of two: a success and a failure, or, where there is one kind only, any two."""
+    good = [replay for replay in replays if replay.episode.success_once][:pairs]
+    bad = [replay for replay in replays if replay.episode.success_once is False][:pairs]
     if not good or not bad:
         some = replays[: 2 * pairs]
         return [list(some[start : start + 2]) for start in range(0, len(some), 2)]
@@ -104,7 +99,7 @@ def _write(
     import imageio_ffmpeg
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    longest = max(one.episode.length for row in rows for one in row if one is not None)
+    longest = max(replay.episode.length for row in rows for replay in row if replay is not None)
     steps = steps_shown(longest)
     size = (max(map(len, rows)) * WIDTH, len(rows) * (HEIGHT + _BAR))
     partial = file.with_name(f".{file.stem}.{os.getpid()}{PARTIAL}")
@@ -137,26 +132,26 @@ def _pictures(
 ) -> Iterator[Picture]:
     """Yields the whole picture at each of the steps; an episode that has ended shows its last step."""
     panels = [
-        (one, one.poses, camera_path(one.poses), down * (HEIGHT + _BAR), across * WIDTH)
+        (replay, replay.poses, camera_path(replay.poses), down * (HEIGHT + _BAR), across * WIDTH)
         for down, row in enumerate(rows)
-        for across, one in enumerate(row)
-        if one is not None and one.poses is not None
+        for across, replay in enumerate(row)
+        if replay is not None and replay.poses is not None
     ]
     whole = np.full((len(rows) * (HEIGHT + _BAR), max(map(len, rows)) * WIDTH, 3), _PALE, np.uint8)
     for step in steps:
-        for one, poses, path, top, left in panels:
+        for replay, poses, path, top, left in panels:
             at = min(step, len(poses) - 1)
-            whole[top : top + _BAR, left : left + WIDTH] = _caption(one, at)
-            drawn = drawings[one.scene].picture(poses[at], path[at])
+            whole[top : top + _BAR, left : left + WIDTH] = _caption(replay, at)
+            drawn = drawings[replay.scene].picture(poses[at], path[at])
             whole[top + _BAR : top + _BAR + HEIGHT, left : left + WIDTH] = drawn
         yield whole
 
 
-def _caption(one: Replay, step: int) -> Picture:
+def _caption(replay: Replay, step: int) -> Picture:
     """Draws the bar above an episode: which it is, its step, and its outcome once that is known."""
     from PIL import Image, ImageDraw
 
-    episode = one.episode
+    episode = replay.episode
     succeeded = episode.first_success is not None and episode.first_success <= step
     over = step >= episode.length
     outcome = "success" if succeeded else "failure" if over and episode.success_once is False else ""

@@ -1,7 +1,7 @@
 """One self-contained HTML page of several sections, with one look, a navigation, and a light and a dark theme.
 
-It knows nothing of runs. Whatever a page shows is a ``Section``; styles, scripts and data travel in the file, and its
-content security policy forbids every request.
+It knows nothing of runs. Whatever a page shows is a ``Section``, whose template may use ``formats`` as filters; styles,
+scripts and data travel in the file, and its content security policy forbids every request.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from rlpipe.errors import ConfigError
+from rlpipe.report import formats
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,12 +48,8 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], lead: Markup) -> str:
-    """Builds the page.
+    """Builds the page; ``lead`` are its first words, with its main heading.
 
-    Args:
-        title: of the document
-        sections: in their order; two may not share an id
-        lead: first words of the page, with its main heading, above the sections
     Raises:
         ValueError: two sections share an id, or a script would end its own element.
     """
@@ -77,31 +74,23 @@ def page(title: str, sections: Sequence[Section], lead: Markup) -> str:
     return text.encode(errors="replace").decode()  # the path of a run may have bytes that are not text
 
 
-def check_file(file: Path, key: str = "--out") -> None:
-    """Checks that a page can be written to a file.
-
-    Raises:
-        ConfigError: it is a folder, or its folder does not exist; ``key`` is the option that names it.
-    """
+def check_file(file: Path) -> None:
+    """Checks that a page can be written to the file that ``--out`` names."""
     if file.is_dir() or not file.parent.is_dir():
         problem = "is a folder" if file.is_dir() else f"cannot be written: there is no folder {file.parent}"
-        raise ConfigError(f"{key}: {file} {problem}.")
+        raise ConfigError(f"--out: {file} {problem}.")
 
 
-def write_page(file: Path, text: str, key: str = "--out") -> None:
-    """Writes a page, whole or not at all.
-
-    Raises:
-        ConfigError: it cannot be written; ``key`` is the option that names it.
-    """
-    check_file(file, key)
+def write_page(file: Path, text: str) -> None:
+    """Writes a page, whole or not at all."""
+    check_file(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise ConfigError(f"{key}: cannot write {file}: {error.strerror or error}.") from error
+        raise ConfigError(f"--out: cannot write {file}: {error.strerror or error}.") from error
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:
@@ -125,10 +114,14 @@ def asset(name: str) -> str:
 def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    for name in ("bounds", "digits", "duration", "moment", "result", "setting", "whole"):
+        environment.filters[name] = getattr(formats, name)
+    environment.globals["absent"] = formats.ABSENT
+    return environment
