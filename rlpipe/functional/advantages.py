@@ -55,7 +55,7 @@ def gae_of_actions(
     next_values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    taken: Tensor,
+    were_taken: Tensor,
     *,
     discount: float,
     gae_lambda: float,
@@ -71,13 +71,13 @@ def gae_of_actions(
         next_values: [T, N] V of the first action of the next decision, at the true successor, before any reset.
         terminated: [T, N] bool, the task ended with the last action taken.
         truncated: [T, N] bool, a time limit cut the episode off there.
-        taken: [T, N, k] bool, the leading actions of each decision that were taken.
+        were_taken: [T, N, k] bool, the leading actions of each decision that were taken.
         discount: weight of a reward one environment step later.
         gae_lambda: between one-step (0) and whole-return (1) advantages.
     Returns:
         [T, N, k]; 0 for actions that were not taken.
     """
-    last = taken & ~pad(taken[..., 1:], (0, 1))
+    last = were_taken & ~pad(were_taken[..., 1:], (0, 1))
     following = pad(values[..., 1:], (0, 1))
     following = torch.where(last, (next_values * ~terminated).unsqueeze(-1), following)
     deltas = rewards + discount * following - values
@@ -85,9 +85,9 @@ def gae_of_actions(
     advantages = torch.zeros_like(rewards)
     advantage = torch.zeros_like(next_values[0])
     for t, j in itertools.product(reversed(range(rewards.shape[0])), reversed(range(rewards.shape[2]))):
-        advantage = torch.where(taken[t, :, j], deltas[t, :, j] + carry[t, :, j] * advantage, advantage)
+        advantage = torch.where(were_taken[t, :, j], deltas[t, :, j] + carry[t, :, j] * advantage, advantage)
         advantages[t, :, j] = advantage
-    return advantages * taken
+    return advantages * were_taken
 
 
 def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: Total = alone) -> Tensor:
