@@ -99,9 +99,9 @@ def evaluate(
     Args:
         checkpoint: checkpoint file or run directory, of which a folder of runs means the newest; with ``policy``, run
             directory or configuration (YAML file, or name of a shipped one)
-        policy: policy to evaluate instead of a checkpoint: a baseline (``random``, ``zero`` or ``replay``), or one from
-            elsewhere: ``ws://HOST:PORT``, ``model.onnx``, ``model.zip`` of Stable-Baselines3, or
-            ``package.module:function`` (or class)
+        policy: policy to evaluate instead of a checkpoint: a baseline (``random``, ``zero`` or ``replay``), or a policy
+            from elsewhere (``ws://HOST:PORT``, ``model.onnx``, ``model.zip`` of Stable-Baselines3, or
+            ``package.module:function`` or class)
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         episodes: number of episodes; None takes the configuration's
         replays: keep replays of so many first episodes and failures, and of the best and the worst; None keeps none,

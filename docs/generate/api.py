@@ -28,13 +28,14 @@ EXAMPLE = "[Extending](../../extending.md#{}) has a complete example."
 PAGES = {
     "rlpipe": (
         "rlpipe",
-        "The same loop as the commands `rlpipe train` and `rlpipe evaluate`, what it returns, and what it raises "
-        "([examples](../../configuration.md#from-python)). Names on the pages of this folder are kept stable between "
-        "versions.",
+        "The same loop as the commands `rlpipe train` and `rlpipe evaluate`, what it returns and raises, and how to "
+        "act with a trained policy ([examples](../../configuration.md#from-python)). Names on the pages of this folder "
+        "are kept stable between versions.",
         (
-            "rlpipe:load_config, train, evaluate",
+            "rlpipe:load_config, train, evaluate, load_policy",
             "rlpipe.training.recovery:TrainResult",
             "rlpipe.analysis.evaluation_report:EvaluationReport",
+            "rlpipe.serving.runner:ActingPolicy",
             "rlpipe.training.interruption:Interruption",
             "rlpipe.errors:ConfigError, RunError",
         ),
@@ -104,7 +105,7 @@ def markdown(docstring: str) -> str:
             lines += ["", f"{WORDS.get(found[1], found[1])}:", ""]
         elif not in_section:
             lines.append(line)
-        elif entry := re.match(r"    ([\w., *]+): (.*)", line):
+        elif entry := re.match(r"    ([\w.*]+(?:, [\w.*]+)*): (.*)", line):
             lines.append(f"- {', '.join(code(name.strip()) for name in entry[1].split(','))}: {entry[2]}")
         else:
             lines.append(f"  {line.strip()}" if lines[-1] else f"- {line.strip()}")

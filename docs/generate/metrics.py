@@ -36,7 +36,7 @@ STATISTICS = {
     "skew": "the skewness of all",
 }
 NAMED = re.compile(
-    r"(?<![\w/`])((?:train|rollout|env|eval|time)/[\w/{}]*\w}?"
+    r"(?<![\w/`])((?:train|rollout|env|eval|time)/(?:[\w/{}]*\w}?/?)?"
     r"|(?:algorithm|learner|rollout|evaluation|runner|policy|env\.train)\.[a-z_]+(?:\.[a-z_]+)*(?:=\w+)?"
     r"|(?:eval_)?(?:episodes|events|metrics)\.jsonl)"
 )
