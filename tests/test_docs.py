@@ -22,7 +22,7 @@ from docs.generate import configuration, pages, stored
 from rlpipe.config.schema import Config, StageConfig
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
-from rlpipe.plugins import available, resolve
+from rlpipe.plugins import resolve, shipped
 from rlpipe.policies.base import PolicyConfig
 from rlpipe.run import checkpoint
 from rlpipe.run.directory import read_jsonl
@@ -154,7 +154,7 @@ def test_every_key_of_a_plug_in_is_documented_with_its_default(kind, monkeypatch
     monkeypatch.delenv("WANDB_MODE", raising=False)
     page, prefix = PLUGGED[kind]
     rows = documented(page)
-    for name in available(kind):
+    for name in shipped(kind):
         for key, value in keys(resolve(kind, name, "name").Config, prefix.format(name)):
             read = [OmegaConf.create(f"value: {default}").value for default in rows[key]]
             assert (REQUIRED if value is dataclasses.MISSING else written(value)) in read, key
@@ -180,7 +180,7 @@ PAGE_OF = {"behaviour_cloning": "cloning"}
 """Pages that are not named as their algorithm is."""
 
 
-@pytest.mark.parametrize("name", available("algorithms"))
+@pytest.mark.parametrize("name", shipped("algorithms"))
 def test_the_page_of_an_algorithm_has_options_with_their_defaults(name):
     options = algorithm_page(name).split("\n## Options\n")[1].split("\n## ")[0]
     prefix = "algorithm." if "| `algorithm.` | default |" in options else ""
@@ -193,7 +193,7 @@ def test_the_page_of_an_algorithm_has_options_with_their_defaults(name):
         assert [config[prefix + key] for key in re.findall(r"`([\w.]+)`", names)] == list(values)
 
 
-@pytest.mark.parametrize("name", available("algorithms"))
+@pytest.mark.parametrize("name", shipped("algorithms"))
 def test_the_page_of_an_algorithm_names_formulas_metrics_and_files_that_exist(name):
     page = algorithm_page(name)
     formulas = page.split("\n## Formulas\n")[1].split("\n## ")[0]

@@ -22,7 +22,7 @@ from rlpipe.config.fields import Affects, Option, options
 from rlpipe.config.schema import Config, StageConfig
 from rlpipe.curricula.base import ChoosingConfig, CurriculumConfig
 from rlpipe.envs.base import SimulatorConfig
-from rlpipe.plugins import available, resolve
+from rlpipe.plugins import resolve, shipped
 from rlpipe.policies.base import PolicyConfig
 from rlpipe.policies.encoders.base import EncoderConfig
 from rlpipe.policies.shared.perceptron import PerceptronConfig
@@ -167,7 +167,7 @@ def parts() -> dict[str, list[Part]]:
 
 def parts_of(kind: Kind) -> Iterator[Part]:
     """Yields the tables of a kind of plug-ins: what several share, then what each adds or gives another default."""
-    plugins = {name: resolve(kind.package, name, "name") for name in available(kind.package)}
+    plugins = {name: resolve(kind.package, name, "name") for name in shipped(kind.package)}
     for schema, heading in kind.bases.items():
         users = [name for name, plugin in plugins.items() if schema in plugin.Config.__mro__]
         text = "" if len(users) == len(plugins) else f"{', '.join(map(code, users))}. {remark(schema)}"

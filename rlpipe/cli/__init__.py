@@ -31,6 +31,7 @@ from rlpipe.cli import (
     evaluate,
     export,
     metrics,
+    plugins,
     pretrain,
     replay,
     report,
@@ -81,9 +82,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    train.train, configs.configs, tasks.tasks, pretrain.pretrain, submit.submit, demos.demos, evaluate.evaluate,
-    replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync, export.export, timeline.timeline,
-    report.report, curriculum.curriculum, watch.watch, runs.runs,
+    train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
+    evaluate.evaluate, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync, export.export,
+    timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:

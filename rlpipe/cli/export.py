@@ -1,4 +1,4 @@
-"""``rlpipe export RUN``: writes a run directory as tables, for notebooks.
+"""``rlpipe export RUN``: writes a run directory as tables, for notebooks; with ``--format onnx``, its policy.
 
 Reads each file twice, once for its columns and once for its rows, so the memory needed does not grow with the run.
 """
@@ -23,6 +23,7 @@ from rich.table import Table
 
 from rlpipe.analysis.log_files import flat
 from rlpipe.cli import arguments
+from rlpipe.cli.export_policy import export_onnx
 from rlpipe.errors import ConfigError
 from rlpipe.files import replacing
 from rlpipe.plugins import nearest, require
@@ -38,16 +39,43 @@ Write = Callable[[Sequence[Cells]], None]
 
 def export(
     run: arguments.Run,
-    form: Annotated[str, typer.Option("--format", help="parquet, which keeps the types, or csv.")] = "parquet",
+    form: Annotated[
+        str,
+        typer.Option("--format", help="Of the tables: parquet, which keeps the types, or csv; onnx writes the policy."),
+    ] = "parquet",
     out: Annotated[
-        Path | None, typer.Option(parser=arguments.path, help="Folder for the tables.", show_default="RUN/export")
+        Path | None,
+        typer.Option(
+            parser=arguments.path, help="Folder for the tables; with onnx, a new one.", show_default="RUN/export"
+        ),
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="With onnx: the checkpoint with the best evaluation, not the newest.")
+    ] = False,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option(
+            "--deterministic/--sampled",
+            help="With onnx: its most likely actions, or sampled ones.",
+            show_default="as evaluated",
+        ),
     ] = None,
 ) -> None:
-    """Write a run as tables for notebooks: metrics, episodes, eval_episodes and events."""
+    """Write a run as tables for notebooks: metrics, episodes, eval_episodes and events. Or, with --format onnx, write
+    the policy of a run or of a checkpoint file as a graph with a card and a runner.
+    """
     from rlpipe.run.directory import RunDirectory
 
+    if form == "onnx":
+        export_onnx(run, out, best=best, deterministic=deterministic)
+        return
     if form not in _FORMATS:
-        raise ConfigError(f"--format is {form!r}; legal are {', '.join(_FORMATS)}{nearest(form, _FORMATS)}")
+        legal = [*_FORMATS, "onnx"]
+        raise ConfigError(f"--format is {form!r}; legal are {', '.join(legal)}{nearest(form, legal)}")
+    if best or deterministic is not None:
+        raise ConfigError(
+            f"--best, --deterministic and --sampled choose a policy: leave them out with --format {form}."
+        )
     if form == "parquet":
         require("pyarrow", "parquet", "--format parquet")
     directory = RunDirectory.existing(run)

@@ -110,8 +110,8 @@ def find(search: str | None, simulator: str | None, python: str | None) -> tuple
     missing: dict[str, str] = {}
     ids: list[str] = []
     for name in names:
-        plugin = resolve("envs", name, "--simulator")
         try:
+            plugin = resolve("envs", name, "--simulator")
             entries = plugin.tasks() if python is None else tasks_elsewhere(name, python)
         except ConfigError as error:
             if simulator is not None:

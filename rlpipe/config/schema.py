@@ -179,6 +179,10 @@ class ExternalConfig:
     """Actions of an answer that are taken before the policy is asked again; None takes all of them."""
     protocol: str = option("openpi", choices=("openpi", "vla-eval"), affects=Affects.NOTHING)
     """What a policy at ``ws://HOST:PORT`` speaks."""
+    normalizer: str | None = option(None, checks=(check_path,), unit="file", affects=Affects.NOTHING)
+    """File of a saved ``VecNormalize``, which normalises what a Stable-Baselines3 policy reads. None takes the one
+    beside the policy, if there is one: ``vecnormalize.pkl``, ``vec_normalize.pkl``, ``NAME_vecnormalize.pkl`` for
+    ``NAME.zip``, or ``NAME_vecnormalize_N_steps.pkl`` for ``NAME_N_steps.zip``."""
     timeout: float = option(60.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that such a policy has for an answer."""
 

@@ -149,7 +149,7 @@ def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     name = tree.get("name")
     if not isinstance(name, str):
         value = "missing" if name is None else repr(name)
-        raise ConfigError(f"{key}.name is {value}; rlpipe/{kind}/ has {', '.join(available(kind))}.")
+        raise ConfigError(f"{key}.name is {value}; there are {', '.join(available(kind))}.")
     return typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
-from rlpipe.plugins import own_folders
+from rlpipe.plugins import own_folders, provider
 
 _PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien")
 
@@ -20,7 +20,7 @@ _PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapi
 def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of ``run.json`` that a resume writes again."""
     return {
-        "versions": versions(),
+        "versions": versions() | _plugin_versions(config),
         "git_commit": _git_commit(),
         "seeds": {"seed": config.runner.seed, "evaluation_first_seed": config.evaluation.first_seed},
         "cluster": dict(cluster),
@@ -33,6 +33,18 @@ def versions() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages on which numbers depend."""
     packages = {package: version for package in _PACKAGES if (version := installed_version(package))}
     return {"python": platform.python_version(), **packages}
+
+
+def _plugin_versions(config: Config) -> dict[str, str]:
+    """Returns the versions of the installed distributions whose plug-ins a configuration names."""
+    names = {
+        "envs": {config.env.train.name, config.env.eval.name},
+        "policies": {config.policy.name},
+        "algorithms": {config.algorithm.name},
+        "curricula": {config.curriculum.name},
+    }
+    plugins = [provider(kind, name) for kind in names for name in sorted(names[kind])]
+    return {plugin.distribution: plugin.version for plugin in plugins if plugin is not None}
 
 
 @cache

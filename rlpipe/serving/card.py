@@ -54,15 +54,8 @@ def card_text(card: Mapping[str, Any]) -> str:
     spaces = card["spaces"]
     leaves = spaces["leaves"] or {"observation": {"shape": [spaces["observation_dim"]], "dtype": "float32"}}
     observed = [f"| `{name}` | {leaf['dtype']} | {leaf['shape']} |" for name, leaf in leaves.items()]
-    if spaces["num_actions"] is None:
-        bounds = [f"{low} to {high}" for low, high in zip(spaces["action_low"], spaces["action_high"], strict=True)]
-        same = bounds[0] if len(set(bounds)) == 1 else "; ".join(bounds)
-        acted = f"{spaces['action_dim']} numbers, each {same}" if len(set(bounds)) == 1 else f"numbers: {same}"
-    else:
-        acted = f"discrete, {spaces['num_actions']} choices"
     chunk = f", {card['chunk_size']} at a time, of which {card['execute']} are taken" if card["chunk_size"] > 1 else ""
-    kind = "most likely actions" if card["deterministic"] else "sampled actions"
-    memory = f" It remembers {card['memory_width']} numbers." if card["memory_width"] else ""
+    memory = f" It has a memory of {card['memory_width']} numbers within an episode." if card["memory_width"] else ""
     measured = [
         f"| {estimate['metric'].partition('/')[2]} | {estimate['value']:.3f} | {_interval(estimate)} | "
         f"{estimate['episodes']} |"
@@ -73,12 +66,16 @@ def card_text(card: Mapping[str, Any]) -> str:
         if measured
         else ["This checkpoint was not evaluated: `rlpipe evaluate` does it."]
     )
-    protocol = [f"- `{key}`: {value}" for key, value in card.get("protocol", {}).items()]
+    protocol: Mapping[str, Any] = card.get("protocol", {})
+    if measured and protocol.get("evaluation.deterministic") == (not card["deterministic"]):
+        results += ["", f"Its evaluation took {_kind_of_actions(not card['deterministic'])}, unlike this export."]
+    settings = [f"- `{key}`: {value}" for key, value in sorted(protocol.items()) if value not in (None, False, [], {})]
     return "\n".join([
         f"# {card.get('experiment') or card['run_id']}",
         "",
-        f"A policy for {card.get('task', 'an unnamed task')} (`{card['policy']}`, {kind}), from iteration "
-        f"{card['iteration']} of the run {card['run_id']}.{memory}",
+        f"A policy for {card.get('task', 'an unnamed task')} (`{card['policy']}`, "
+        f"{_kind_of_actions(card['deterministic'])}), from iteration {card['iteration']} of the run {card['run_id']}."
+        f"{memory}",
         "",
         *results,
         "",
@@ -96,12 +93,44 @@ def card_text(card: Mapping[str, Any]) -> str:
         "|---|---|---|",
         *observed,
         "",
-        f"Actions: {acted}{chunk}. Observations go in as the environment gives them: normalising is part of the graph.",
+        f"An action is {_action(spaces)}{chunk}. Observations go in as the environment gives them: normalising is part "
+        "of the graph.",
         "",
-        *(["## Protocol", "", *protocol, ""] if protocol else []),
+        f"The graph was compared with the policy: {checked_on(card)}.",
+        "",
+        *(["## Protocol of the evaluation", "", *settings, ""] if settings else []),
         f"SHA-256 of the checkpoint: `{card['digest']}`",
         "",
     ])  # fmt: skip
+
+
+def _kind_of_actions(deterministic: bool) -> str:
+    return "most likely actions" if deterministic else "sampled actions"
+
+
+def _action(spaces: Mapping[str, Any]) -> str:
+    """Describes an action: how many numbers within which bounds, or of how many choices."""
+    if isinstance(parts := spaces["num_actions"], int):
+        return f"a whole number from 0 to {parts - 1}"
+    if parts is not None:
+        return f"{len(parts)} whole numbers, of {', '.join(map(str, parts))} choices"
+    bounds = [f"{low} to {high}" for low, high in zip(spaces["action_low"], spaces["action_high"], strict=True)]
+    if len(bounds) == 1:
+        return f"a number from {bounds[0]}"
+    each = f"each from {bounds[0]}" if len(set(bounds)) == 1 else f"from {'; '.join(bounds)}"
+    return f"{len(bounds)} numbers, {each}"
+
+
+def checked_on(card: Mapping[str, Any]) -> str:
+    """Returns how an export was compared with its policy, in words."""
+    check = card["check"]
+    visited = f" and {check['visited']} visited" if check["visited"] else ""
+    observations = f"{check['random']} random{visited} observations"
+    if check["other"]:
+        return f"{observations}, of whose actions {check['other']} lie on a tie and differ"
+    if card["spaces"]["num_actions"] is not None:
+        return f"{observations}, equal actions"
+    return f"{observations}, largest difference {check['difference']:.0e} of half the range"
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlpipe.config.loading import load_config
+from rlpipe.config.sections import acting_sections
 from rlpipe.config.tree import from_yaml
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorError
@@ -91,6 +92,12 @@ def export_policy(state: Checkpoint, folder: Path, *, deterministic: bool | None
         require(module, "onnx", "rlpipe export --format onnx")
     if folder.exists():
         raise ConfigError(f"--out is {folder}, which exists already: name a folder that does not.")
+    class_, options, _ = acting_sections(from_yaml(state.meta["config"]))
+    if class_.outside_torch:
+        raise ConfigError(
+            f"policy.name={options.name} cannot be written as an ONNX graph. {class_.outside_torch} Use it with "
+            "rlpipe.load_policy."
+        )
     policy = policy_of(state)
     card = card_of(state, policy, deterministic)
     if not card["deterministic"] and not policy.noise_kinds:

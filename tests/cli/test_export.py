@@ -281,7 +281,7 @@ def test_what_is_no_run_directory_is_refused(tmp_path):
 
 def test_an_unknown_format_is_refused_with_the_nearest(run):
     assert refused(str(run.path), "--format", "parkett") == (
-        "--format is 'parkett'; legal are parquet, csv; did you mean 'parquet'?"
+        "--format is 'parkett'; legal are parquet, csv, onnx; did you mean 'parquet'?"
     )
 
 

@@ -17,7 +17,7 @@ from rlpipe.config.schema import Config
 from rlpipe.config.sections import options_of
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import available, require, resolve
+from rlpipe.plugins import require, resolve, shipped
 from rlpipe.training.checks import check_spaces
 from tests.helpers.runs import scripted
 
@@ -251,7 +251,7 @@ def test_a_key_affects_what_its_field_says_and_everything_if_it_says_nothing(key
 
 @pytest.mark.parametrize("kind", ["envs", "policies", "algorithms"])
 def test_no_option_of_a_plug_in_declares_an_effect_which_only_its_section_does(kind):
-    schemas = [resolve(kind, name, "name").Config for name in available(kind)]
+    schemas = [resolve(kind, name, "name").Config for name in shipped(kind)]
     declared = [option.affects for schema in schemas for option in options(schema).values()]
     assert set(declared) == {Affects.EVERYTHING}
 

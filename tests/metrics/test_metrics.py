@@ -44,7 +44,7 @@ from rlpipe.metrics.reductions import (
 )
 from rlpipe.metrics.rules import Band, Holds, MovesWith, Rule, UnknownError, View, evaluate
 from rlpipe.metrics.window import merged
-from rlpipe.plugins import available, resolve
+from rlpipe.plugins import resolve, shipped
 from rlpipe.trajectory import Episode
 
 law = settings(deadline=None)
@@ -923,7 +923,7 @@ def test_a_metric_has_a_known_tier():
 
 
 def test_a_metric_is_for_algorithms_that_there_are():
-    assert those(lambda metric: not set(metric.algorithms) <= set(available("algorithms"))) == []
+    assert those(lambda metric: not set(metric.algorithms) <= set(shipped("algorithms"))) == []
 
 
 @pytest.mark.parametrize(
@@ -937,7 +937,7 @@ def test_a_metric_is_for_algorithms_that_there_are():
 )
 def test_a_group_of_algorithms_holds_the_subclasses_that_observe_its_metrics(group, base):
     kind = resolve("algorithms", f"rlpipe.algorithms.{base}", "algorithm.name")
-    classes = {name: resolve("algorithms", name, "algorithm.name") for name in available("algorithms")}
+    classes = {name: resolve("algorithms", name, "algorithm.name") for name in shipped("algorithms")}
     assert set(group) == {name for name, cls in classes.items() if issubclass(cls, kind)}
 
 

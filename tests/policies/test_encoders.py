@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import available
+from rlpipe.plugins import shipped
 from rlpipe.policies.encoders.base import check_encoders, default_name, make_encoder
 from rlpipe.policies.shared.features import Features, TreeMoments
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
@@ -98,4 +98,4 @@ def test_a_wrong_encoder_is_found_before_any_simulator_is_made():
     for chosen in ({"camera": "drq_cnn"}, {"camera": {"name": "resnet"}}, {"camera": {"name": "drq_cnn", "depth": 1}}):
         with pytest.raises(ConfigError, match=r"policy\.encoders\.camera"):
             check_encoders("policy.encoders", chosen)
-    assert available("policies.encoders") == ["drq_cnn", "impala_cnn", "one_hot", "vector"]
+    assert shipped("policies.encoders") == ["drq_cnn", "impala_cnn", "one_hot", "vector"]

@@ -55,7 +55,8 @@ def test_the_card_tells_the_task_the_result_and_the_bounds(pendulum):
     assert card["task"] == "Pendulum-v1"
     assert card["spaces"]["action_low"] == [-2.0]
     assert card["estimates"][0]["value"] == report.estimates[0].value
-    assert "1 numbers, each -2.0 to 2.0, 2 at a time" in page
+    assert "An action is a number from -2.0 to 2.0, 2 at a time" in page
+    assert "256 random and 64 visited observations, largest difference" in page
 
 
 def test_the_runner_needs_neither_torch_nor_rlpipe(pendulum):

@@ -78,6 +78,7 @@ class VLAPolicy(BinnedActions, PartsPolicy):
     Config = VLAConfig
     in_tokens = True
     from_files = True
+    outside_torch = "Its model's own processor scales and normalises every picture with Pillow, outside of torch."
 
     def __init__(self, config: VLAConfig, spec: SpaceSpec) -> None:
         """Reads the model; draws what it lacks from torch's global generator.
