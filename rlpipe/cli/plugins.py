@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlpipe.cli.configs import PIPED_WIDTH
-from rlpipe.cli.streams import print_json
+from rlpipe.cli.streams import PIPED_WIDTH, console_for_results, print_json
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import KINDS, InstalledPlugin, installed, shipped
 
@@ -27,7 +24,7 @@ def plugins(as_json: Annotated[bool, typer.Option("--json", help="Print the list
     if as_json:
         print_json(rows)
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = console_for_results(PIPED_WIDTH)
     console.print(_table(rows, boxed=console.is_terminal))
     for row in rows:
         if row["problem"]:
