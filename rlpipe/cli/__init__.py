@@ -36,6 +36,7 @@ from rlpipe.cli import (
     replay,
     report,
     runs,
+    serve,
     submit,
     sync,
     tasks,
@@ -84,7 +85,7 @@ app = typer.Typer(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
     evaluate.evaluate, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync, export.export,
-    timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
+    serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:

@@ -13,6 +13,7 @@ from rlpipe.config.protocol import comparable
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.provenance import versions
+from rlpipe.serving.runner import observed_leaves
 from rlpipe.trajectory import Episode
 
 
@@ -51,8 +52,7 @@ def record_card(state: Checkpoint) -> dict[str, Any]:
 
 def card_text(card: Mapping[str, Any]) -> str:
     """Returns the card as a page in Markdown."""
-    spaces = card["spaces"]
-    leaves = spaces["leaves"] or {"observation": {"shape": [spaces["observation_dim"]], "dtype": "float32"}}
+    spaces, leaves = card["spaces"], observed_leaves(card)
     observed = [f"| `{name}` | {leaf['dtype']} | {leaf['shape']} |" for name, leaf in leaves.items()]
     chunk = f", {card['chunk_size']} at a time, of which {card['execute']} are taken" if card["chunk_size"] > 1 else ""
     memory = f" It has a memory of {card['memory_width']} numbers within an episode." if card["memory_width"] else ""

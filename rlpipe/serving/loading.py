@@ -28,7 +28,11 @@ def load_policy(path: Path, *, best: bool, deterministic: bool | None, seed: int
     """Loads the policy of a checkpoint or an export; see ``rlpipe.load_policy``."""
     if (path / CARD).is_file():
         return _exported(path, best, deterministic, seed)
-    state = find_checkpoint(path, best)[0]
+    return acting_policy(find_checkpoint(path, best)[0], deterministic=deterministic, seed=seed)
+
+
+def acting_policy(state: Checkpoint, *, deterministic: bool | None = None, seed: int = 0) -> ActingPolicy:
+    """Makes the policy of a checkpoint act; see ``rlpipe.load_policy``."""
     module = policy_of(state)
     card = card_of(state, module, deterministic)
     return ActingPolicy(decisions_of(module), card, noise=lambda generator: module.noise(generator, 1), seed=seed)

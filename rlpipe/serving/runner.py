@@ -92,6 +92,14 @@ class ActingPolicy:
                 raise ValueError(f"there is no row {row} to reset: the last batch had {len(self._planned)}.")
             self._begin(int(row))
 
+    def fresh(self, seed: int = 0) -> ActingPolicy:
+        """Returns the same policy in an episode of its own, for another client or another loop beside this one.
+
+        Args:
+            seed: as of the class.
+        """
+        return ActingPolicy(self._decide, self.card, self._noise, seed)
+
     def act(self, observation: Any) -> Any:
         """Returns the action to take next.
 
@@ -184,6 +192,12 @@ class ActingPolicy:
         return {name: array for name, (array, _) in batches.items()}, len(array), is_batch
 
 
+def observed_leaves(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns ``shape`` and ``dtype`` of each leaf of an observation; of one that is a vector, as ``observation``."""
+    spaces = card["spaces"]
+    return spaces["leaves"] or {"observation": {"shape": [spaces["observation_dim"]], "dtype": "float32"}}
+
+
 def rows_of(observations: Observations, rows: Sequence[int]) -> Observations:
     """Selects rows of observations."""
     if isinstance(observations, dict):
@@ -266,12 +280,11 @@ def onnx_decisions(session: Any) -> Decide:
 def main() -> None:
     """Shows the policy that lies beside this file."""
     policy = load(Path(__file__).parent)
-    spaces = policy.card["spaces"]
-    leaves = spaces["leaves"] or {"observation": {"shape": [spaces["observation_dim"]], "dtype": "float32"}}
+    leaves = observed_leaves(policy.card)
     for name, leaf in leaves.items():
         print(f"takes {name}: {leaf['dtype']} {leaf['shape']}")
     zeros = {name: np.zeros(leaf["shape"], leaf["dtype"]) for name, leaf in leaves.items()}
-    observation = zeros if spaces["leaves"] else zeros["observation"]
+    observation = zeros if policy.card["spaces"]["leaves"] else zeros["observation"]
     action = policy.act_chunk(observation)
     print(f"gives {action.dtype} {list(action.shape)}, {policy.card['execute']} of them taken: {action.tolist()}")
     began = time.perf_counter()

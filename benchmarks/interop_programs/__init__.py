@@ -1,0 +1,1 @@
+"""Programs that ``benchmarks/interop.py`` runs in environments of other packages, which lack rlpipe."""

@@ -1,0 +1,284 @@
+"""Asks a policy behind a socket for its actions: a server of openpi, of vla-eval, or ``rlpipe serve``."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from rlpipe.serving.wire import (
+    LARGEST_MESSAGE,
+    PROTOCOL_VERSION,
+    Frame,
+    WireError,
+    mapping,
+    pack_openpi,
+    shortened,
+)
+
+RETRY_SECONDS = 0.2
+"""Wait before a server that is not there yet is tried again."""
+CLOSE_SECONDS = 1.0
+TOO_LARGE = 1009
+"""Code with which a connection ends when a message is longer than is read (RFC 6455, section 7.4.1)."""
+STATE_KEYS = {"openpi": "observation/state", "vla-eval": "state"}
+"""Key of an observation that is one array, by protocol."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ServerError(RuntimeError):
+    """A policy behind a socket cannot be used. The message names its address and what it did."""
+
+
+class PolicyClient:
+    """Policy of another process, for one environment.
+
+    Attributes:
+        url: its address.
+        protocol: how it is asked.
+        metadata: what it says about itself; ``rlpipe`` is in it where it is one of ours.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        protocol: str = "openpi",
+        *,
+        action_dim: int | None = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        """Connects.
+
+        Args:
+            url: ``ws://HOST:PORT``.
+            protocol: ``openpi`` or ``vla-eval``.
+            action_dim: A, which every answer must have; None for any.
+            timeout: s, time that the server has for each answer; the first may take long, as it may compile.
+            connect_timeout: s, time that it has to start listening.
+        Raises:
+            ServerError: there is no such server.
+        """
+        self.url, self.protocol = url, protocol
+        self.metadata: dict[str, Any] = {}
+        self._action_dim, self._connect_timeout, self._timeout = action_dim, connect_timeout, timeout
+        self._connection: ClientConnection | None = None
+        self._seq = 0
+        self._first: dict[str, Any] = {}  # keys of the next request that begin an episode
+        self._steps, self._since = 0, 0.0  # of the running episode
+        self._is_running = False
+        self._open()
+
+    def begin(self, seed: int | None = None, task: str = "rlpipe") -> None:
+        """Begins an episode.
+
+        Openpi's protocol has no message for it: servers of others see a new connection.
+
+        Args:
+            seed: of the policy's noise; only ``rlpipe serve`` is told, which then draws that of the evaluation.
+            task: name of the task, for vla-eval.
+        Raises:
+            ServerError: the server failed.
+        """
+        seeded = {"seed": seed} if seed is not None and self._is_ours else {}
+        if self.protocol == "vla-eval":
+            self._end_episode()
+            self._send(self._frame("episode_start", {"task": {"name": task, **seeded}}))
+        elif self._is_ours:
+            self._first = {"reset": True, **seeded}
+        elif self._steps:
+            self._shut()
+            self._open()
+        self._steps, self._since, self._is_running = 0, time.monotonic(), True
+
+    def ask(self, observation: Any) -> NDArray[Any]:
+        """Returns the actions that the policy decides on.
+
+        Args:
+            observation: arrays, numbers and text by the keys that the server expects; an array alone is the state.
+        Returns:
+            [H, A] actions, to be taken one after the other; the server says how many of them, if at all.
+        Raises:
+            ServerError: the server failed, or its answer is none.
+        """
+        request = observation if isinstance(observation, Mapping) else {STATE_KEYS[self.protocol]: observation}
+        if self.protocol == "vla-eval":
+            answer = self._exchange("observation", dict(request), "action")
+        else:
+            self._send(self._packed({**request, **self._first}))
+            self._first = {}
+            answer = self._read(self._receive(self._deadline()))
+        self._steps += 1
+        return self._actions(answer)
+
+    def close(self) -> None:
+        """Ends the episode and the connection."""
+        with suppress(ServerError):
+            if self._connection is not None:
+                self._end_episode()
+        self._shut()
+
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _is_ours(self) -> bool:
+        return "rlpipe" in self.metadata
+
+    # --- the connection
+
+    def _open(self) -> None:
+        """Connects, trying again until the server listens, and reads what it says about itself."""
+        deadline = time.monotonic() + self._connect_timeout
+        while self._connection is None:
+            left = deadline - time.monotonic()
+            try:
+                self._connection = connect(
+                    self.url,
+                    open_timeout=max(left, RETRY_SECONDS),
+                    close_timeout=CLOSE_SECONDS,
+                    compression=None,
+                    max_size=LARGEST_MESSAGE,
+                    ping_interval=None,  # a server that computes may answer no ping
+                    proxy=None if urlsplit(self.url).hostname in LOOPBACK else True,
+                )
+            except (OSError, EOFError) as error:
+                if left <= RETRY_SECONDS:
+                    self._fail(f"could not be reached within {self._connect_timeout:g} s: {error}", error)
+                time.sleep(RETRY_SECONDS)
+            except (WebSocketException, ValueError) as error:
+                self._fail(f"is no server of a policy: {error}", error)
+        _limit_sending(self._connection, self._timeout)
+        if self.protocol == "vla-eval":
+            hello = {"harness_version": "rlpipe", "protocol_version": PROTOCOL_VERSION}
+            self.metadata = self._exchange("hello", hello, "hello")
+        else:
+            self.metadata = self._read(self._receive(self._deadline()))
+
+    def _shut(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout
+
+    def _send(self, message: bytes) -> None:
+        if self._connection is None:
+            raise ServerError(f"the connection to {self.url} is closed.")
+        try:
+            self._connection.send(message)
+        except ConnectionClosed as error:
+            if isinstance(error.__cause__, BlockingIOError):  # of ``_limit_sending``
+                self._fail(f"read nothing for {self._timeout:g} s", error)
+            self._fail_closed(error)
+
+    def _receive(self, deadline: float) -> bytes:
+        if self._connection is None:
+            raise ServerError(f"the connection to {self.url} is closed.")
+        try:
+            message = self._connection.recv(timeout=deadline - time.monotonic())
+        except TimeoutError as error:
+            self._fail(
+                f"sent nothing within {self._timeout:g} s. Give it more time if it is slow; if it never does, "
+                f"its protocol may be another than {self.protocol}",
+                error,
+            )
+        except ConnectionClosed as error:
+            self._fail_closed(error)
+        if isinstance(message, str):
+            self._fail(f"answered with a text: {shortened(message)!r}")
+        return message
+
+    # --- messages
+
+    def _packed(self, request: Mapping[str, Any]) -> bytes:
+        try:
+            return pack_openpi(request)
+        except WireError as error:
+            self._fail(f"was not asked, because {error}".rstrip("."), error)
+
+    def _frame(self, kind: str, payload: dict[str, Any]) -> bytes:
+        self._seq += 1
+        try:
+            return Frame(kind, payload, self._seq).packed()
+        except WireError as error:
+            self._fail(f"was not asked, because {error}".rstrip("."), error)
+
+    def _read(self, message: bytes) -> dict[str, Any]:
+        try:
+            return mapping(message)
+        except WireError as error:
+            self._fail(f"answered what cannot be read: {error}".rstrip("."), error)
+
+    def _exchange(self, kind: str, payload: dict[str, Any], expected: str) -> dict[str, Any]:
+        """Sends a frame and returns the payload of its answer; answers to other frames are dropped."""
+        self._send(self._frame(kind, payload))
+        deadline = self._deadline()
+        while True:
+            try:
+                frame = Frame.read(self._receive(deadline))
+            except WireError as error:
+                self._fail(f"answered what cannot be read: {error}".rstrip("."), error)
+            if frame.seq == self._seq:
+                break
+        if frame.type == "error":
+            self._fail(f"reports an error: {shortened(str(frame.payload.get('error')))}".rstrip("."))
+        if frame.type != expected:
+            self._fail(f"answered {kind} with {frame.type!r} instead of {expected}")
+        return frame.payload
+
+    def _end_episode(self) -> None:
+        if self._is_running and self.protocol == "vla-eval":
+            self._is_running = False
+            seconds = round(time.monotonic() - self._since, 3)
+            self._send(self._frame("episode_end", {"metrics": {}, "steps": self._steps, "elapsed_sec": seconds}))
+
+    def _actions(self, answer: Mapping[str, Any]) -> NDArray[Any]:
+        """Returns the actions of an answer, [H, A], once they are what actions must be."""
+        if "actions" not in answer:
+            self._fail(f"answered without actions: its answer has {', '.join(map(str, answer)) or 'nothing'}")
+        try:
+            actions = np.asarray(answer["actions"])
+        except ValueError as error:  # a ragged list
+            self._fail(f"answered actions that are no array: {error}", error)
+        if actions.dtype.kind not in "biuf":
+            self._fail(f"answered actions that are no numbers: {shortened(repr(answer['actions']), 80)}")
+        if actions.ndim not in (1, 2) or not actions.size or self._action_dim not in (None, actions.shape[-1]):
+            width = "A" if self._action_dim is None else self._action_dim
+            self._fail(f"answered actions of the shape {actions.shape}; [{width}] or [H, {width}] is expected")
+        if not np.isfinite(actions).all():
+            self._fail("answered actions that are not finite")
+        return np.atleast_2d(actions)
+
+    # --- failures
+
+    def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
+        self._shut()
+        raise ServerError(f"{self.url} {what}.") from cause
+
+    def _fail_closed(self, error: ConnectionClosed) -> NoReturn:
+        """Fails because of a connection that is closed."""
+        if error.sent is not None and error.sent.code == TOO_LARGE and error.rcvd_then_sent is not True:
+            self._fail(f"answered more than {LARGEST_MESSAGE // 2**20} MiB", error)
+        why = "" if error.rcvd is None else f" with the code {error.rcvd.code} {error.rcvd.reason}".rstrip(" .")
+        self._fail(f"closed the connection{why}", error)
+
+
+def _limit_sending(connection: ClientConnection, seconds: float) -> None:
+    """Ends a connection whose server has stopped reading, for which ``send`` would wait forever."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with suppress(OSError):  # a connection that has ended says so when it is read
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
