@@ -185,6 +185,8 @@ class ExternalConfig:
     ``NAME.zip``, or ``NAME_vecnormalize_N_steps.pkl`` for ``NAME_N_steps.zip``."""
     timeout: float = option(60.0, above=0, unit="s", affects=Affects.NOTHING)
     """Time that such a policy has for an answer."""
+    connect_timeout: float = option(10.0, above=0, unit="s", affects=Affects.NOTHING)
+    """Time that it has to start listening."""
 
 
 @dataclass(frozen=True)

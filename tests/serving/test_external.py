@@ -15,6 +15,7 @@ from rlpipe.errors import ConfigError, PolicyError
 from rlpipe.run import checkpoint
 from rlpipe.serving.export import export_policy
 from tests.helpers.acting import trained
+from tests.helpers.serving import served
 
 EPISODES = 12
 
@@ -85,6 +86,23 @@ def test_a_graph_of_others_is_fed_by_its_only_input(cartpole, tmp_path):
     assert outcomes(evaluated(run, linear_graph(tmp_path / "leaning.onnx"))) == outcomes(
         evaluated(run, "tests.helpers.outside:leaning")
     )
+
+
+@pytest.mark.parametrize("protocol", ["openpi", "vla-eval"])
+def test_our_policy_behind_a_socket_has_our_episodes_to_the_last_one(tmp_path, protocol):
+    options = {"name": "gru", "memory_size": 6, "chunk_size": 3, "execute": 2}
+    run = trained(tmp_path, "Pendulum-v1", options, "evaluation.deterministic=false")
+    ours = outcomes(rlpipe.evaluate(run.directory, local=True))
+    with served(run.directory, protocol) as url:
+        assert outcomes(evaluated(run, url, f"evaluation.external.protocol={protocol}")) == ours
+
+
+def test_an_address_where_nothing_listens_is_refused_before_anything_starts(cartpole):
+    run, _ = cartpole
+    with served(run.directory) as url:
+        pass
+    with pytest.raises(ConfigError, match="could not be reached"):
+        evaluated(run, url, "evaluation.external.connect_timeout=0.1")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ class SocketPolicy(ExternalPolicy):
             raise ConfigError(f"--policy {error}") from error
 
     def _connected(self) -> PolicyClient:
-        return PolicyClient(self.name, self.config.protocol, timeout=self.config.timeout)
+        config = self.config
+        return PolicyClient(self.name, config.protocol, timeout=config.timeout, connect_timeout=config.connect_timeout)
 
     def begin(self, episode: RunningEpisode) -> PolicyClient:
         try:
@@ -43,7 +44,9 @@ class SocketPolicy(ExternalPolicy):
 
     def ask(self, session: PolicyClient, observation: Any) -> Any:
         try:
-            return session.ask(observation)
+            actions = session.ask(observation)
+            execute = session.metadata.get("execute")  # a server of ours says how many of a chunk its policy takes
+            return actions[: execute if isinstance(execute, int) and execute > 0 else None]
         except ServerError as error:
             raise PolicyError(self.name, str(error)) from error
 
