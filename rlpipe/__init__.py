@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.config.plan import Plan
+    from rlpipe.run.checkpoint import Checkpoint
     from rlpipe.serving.runner import ActingPolicy
     from rlpipe.training.engine import Engine
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
+    from rlpipe.training.until_decided import Decision, Side
 
-__all__ = ["evaluate", "load_config", "load_policy", "train"]
+__all__ = ["evaluate", "evaluate_until_decided", "load_config", "load_policy", "train"]
 
 
 def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Plan:
@@ -114,34 +116,84 @@ def evaluate(
         rlpipe.errors.ConfigError: there is no such checkpoint, or an override is wrong.
         rlpipe.errors.RunError: not all episodes had ended after ``evaluation.timeout``.
     """
-    from rlpipe import files
     from rlpipe.analysis.evaluation_report import folder_of
-    from rlpipe.config import shipped
-    from rlpipe.config.loading import load_config
-    from rlpipe.config.tree import from_yaml
-    from rlpipe.errors import ConfigError
-    from rlpipe.run.checkpoint import find_checkpoint
-    from rlpipe.run.directory import find_run
     from rlpipe.training import evaluation
 
-    path = Path(checkpoint) if str(checkpoint) in shipped.names() else find_run(Path(checkpoint))
-    files.kind_of(path)
-    changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
-    changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
-    changes += [] if replays is None else [f"evaluation.replays={replays}"]
+    path = _named(checkpoint)
+    changes = _changes_of(overrides, episodes, replays)
     progress = progress or (lambda *_: None)
     if policy is not None:
         return _evaluate_source(path, policy, best, changes, local, ray_address, progress)
-    if str(checkpoint) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
-        raise ConfigError(
-            f"{checkpoint} is a configuration, which has learnt nothing: name a run that was trained with it, or "
-            "evaluate a policy that has learnt nothing, such as with --policy random."
-        )
-    state, trained_with = find_checkpoint(path, best)
-    config = load_config(from_yaml(trained_with), changes)
+    state, config = _checkpoint(path, best, changes)
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), progress)
     return report.recorded(folder_of(state.path))
+
+
+def evaluate_until_decided(
+    first: str | Path,
+    against: str | Path,
+    *,
+    margin: float | None = None,
+    best: bool = False,
+    episodes: int | None = None,
+    replays: int | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = False,
+    ray_address: str | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Decision:
+    """Evaluates two policies in the same episodes, and looks after every pair whether one has the higher success.
+
+    Ends as soon as that is decided, with at most 5 % of wrong decisions between equal policies however often one looks.
+    Writes a record of each as ``evaluate`` does; they hold all episodes that were run.
+
+    Args:
+        first: checkpoint file or run directory, as for ``evaluate``
+        against: likewise, or a policy as for ``evaluate``: ``random``, ``zero``, or one from elsewhere
+        margin: difference of the success rates within which the policies count as equal, which ends it too
+        best: in run directories, take the checkpoints with the best evaluation
+        episodes: number of episodes of each at most; None takes that of the first one's configuration
+        replays: as for ``evaluate``
+        overrides: ``key=value`` on the configurations of both
+        local: as for ``train``
+        ray_address: as for ``train``
+        progress: as for ``evaluate``, of the episodes of both
+    Raises:
+        rlpipe.errors.ConfigError: there is no such checkpoint, they do not meet in the same episodes, or their task
+            tells no success.
+        rlpipe.errors.RunError: not all episodes had ended after ``evaluation.timeout``.
+    """
+    from dataclasses import replace
+
+    from rlpipe.analysis.evaluation_report import folder_of
+    from rlpipe.errors import ConfigError
+    from rlpipe.serving.external.naming import external_source, is_external
+    from rlpipe.training import until_decided
+    from rlpipe.training.evaluation import baseline_source
+
+    if margin is not None and not 0 < margin < 1:
+        raise ConfigError(f"--margin is {margin}; it must be above 0 and below 1: a difference of success rates.")
+    changes = _changes_of(overrides, episodes, replays)
+    ours = _side(first, best, changes)
+    quota = ours.config.evaluation
+    changes += [f"evaluation.episodes={quota.episodes}", f"evaluation.first_seed={quota.first_seed}"]
+    if str(against) in ("random", "zero"):
+        source = baseline_source(ours.config, str(against))
+        theirs = until_decided.Side(str(against), ours.config, make_source=source)
+    elif is_external(str(against)):
+        theirs = until_decided.Side(str(against), ours.config, make_source=external_source(ours.config, str(against)))
+    else:
+        theirs = _side(against, best, changes)
+        until_decided.check_alike(ours, theirs)
+    for config in (ours.config, theirs.config):
+        _check_machine(config, local, ray_address)
+    engine = _engine(until_decided.shared_workers(ours.config).without_learner(), local, ray_address)
+    decision = until_decided.evaluate_until_decided(ours, theirs, engine, progress or (lambda *_: None), margin=margin)
+    states = ours.state, theirs.state or ours.state
+    folders = [folder_of(state.path) for state in states if state is not None]
+    reports = [report.recorded(folder) for report, folder in zip(decision.reports, folders, strict=True)]
+    return replace(decision, reports=(reports[0], reports[1]))
 
 
 def load_policy(
@@ -164,6 +216,50 @@ def load_policy(
     return load_policy(Path(path), best=best, deterministic=deterministic, seed=seed)
 
 
+def _named(path: str | Path) -> Path:
+    """Returns what a user names: a run directory, of which a folder of runs means the newest, a file, or the name of a
+    shipped configuration."""
+    from rlpipe import files
+    from rlpipe.config import shipped
+    from rlpipe.run.directory import find_run
+
+    target = Path(path) if str(path) in shipped.names() else find_run(Path(path))
+    files.kind_of(target)
+    return target
+
+
+def _changes_of(overrides: Sequence[str], episodes: int | None, replays: int | None) -> list[str]:
+    """Returns the overrides of an evaluation, which keeps no replays and no videos unless it is asked for them."""
+    changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
+    changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
+    return changes + ([] if replays is None else [f"evaluation.replays={replays}"])
+
+
+def _checkpoint(path: Path, best: bool, changes: Sequence[str]) -> tuple[Checkpoint, Plan]:
+    """Reads a checkpoint, as of ``_named``, and the configuration that it was trained with, with changes."""
+    from rlpipe.config import shipped
+    from rlpipe.config.loading import load_config
+    from rlpipe.config.tree import from_yaml
+    from rlpipe.errors import ConfigError
+    from rlpipe.run.checkpoint import find_checkpoint
+
+    if str(path) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
+        raise ConfigError(
+            f"{path} is a configuration, which has learnt nothing: name a run that was trained with it, or "
+            "evaluate a policy that has learnt nothing, such as with --policy random."
+        )
+    state, trained_with = find_checkpoint(path, best)
+    return state, load_config(from_yaml(trained_with), changes)
+
+
+def _side(named: str | Path, best: bool, changes: Sequence[str]) -> Side:
+    """Reads one of two policies that are evaluated against each other."""
+    from rlpipe.training.until_decided import Side
+
+    state, config = _checkpoint(_named(named), best, changes)
+    return Side(str(named), config, state)
+
+
 def _evaluate_source(
     source: Path,
     policy: str,
@@ -176,9 +272,9 @@ def _evaluate_source(
     """Evaluates a baseline, or a policy from elsewhere, under the protocol of a run or a configuration, and writes its
     record."""
     from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
-    from rlpipe.collection.baselines import NAMES
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
+    from rlpipe.config.protocol import BASELINE_NAMES
     from rlpipe.demonstrations.checks import check_replay
     from rlpipe.errors import ConfigError
     from rlpipe.run.directory import RunDirectory
@@ -194,7 +290,7 @@ def _evaluate_source(
     if policy == "replay":
         check_replay(config)
     _check_machine(config, local, ray_address)
-    make_source = (evaluation.baseline_source if policy in NAMES else external_source)(config, policy)
+    make_source = (evaluation.baseline_source if policy in BASELINE_NAMES else external_source)(config, policy)
     report = evaluation.evaluate_source(
         config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
     )

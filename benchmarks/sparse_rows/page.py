@@ -40,14 +40,15 @@ _NOTHING = "-"
 @functools.cache
 def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
     """Returns the success rate over the episodes of all seeds with its 95 % interval, as ``rlpipe compare`` does: it
-    encloses Wilson's over episodes and, with several seeds, that of a bootstrap over seeds and their episodes.
+    encloses Wilson's over episodes and, with several seeds, that of a bootstrap over seeds and the episodes they share.
 
     Args:
         outcomes: a digit for each episode, of each seed
     """
     runs = [[int(digit) for digit in one] for one in outcomes]
     successes, episodes = sum(map(sum, runs)), sum(map(len, runs))
-    return successes / episodes, *widened_over_runs(wilson_interval(successes, episodes), runs)
+    bounds = wilson_interval(successes, episodes)
+    return successes / episodes, *widened_over_runs(bounds, runs, shared=_share_episodes(outcomes))
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float, float]:
@@ -59,7 +60,14 @@ def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float
     """
     first, second = ([[int(digit) for digit in one] for one in outcomes] for outcomes in (ours, theirs))
     rates = [sum(map(sum, runs)) / sum(map(len, runs)) for runs in (first, second)]
-    return rates[0] - rates[1], *difference_interval(first, second, shares=True)
+    shared = _share_episodes([*ours, *theirs])
+    return rates[0] - rates[1], *difference_interval(first, second, shares=True, shared=shared)
+
+
+def _share_episodes(outcomes: Sequence[str]) -> bool:
+    """True if runs were evaluated in the same episodes: rows that stand together have one protocol but for its number
+    of episodes, and outcomes are in the order of the seeds."""
+    return len({len(one) for one in outcomes}) == 1
 
 
 def tables(table: Table, results: Results, pictures: Sequence[str] = ()) -> str:

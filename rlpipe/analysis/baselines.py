@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe import files
-from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun
+from rlpipe.analysis.evaluated_run import EXPERIMENT, EvaluatedRun, policy_label
 from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS, Estimate, estimate, records_in
-from rlpipe.config.protocol import comparable
+from rlpipe.config.protocol import BASELINE_NAMES, comparable
 from rlpipe.metrics.declaration import Metric
 from rlpipe.run import shapes
 from rlpipe.trajectory import Episode
@@ -37,10 +37,7 @@ class BaselineResult:
     @property
     def label(self) -> str:
         """Name of the baseline, with that of the file it repeats."""
-        if self.demonstrations is None:
-            return f"floor: {self.policy}"
-        some = "" if self.num_demos is None else f"{self.num_demos} of "
-        return f"floor: {self.policy} of {some}{Path(self.demonstrations).name}"
+        return policy_label(self.policy, {"demonstrations": self.demonstrations, "num_demos": self.num_demos})
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields."""
@@ -50,14 +47,20 @@ class BaselineResult:
 def baselines_of(runs: Sequence[EvaluatedRun], metric: Metric) -> list[BaselineResult]:
     """Returns the newest result of each baseline that ran the same episodes as all of these runs, sorted by its label.
 
-    Records in the directories of the runs come before those of configurations, which lie beside the experiments.
+    Records in the directories of the runs come before those of configurations, which lie beside the experiments. One
+    that was named itself stands among the runs, and not here.
     """
+    named = [run.path for run in runs if run.record is not None]
     protocols = [_episodes_of(run.protocol) for run in runs]
     baselines: dict[str, BaselineResult] = {}
     for source in _records(runs):
         record: Mapping[str, Any] = files.read(source, shapes.EvaluationRecord)
         policy, protocol = record.get("policy"), record["protocol"]
-        if policy is None or any(_episodes_of(protocol) != other for other in protocols):
+        if (
+            policy not in BASELINE_NAMES or record.get("against") is not None
+        ):  # whose episodes follow from their outcomes
+            continue
+        if source.resolve() in named or any(_episodes_of(protocol) != other for other in protocols):
             continue
         result = estimate(metric, [Episode.from_row(row) for row in record["episodes"]])
         if result is not None:
@@ -74,9 +77,10 @@ def _episodes_of(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 def _records(runs: Sequence[EvaluatedRun]) -> Iterator[Path]:
     """Yields the records in the directories of runs, and those beside their experiments."""
-    for run in runs:
+    directories = [run for run in runs if run.record is None]
+    for run in directories:
         yield from records_in(run.path / EVALUATIONS)
-    for folder in dict.fromkeys(map(_folder_of_experiments, runs)):
+    for folder in dict.fromkeys(map(_folder_of_experiments, directories)):
         yield from records_in(folder / BASELINES)
 
 

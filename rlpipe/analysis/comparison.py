@@ -1,4 +1,4 @@
-"""Compares completed runs: pools the episodes of several seeds, and estimates the differences between experiments.
+"""Compares completed runs and records: pools the episodes of several seeds, and estimates the differences.
 
 Runs no episodes, and knows nothing of simulators or policies.
 """
@@ -17,18 +17,17 @@ from typing import Any, TypeVar
 from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, estimate, values_of
+from rlpipe.analysis.pairs import SIMULATED_BY, Pair, pairs_of, shared_values
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import difference_interval, probability_of_improvement, widened_over_runs
+from rlpipe.functional.paired import indistinguishable_from_best, tail_of_fair_coin, wins_and_losses
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import Mean
 from rlpipe.plugins import nearest
 
 T = TypeVar("T")
-
-_SIMULATED_BY = ("mani_skill", "sapien", "gymnasium", "torch")
-"""Packages whose version may change what the same policy does with the same seeds."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ class Reached:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed.
+    """Runs that differ only in their seed, or a single record.
 
     Attributes:
         label: experiment, with the keys in which it differs from others of that name
         pooled: the metric over the episodes of all runs; with several runs, seeds and episodes are resampled for its
             bounds
         by_seed: the metric of each run, as (seed, value)
-        reached: time at which the runs first reached the level; None if no level was asked for
+        reached: time at which the runs first reached the level; None if no level was asked for, and for a record
         runs: the runs
     """
 
@@ -86,8 +85,9 @@ class Difference:
     Attributes:
         label: label of the group
         value: its pooled value minus that of the first group
-        low: lower 95 % bound: seeds and episodes are resampled, and for a share it is at most Newcombe's
-        high: upper 95 % bound, likewise at least Newcombe's
+        low: lower 95 % bound: seeds and episodes are resampled, and for a share it is at most Newcombe's; for a share
+            of one run each in the same episodes, it is Tango's
+        high: upper 95 % bound, likewise
         over_seeds: True if both groups have several seeds; otherwise the bounds ignore how much seeds differ
         probability: probability that a run of this group beats a run of the first, with bounds; None if a group has
             one seed. The bounds are None if all pairs agree, because resampling then shows no other outcome.
@@ -126,6 +126,9 @@ class Comparison:
         groups: groups in the order in which they were named; the others are compared with the first
         differences: one for each group but the first
         tasks: the same for each task; empty where the runs have only one
+        pairs: for success, every two groups of one run each in the same episodes
+        best_set: labels of the groups than which none is shown to be better; together they hold the best one with a
+            probability of 95 %; empty for a metric that does not rank policies
         baselines: results of policies that have learnt nothing, in the same episodes; in no group and no difference
         protocol: protocol of all evaluations; that of the first run if they differ
         warnings: sentences on what weakens the comparison
@@ -136,6 +139,8 @@ class Comparison:
     groups: list[Group]
     differences: list[Difference]
     tasks: list[TaskComparison]
+    pairs: list[Pair]
+    best_set: list[str]
     baselines: list[BaselineResult]
     protocol: dict[str, Any]
     warnings: list[str]
@@ -160,6 +165,8 @@ class Comparison:
             "groups": groups,
             "differences": [asdict(difference) for difference in self.differences],
             "tasks": [asdict(task) for task in self.tasks],
+            "pairs": [pair.as_json() for pair in self.pairs],
+            "best_set": self.best_set,
             "floors": [baseline.as_json() for baseline in self.baselines],
             "protocol": self.protocol,
             "warnings": self.warnings,
@@ -169,10 +176,10 @@ class Comparison:
 def compare(
     paths: Sequence[Path], *, metric: str | None = None, level: float | None = None, anyway: bool = False
 ) -> Comparison:
-    """Compares runs; those that differ only in their seed form a group.
+    """Compares runs and records. Runs that differ only in their seed form a group, and each record is one of its own.
 
     Args:
-        paths: run directories
+        paths: run directories, and records of ``rlpipe evaluate``
         metric: one of ``ESTIMATED``; None takes success once, or the return if there is no success
         level: level of the metric that counts as reached; None takes 0.9 for a share, and none for a mean
         anyway: also compare runs that were evaluated under different protocols
@@ -183,15 +190,21 @@ def compare(
         raise ConfigError(f"--level is {level}; it must be a finite number.")
     if metric is not None and metric not in ESTIMATED:
         raise ConfigError(f"--metric is {metric!r}{nearest(metric, ESTIMATED)} Allowed values: {', '.join(ESTIMATED)}.")
-    runs = list({run.path: run for run in map(EvaluatedRun.read, paths)}.values())
+    runs = list({run.path: run for run in map(_read, paths)}.values())
     warnings = _check_protocols(runs, anyway) + _check_versions(runs) + _check_seeds(runs) + _check_gradient_steps(runs)
+    if stopped := [run.name for run in runs if run.against is not None]:
+        warnings.append(
+            f"{', '.join(stopped)} ended once it was decided (--until-decided): intervals and tests here are for a "
+            "number of episodes that was fixed before, so they promise too much."
+        )
     if metric is None:
         has_success = all(values_of(m.EVAL_SUCCESS_ONCE, run.episodes) for run in runs)
         metric = (m.EVAL_SUCCESS_ONCE if has_success else m.EVAL_EPISODE_RETURN).name
     declaration = m.CATALOGUE[metric]
     if level is None and declaration.reduction is Mean:
         level = 0.9
-    if level is not None and (different := _different(runs, [comparable(run.while_training) for run in runs])):
+    trained = [run for run in runs if run.record is None]
+    if level is not None and (different := _different(trained, [comparable(run.while_training) for run in trained])):
         level = None
         warnings.append(f"When a level was reached is not shown: while training, {'; '.join(different.values())}.")
     groups = _groups(runs, declaration, level)
@@ -205,13 +218,20 @@ def compare(
     differences = [_difference(declaration, groups[0], group) for group in groups[1:]]
     baselines = baselines_of(runs, declaration)
     tasks = _by_task(declaration, groups)
-    return Comparison(metric, level, groups, differences, tasks, baselines, groups[0].runs[0].protocol, warnings)
+    pairs, best = _pairs(declaration, groups), [groups[index].label for index in _best_set(declaration, groups)]
+    protocol = groups[0].runs[0].protocol
+    return Comparison(metric, level, groups, differences, tasks, pairs, best, baselines, protocol, warnings)
+
+
+def _read(path: Path) -> EvaluatedRun:
+    """Reads a run directory or a record."""
+    return EvaluatedRun.of_record(path) if path.suffix == ".json" and path.is_file() else EvaluatedRun.read(path)
 
 
 def _different(runs: Sequence[EvaluatedRun], facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Describes which runs have which value, for each key with more than one value."""
     differences = {}
-    names = [run.path.name for run in runs]
+    names = [run.name for run in runs]
     for key in dict.fromkeys(key for run_facts in facts for key in run_facts):
         values = _group_by_key([run_facts.get(key) for run_facts in facts], names)
         if len(values) > 1:
@@ -234,7 +254,7 @@ def _group_by_key(keys: Iterable[Any], members: Iterable[T]) -> list[tuple[Any, 
 
 def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
     """Refuses runs that were not evaluated alike, or returns a warning if they need not be."""
-    protocols = [comparable(run.protocol) for run in runs]
+    protocols = _comparable(runs)
     different = _different(runs, protocols)
     if not different:
         return []
@@ -246,18 +266,27 @@ def _check_protocols(runs: Sequence[EvaluatedRun], anyway: bool) -> list[str]:
     commands = []
     for run, theirs in zip(runs, protocols, strict=True):
         keys = [key for key in different if theirs.get(key) != protocols[model].get(key)]
-        if keys and not {"env.eval.name", "env.eval.id"} & {*keys}:
+        if keys and run.policy is None and not {"env.eval.name", "env.eval.id"} & {*keys}:
             changes = [f"{key}={json.dumps(protocols[model].get(key))}" for key in keys]  # JSON is YAML
-            commands.append(shlex.join(["rlpipe", "evaluate", str(run.path), *changes]))
-    named = f"{runs[model].path.name}, which measures success" if model else "the first"
+            commands.append(shlex.join(["rlpipe", "evaluate", str(run.checkpoint or run.path), *changes]))
+    named = f"{runs[model].name}, which measures success" if model else "the first"
     alike = [f"To evaluate like {named}:", *commands] if commands else []
     raise ConfigError("\n".join([message, *alike, "To compare them nevertheless: --anyway"]))
+
+
+def _comparable(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
+    """Returns the comparable part of each protocol. Policies that were not trained here choose their actions by
+    themselves, so whether the most likely ones are taken is for them as for the first that was."""
+    protocols, key = [comparable(run.protocol) for run in runs], "evaluation.deterministic"
+    both = list(zip(runs, protocols, strict=True))
+    model = next((protocol[key] for run, protocol in both if run.policy is None), None)
+    return [protocol if run.policy is None else protocol | {key: model} for run, protocol in both]
 
 
 def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Warns if the evaluations used different versions of packages, as far as these are known."""
     different: dict[str, str] = {}
-    for package in _SIMULATED_BY:
+    for package in SIMULATED_BY:
         recorded = [run for run in runs if package in run.versions]
         different |= _different(recorded, [{package: run.versions[package]} for run in recorded])
     if not different:
@@ -267,7 +296,7 @@ def _check_versions(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 def _check_seeds(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Warns about runs whose episodes do not follow from their seeds, so that no two runs met the same ones."""
-    names = [run.path.name for run in runs if not run.repeats]
+    names = [run.name for run in runs if not run.repeats]
     if not names:
         return []
     return [
@@ -278,7 +307,7 @@ def _check_seeds(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 def _check_gradient_steps(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Warns about runs whose number of gradient steps depended on the machine, with the ratio that each had."""
-    ratios = {run.path.name: run.update_to_data() for run in runs if not run.fixes_gradient_steps}
+    ratios = {run.name: run.update_to_data() for run in runs if not run.fixes_gradient_steps}
     if not ratios:
         return []
     recorded = [ratio for ratio in ratios.values() if ratio is not None]
@@ -306,7 +335,7 @@ def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -
             silent = members[each.index(None)].path
             raise ConfigError(f"{silent} has no value of {metric.name}: choose another --metric.")
         by_seed = [(run.seed, value) for run, value in zip(members, values, strict=True)]
-        reached = None if level is None else _reached(members, metric, level)
+        reached = None if level is None or members[0].record is not None else _reached(members, metric, level)
         label = _label(kind, [kind for kind, _ in kinds])
         groups.append(Group(label, _pooled(metric, members), by_seed, reached, members))
     return groups
@@ -322,7 +351,8 @@ def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
     assert pooled is not None
     if pooled.low is None or pooled.high is None:
         return pooled
-    low, high = widened_over_runs((pooled.low, pooled.high), [values_of(metric, run.episodes) for run in runs])
+    values, shared = _values(metric, runs)
+    low, high = widened_over_runs((pooled.low, pooled.high), values[0], shared=shared)
     return replace(pooled, low=low, high=high)
 
 
@@ -372,10 +402,43 @@ def _by_task(metric: Metric, groups: Sequence[Group]) -> list[TaskComparison]:
     return comparisons
 
 
-def _bounds(metric: Metric, runs: Sequence[EvaluatedRun], first: Sequence[EvaluatedRun]) -> tuple[float, float]:
-    """Returns the 95 % bounds of the difference of a metric between some runs and the first ones."""
-    ours, theirs = ([values_of(metric, run.episodes) for run in group] for group in (runs, first))
-    return difference_interval(ours, theirs, shares=metric.reduction is Mean)
+def _bounds(
+    metric: Metric, runs: Sequence[EvaluatedRun], first: Sequence[EvaluatedRun], *, level: float = 0.95
+) -> tuple[float, float]:
+    """Returns the bounds of the difference of a metric between some runs and the first ones."""
+    (ours, theirs), shared = _values(metric, runs, first)
+    return difference_interval(ours, theirs, shares=metric.reduction is Mean, shared=shared, level=level)
+
+
+def _values(metric: Metric, *groups: Sequence[EvaluatedRun]) -> tuple[list[list[list[float]]], bool]:
+    """Returns the values of each run of each group, and True if they are in one order of episodes that all share."""
+    shared = shared_values(metric, groups)
+    return shared or [[values_of(metric, run.episodes) for run in runs] for runs in groups], shared is not None
+
+
+def _pairs(metric: Metric, groups: Sequence[Group]) -> list[Pair]:
+    """Compares every two groups of one run each in the same episodes, where the metric is a share."""
+    if metric.reduction is not Mean:
+        return []
+    return pairs_of(metric, [(group.label, group.runs[0]) for group in groups if len(group.runs) == 1])
+
+
+def _best_set(metric: Metric, groups: Sequence[Group]) -> list[int]:
+    """Returns the groups than which none is shown to be better: by the exact test of shares in the same episodes of one
+    run each, else by the interval of the difference. There are none for a metric that does not rank policies."""
+    if metric.better != "higher":
+        return []
+
+    def beats(better: int, worse: int, chance: float) -> bool:
+        if groups[better].pooled.value <= groups[worse].pooled.value:
+            return False
+        first, second = groups[better].runs, groups[worse].runs
+        (ours, theirs), shared = _values(metric, first, second)
+        if shared and metric.reduction is Mean and len(first) == len(second) == 1:
+            return tail_of_fair_coin(*wins_and_losses(ours[0], theirs[0])) <= chance
+        return _bounds(metric, first, second, level=1 - 2 * chance)[0] > 0
+
+    return indistinguishable_from_best(len(groups), beats)
 
 
 def _difference(metric: Metric, first: Group, group: Group) -> Difference:

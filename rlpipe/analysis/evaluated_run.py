@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlpipe.analysis.evaluation_report import results_of
+from rlpipe import files
+from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS, results_of
 from rlpipe.config.defaults import completed
 from rlpipe.config.fields import Affects, affected_by
-from rlpipe.config.protocol import comparable
+from rlpipe.config.protocol import BASELINE_NAMES, comparable
 from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError, command_line
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.row import Status
+from rlpipe.run import shapes
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.replays import FOLDER as REPLAYS
+from rlpipe.run.replays import ReplayFolder, set_name
 from rlpipe.trajectory import Episode
 
 EXPERIMENT = "runner.logger.experiment_name"
@@ -53,7 +57,12 @@ class EvaluatedRun:
         protocol: protocol of the evaluation
         versions: versions of packages, as far as known
         episodes: all episodes of the evaluation
-        while_training: protocol of the evaluations in ``metrics.jsonl``
+        while_training: protocol of the evaluations in ``metrics.jsonl``; empty for a record that was named itself
+        iteration: iteration whose weights acted; 0 for a policy that was not trained here
+        policy: name of a policy that was not trained here; None for the policy of a run
+        record: label of a record that was named itself; None for a run
+        checkpoint: path of the checkpoint that a record is of; None for a run, and for a policy from elsewhere
+        against: policy against which a record was made until it was decided; None where it was not
     """
 
     path: Path
@@ -64,6 +73,28 @@ class EvaluatedRun:
     versions: dict[str, str]
     episodes: list[Episode] = field(repr=False)
     while_training: dict[str, Any]
+    iteration: int = 0
+    policy: str | None = None
+    record: str | None = None
+    checkpoint: str | None = None
+    against: str | None = None
+
+    @classmethod
+    def of_record(cls, file: Path) -> EvaluatedRun:
+        """Reads a record of ``rlpipe evaluate``, of whichever checkpoint or policy.
+
+        Args:
+            file: such as ``RUN/evaluations/3.json`` or ``runs/floors/2.json``
+        Raises:
+            ConfigError: it is not such a record.
+        """
+        record = files.read(file, shapes.EvaluationRecord)
+        protocol, policy = record["protocol"], record.get("policy")
+        episodes = [Episode.from_row(row) for row in record["episodes"]]
+        return cls(
+            file.resolve(), protocol.get("seed", 0), {}, file, {**protocol}, record.get("versions", {}), episodes, {},
+            record["iteration"], policy, _label_of(record), record.get("checkpoint"), record.get("against"),
+        )  # fmt: skip
 
     @classmethod
     def read(cls, path: Path, under: Mapping[str, Any] | None = None) -> EvaluatedRun:
@@ -112,13 +143,36 @@ class EvaluatedRun:
         episodes = [Episode.from_row(row) for row in rows]
         return cls(
             path, config["runner.seed"], config, source, evaluation["protocol"], evaluation.get("versions", {}),
-            episodes, run["protocol"],
+            episodes, run["protocol"], last,
         )  # fmt: skip
 
     @property
     def kind(self) -> dict[str, Any]:
-        """Settings that the run has in common with others of its experiment, as of ``kind_of``."""
+        """Settings that the run has in common with others of its experiment, as of ``kind_of``. A record that was named
+        itself has nothing in common with any other."""
+        if self.record is not None:
+            return {EXPERIMENT: self.record, "record": str(self.source)}
         return kind_of(self.config, self.protocol)
+
+    @property
+    def name(self) -> str:
+        """Name of the run directory, or the record as it was named."""
+        return self.path.name if self.record is None else str(self.source)
+
+    @property
+    def replay_set(self) -> tuple[Path, str]:
+        """Folder that ``rlpipe replay`` takes, and the name of the set with the replays of these episodes."""
+        folder, number = self.source.parent, self.source.stem
+        if folder.name == BASELINES:
+            return folder, f"floor-{number}"
+        if folder.name == EVALUATIONS:
+            return folder.parent, f"evaluation-{number}"
+        return folder, set_name(self.iteration)
+
+    def replayed(self) -> list[Episode]:
+        """Lists the episodes that have a replay, in the order of their numbers; none where a file is damaged."""
+        folder, name = self.replay_set
+        return ReplayFolder(folder / REPLAYS).episodes(name)
 
     @property
     def repeats(self) -> bool:
@@ -157,6 +211,33 @@ class EvaluatedRun:
     def evaluations(self, metric: Metric) -> int:
         """Counts the iterations in which the metric was measured."""
         return sum(metric.name in row["metrics"] for row in read_jsonl(self.path / "metrics.jsonl"))
+
+
+def policy_label(policy: str, protocol: Mapping[str, Any]) -> str:
+    """Returns the name of a policy that was not trained here: a baseline is called floor, one that repeats
+    demonstrations also by their file.
+
+    Args:
+        policy: as in a record
+        protocol: of the evaluation
+    """
+    if policy not in BASELINE_NAMES:
+        return policy
+    if policy != "replay" or protocol.get("demonstrations") is None:
+        return f"floor: {policy}"
+    some = "" if protocol.get("num_demos") is None else f"{protocol['num_demos']} of "
+    return f"floor: {policy} of {some}{Path(protocol['demonstrations']).name}"
+
+
+def _label_of(record: shapes.EvaluationRecord) -> str:
+    """Returns the label of a record: its policy, or the experiment, the seed and the iteration of its checkpoint."""
+    if (policy := record.get("policy")) is not None:
+        return policy_label(policy, record["protocol"])
+    parents = Path(record.get("checkpoint") or "").parents
+    experiment = parents[2].name if len(parents) > 2 else ""
+    seed = record["protocol"].get("seed", 0)
+    changes = "".join(f", {key}={value}" for key, value in record.get("changes", {}).items())
+    return f"{experiment or 'checkpoint'} seed {seed}, iteration {record['iteration']}{changes}"
 
 
 def _experiment(origin: str) -> str:

@@ -56,6 +56,8 @@ class EvaluationReport:
         scenes: what their bodies look like, by key
         replay_file: file of the replays, for ``rlpipe replay``; None if there is none
         notes: sentences on what the episodes cannot tell
+        against: policy against which it was evaluated until that was decided, so that the number of episodes follows
+            from their outcomes; None where it was fixed before
     """
 
     metrics: dict[str, float]
@@ -72,6 +74,7 @@ class EvaluationReport:
     scenes: Mapping[str, Scene] = field(default_factory=dict)
     replay_file: str | None = None
     notes: list[str] = field(default_factory=list)
+    against: str | None = None
 
     @classmethod
     def of(
@@ -221,8 +224,14 @@ def by_task(episodes: Sequence[Episode]) -> dict[str, list[Episode]]:
 
 def values_of(metric: Metric, episodes: Sequence[Episode]) -> list[float]:
     """Returns the value of a metric in each episode that has a finite one."""
-    values = (getattr(episode, _FIELDS[metric]) for episode in episodes)
-    return [float(value) for value in values if value is not None and math.isfinite(value)]
+    values = (value_of(metric, episode) for episode in episodes)
+    return [value for value in values if value is not None]
+
+
+def value_of(metric: Metric, episode: Episode) -> float | None:
+    """Returns the value of a metric in an episode; None where it has none that is finite."""
+    value = getattr(episode, _FIELDS[metric])
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def folder_of(checkpoint: Path) -> Path | None:
@@ -259,8 +268,9 @@ def records_in(folder: Path) -> list[Path]:
 
 def results_of(run: Path, iteration: int) -> Iterator[tuple[Path, shapes.EvaluationRecord]]:
     """Yields the records of a run directory that tell its result after an iteration, the newest first: those of
-    baselines, of older checkpoints and of other configurations do not."""
+    baselines, of older checkpoints and of other configurations do not, nor those that ended once they were decided."""
     for file in records_in(run / EVALUATIONS):
         record = files.read(file, shapes.EvaluationRecord)
-        if record.get("policy") is None and record["iteration"] == iteration and not record.get("changes"):
+        other = record.get("policy") or record.get("changes") or record.get("against")
+        if record["iteration"] == iteration and not other:
             yield file, record

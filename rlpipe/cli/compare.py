@@ -16,6 +16,7 @@ from rich.text import Text
 from rlpipe.analysis.comparison import Comparison
 from rlpipe.analysis.comparison import compare as compare_runs
 from rlpipe.analysis.evaluated_run import ORIGINS
+from rlpipe.analysis.pairs import FEWEST_DISCORDANT, Pair, number_of
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval, protocol_lines
 from rlpipe.cli.streams import console_for_results, print_json, table_of_results
@@ -27,8 +28,9 @@ def compare(
         list[Path],
         typer.Argument(
             parser=arguments.path,
-            help="Run directories, or folders of runs; runs that differ only in seed form a group.",
-            metavar="RUN...",
+            help="Run directories, or folders of runs; runs that differ only in seed form a group. Also records of "
+            "rlpipe evaluate, such as RUN/evaluations/3.json, each for itself.",
+            metavar="RUN|RECORD...",
         ),
     ],
     metric: Annotated[
@@ -43,10 +45,11 @@ def compare(
     anyway: Annotated[bool, typer.Option("--anyway", help="Compare even if the protocols differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare runs: final value, difference, probability of improvement, and steps to reach a level.
+    """Compare runs and records: values, differences, who solves which episodes, and steps to reach a level.
 
     For each run, uses the newest rlpipe evaluate record of its last iteration. If there is none, uses the last
     evaluation made during training. Baselines of the same protocol (rlpipe evaluate --policy) stand beside the runs.
+    Where two policies ran the same episodes, they are compared episode by episode.
 
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
@@ -57,16 +60,19 @@ def compare(
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     for warning in comparison.warnings:
         stderr.print(f"[yellow]warning:[/] {escape(warning)}")
-    console_for_results().print(screen(comparison))
+    console_for_results().print(screen(comparison), crop=False)  # a command stays whole
 
 
 def screen(comparison: Comparison) -> RenderableType:
     """Lays out a comparison, or the results of a single group, for the terminal."""
     name = comparison.metric.partition("/")[2]
     parts: list[RenderableType] = [Text(name, style="bold"), _values(comparison)]
-    if comparison.differences:
+    if comparison.differences and not _only_pairs(comparison):
         first = Text(comparison.groups[0].label, style="bold cyan")
         parts += ["", Text.assemble((f"{name}, difference from ", "bold"), first), _differences(comparison)]
+    if comparison.pairs:
+        parts += ["", Text(f"{name}, pair by pair in the same episodes", style="bold"), _pairs(comparison)]
+        parts += _flips(comparison)
     if comparison.tasks:
         parts += ["", Text(f"{name} by task", style="bold"), _tasks(comparison)]
     if comparison.level is not None:
@@ -86,7 +92,7 @@ def _table(comparison: Comparison, *columns: str) -> Table:
     table = table_of_results()
     labels = [*(group.label for group in comparison.groups), *(baseline.label for baseline in comparison.baselines)]
     widest = max(map(len, labels))
-    table.add_column("", min_width=min(max(widest, 16), 36), max_width=36, style="cyan", overflow="fold")
+    table.add_column("", min_width=min(max(widest, 16), 20), max_width=36, style="cyan", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -94,14 +100,14 @@ def _table(comparison: Comparison, *columns: str) -> Table:
 
 def _values(comparison: Comparison) -> Table:
     table = _table(comparison, "mean", "95 % interval", "episodes", "seeds", "lowest", "highest")
-    best = max(group.pooled.value for group in comparison.groups)
     several = len(comparison.groups) > 1
     for group in comparison.groups:
         values = [value for _, value in group.by_seed]
-        style = "bold green" if several and group.pooled.value == best else "bold"
+        in_best_set = several and group.label in comparison.best_set
+        mark = "" if not several else "*" if in_best_set else " "
         table.add_row(
             escape(group.label),
-            Text(formats.result(group.pooled.value), style=style),
+            Text(f"{formats.result(group.pooled.value)}{mark}", style="bold green" if in_best_set else "bold"),
             interval(group.pooled.low, group.pooled.high),
             f"{group.pooled.episodes:,}",
             str(len(values)),
@@ -132,6 +138,66 @@ def _differences(comparison: Comparison) -> Table:
             *chance,
         )
     return table
+
+
+def _only_pairs(comparison: Comparison) -> bool:
+    """True if the pairs hold all differences: each group is one run, and every two ran the same episodes."""
+    count = len(comparison.groups)
+    return len(comparison.pairs) == count * (count - 1) / 2
+
+
+SHOWN_FLIPS = 5
+"""Episodes that are named of those in which only one of two policies succeeds."""
+
+
+def _pairs(comparison: Comparison) -> Table:
+    """Table with a row for every two policies that ran the same episodes."""
+    table = table_of_results()
+    table.add_column("", max_width=36, style="cyan", overflow="fold")
+    for column in ("difference", "95 % interval", "only 1st", "only 2nd", "p (Holm)"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for pair in comparison.pairs:
+        plus = "+" if pair.difference > 0 else ""
+        table.add_row(
+            escape(f"{pair.first}\n- {pair.second}"),
+            Text(f"{plus}{formats.result(pair.difference)}", style="bold" if pair.is_decided else ""),
+            interval(pair.low, pair.high, signed=True),
+            f"{len(pair.first_only):,}",
+            f"{len(pair.second_only):,}",
+            f"{pair.p_adjusted:.3f}" if pair.p_adjusted >= 0.001 else "< 0.001",
+        )
+    return table
+
+
+def _flips(comparison: Comparison) -> list[RenderableType]:
+    """Lines on each pair: what is missing where it is not decided, the episodes that flip, and how to see one."""
+    lines: list[RenderableType] = []
+    for pair in comparison.pairs:
+        lines += ["", Text.assemble((pair.first, "cyan"), " - ", (pair.second, "cyan"), f": {_verdict(pair)}")]
+        for place, episodes in (("first", pair.first_only), ("second", pair.second_only)):
+            if episodes:
+                names = ", ".join(map(number_of, episodes[:SHOWN_FLIPS]))
+                more = f" and {len(episodes) - SHOWN_FLIPS:,} more" if len(episodes) > SHOWN_FLIPS else ""
+                lines.append(Text(f"  only the {place}: {names}{more}", style="dim"))
+        lines += [Text(f"  {command}", style="dim", no_wrap=True, overflow="ignore") for command in pair.replays]
+    return lines
+
+
+def _verdict(pair: Pair) -> str:
+    """Says in a sentence what the episodes of two policies show."""
+    each = f"{pair.pairs:,} episodes of both"
+    if pair.unpaired:
+        each += f", {pair.unpaired:,} of only one left out"
+    if pair.is_decided:
+        return f"{pair.first if pair.difference > 0 else pair.second} is better, over {each}."
+    if pair.is_too_alike:
+        each += f"; fewer than {FEWEST_DISCORDANT} of them differ, which no test can decide"
+    if not pair.further_pairs:
+        return f"it cannot be told, over {each}; a difference of {pair.for_difference:.2f} would have shown."
+    return (
+        f"it cannot be told, over {each}. About {pair.further_pairs:,} more would show a difference of "
+        f"{pair.for_difference:.2f} (power 0.8)."
+    )
 
 
 def _tasks(comparison: Comparison) -> Table:
@@ -168,8 +234,14 @@ def _notes(comparison: Comparison) -> Sequence[str]:
         same = all(run.repeats for group in comparison.groups for run in group.runs)
         episodes = "in the same episodes" if same else "under the same protocol"
         notes.append(f"floor: a policy that has learnt nothing, {episodes}; in no difference")
+    if len(comparison.groups) > 1 and comparison.best_set:
+        notes.append("*: none of the others is shown to be better (95 %): the best one is among them")
     if any(len(group.runs) > 1 for group in comparison.groups):
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
+    if comparison.pairs:
+        notes.append("pairs: interval of Tango (1998); exact test of McNemar, adjusted over all pairs (Holm 1979)")
+        notes.append("pairs compare these policies, not their methods: other training seeds are not covered")
+        notes.append("only 1st, only 2nd: episodes that one of the two solves; --json names all of them")
     if any(task.differences for task in comparison.tasks):
         notes.append("by task, in parentheses: difference from the first, where its 95 % interval leaves out 0")
     if any(difference.over_seeds for difference in comparison.differences):
@@ -178,7 +250,7 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     probabilities = [difference.probability for difference in comparison.differences]
     if any(probability is not None and probability[1] is None for probability in probabilities):
         notes.append("P(better) without an interval: all pairs of runs agree, so a bootstrap over seeds cannot vary")
-    if not all(difference.over_seeds for difference in comparison.differences):
+    if not _only_pairs(comparison) and not all(difference.over_seeds for difference in comparison.differences):
         notes.append("one seed: the interval of the difference does not include the variation between seeds")
     reached = [group.reached for group in comparison.groups if group.reached is not None]
     if any(level.runs for level in reached):

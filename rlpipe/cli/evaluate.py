@@ -15,11 +15,12 @@ from rich.table import Table
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import print_json, table_of_results
-from rlpipe.errors import UserInterrupt, command_line
+from rlpipe.errors import ConfigError, UserInterrupt, command_line
 from rlpipe.report import formats
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import Estimate, EvaluationReport
+    from rlpipe.training.until_decided import Decision
 
 ESTIMATE_COLUMNS = ("mean", "95 % interval", "episodes")
 
@@ -65,6 +66,30 @@ def evaluate(
             show_default="none",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="With --until-decided: the policy to compare with, in the same episodes: a run directory, a "
+            "checkpoint file, or a policy as for --policy but replay.",
+            metavar="PATH|POLICY",
+            show_default="none",
+        ),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="With --against: end as soon as it is decided which policy succeeds more often; --episodes is the "
+            "most of each.",
+        ),
+    ] = False,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="With --until-decided: also end once the success rates are shown to differ by no more than this.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     local: arguments.Local = False,
     ray_address: arguments.RayAddress = None,
@@ -73,16 +98,24 @@ def evaluate(
 
     Writes evaluations/<n>.json in the run directory, for rlpipe compare. With --policy and a configuration, writes
     floors/<n>.json in runner.logger.log_path.
+
+    With --against, two policies run the same episodes until it is decided which is better. The exit code is 4 if that
+    cannot be told after all episodes.
     """
     import rlpipe
     from rlpipe.backends.console import EvaluationProgress
 
+    _check_against(against, until_decided, margin, policy)
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
+    common: dict[str, Any] = {
+        "best": best, "episodes": episodes, "replays": replays, "overrides": overrides or [], "local": local,
+        "ray_address": ray_address, "progress": _interruptible(progress),
+    }  # fmt: skip
     try:
-        report = rlpipe.evaluate(
-            path, policy=policy, best=best, episodes=episodes, replays=replays, overrides=overrides or [],
-            local=local, ray_address=ray_address, progress=_interruptible(progress),
-        )  # fmt: skip
+        if against is not None:
+            _decide(rlpipe.evaluate_until_decided(path, against, margin=margin, **common), as_json)
+            return
+        report = rlpipe.evaluate(path, policy=policy, **common)
     except KeyboardInterrupt:  # typer would end without a word
         progress.interrupted()
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -90,6 +123,73 @@ def evaluate(
         print_json(report.as_json())
     else:
         _show(report, Console(highlight=False, soft_wrap=True))
+
+
+def _check_against(against: str | None, until_decided: bool, margin: float | None, policy: str | None) -> None:
+    """Checks that the options of a comparison come together."""
+    if against is not None and not until_decided:
+        raise ConfigError(
+            "--against needs --until-decided. For a fixed number of episodes, evaluate each policy by itself, and "
+            "compare the runs or the records with rlpipe compare."
+        )
+    if against is None and (until_decided or margin is not None):
+        option = "--until-decided" if until_decided else "--margin"
+        raise ConfigError(f"{option} needs --against: the run, the checkpoint or the baseline to compare with.")
+    if against is not None and policy is not None:
+        raise ConfigError(
+            "--policy evaluates a policy in place of a checkpoint, but --against compares a checkpoint: write "
+            f"--against {policy} instead of --policy {policy}, or leave one of them out."
+        )
+
+
+def _decide(decision: Decision, as_json: bool) -> None:
+    """Prints which of two policies is better, and exits with a code of its own if it cannot be told."""
+    if as_json:
+        print_json(decision.as_json())
+    else:
+        _show_decision(decision, Console(highlight=False, soft_wrap=True))
+    if decision.tally.verdict == "undecided":
+        raise typer.Exit(ExitCode.UNDECIDED)
+
+
+def _show_decision(decision: Decision, console: Console) -> None:
+    """Prints the verdict, what it rests on, and where the records are."""
+    tally = decision.tally
+    better = {"first": (decision.first, decision.second), "second": (decision.second, decision.first)}
+    if tally.verdict in better:
+        winner, other = map(escape, better[tally.verdict])
+        console.print(f"[bold green]{winner}[/] is better than {other}: decided after {tally.pairs:,} pairs.")
+    elif tally.verdict == "equal":
+        console.print(
+            f"{escape(decision.first)} and {escape(decision.second)} are equal within {tally.margin:g}: decided after "
+            f"{tally.pairs:,} pairs."
+        )
+    else:
+        console.print(f"[yellow]It cannot be told after {tally.pairs:,} pairs.[/]")
+    console.print()
+    difference = (tally.wins - tally.losses) / tally.pairs
+    bounds = interval(tally.low, tally.high, signed=True)
+    facts = {
+        "difference": [
+            f"{'+' if difference > 0 else ''}{formats.result(difference)}  95 % {bounds}, however often one looks"
+        ],
+        "success": [
+            f"only {decision.first} in {tally.wins:,} episodes",
+            f"only {decision.second} in {tally.losses:,}",
+            f"both or neither in {tally.pairs - tally.wins - tally.losses:,}",
+        ],
+        "protocol": protocol_lines(decision.reports[0].protocol),
+    }
+    facts["records"] = [str(relative(Path(report.record))) for report in decision.reports if report.record]
+    facts["reading"] = [
+        "between equal policies, at most 5 % of such comparisons decide for one",
+        "other training seeds are not covered: these are two policies, not two methods",
+    ]
+    if tally.pairs < len(decision.reports[0].episodes):
+        facts["reading"].append("the records also hold the rest of the last block, which ran side by side")
+    for label, lines in facts.items():
+        for index, line in enumerate(lines):
+            console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
 
 
 def _interruptible(progress: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:

@@ -22,5 +22,7 @@ class ExitCode(IntEnum):
 
     It shares the number of ``CRITICAL``, but no command uses both: a job that a critical alert ended has failed.
     """
+    UNDECIDED = 4
+    """``rlpipe evaluate --until-decided``: after all episodes it cannot be told which policy is better."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM ended the command; ``rlpipe train`` has saved. ``rlpipe submit``: the job was stopped."""

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.collection.decisions import in_float32
-from rlpipe.policies.base import Acting
-from rlpipe.trajectory import Observations
+from rlpipe.config.schema import Config
+from rlpipe.policies.base import Acting, Policy, Snapshot, build_policy
+from rlpipe.trajectory import Observations, SpaceSpec
 from rlpipe.trajectory.tree import tensors
 
 
@@ -35,6 +36,29 @@ class RunningEpisode:
     generator: np.random.Generator
     decisions: int = 0
     memory: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """Policy with all that it needs to act, for workers without one: so several take turns in the same simulator.
+
+    Attributes:
+        name: of its checkpoint; a worker builds each once
+        config: configuration with which it is evaluated
+        spec: spaces that it is made for
+        snapshot: its weights
+    """
+
+    name: str
+    config: Config
+    spec: SpaceSpec
+    snapshot: Snapshot
+
+    def build(self) -> Policy:
+        """Returns the policy with its weights."""
+        policy = build_policy(self.config, self.spec)
+        self.snapshot.load_into(policy)
+        return policy
 
 
 class ActionSource(ABC):

@@ -86,8 +86,6 @@ class DemonstratedActions(Baseline):
         return demonstration[step] if step < len(demonstration) else self.spec.actions()
 
 
-NAMES = ("random", "zero", "replay")
-"""Baselines by the names of ``--policy``."""
 NO_INFERENCE = "none"
 """Value of ``rollout.inference`` for workers without a policy; no configuration of a user may have it."""
 

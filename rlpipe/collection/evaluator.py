@@ -61,14 +61,16 @@ class Evaluator:
         Raises:
             ConfigError: the simulator cannot be made, or has other spaces.
         """
+        self._config = config
         self._protocol = quota = config.evaluation
         self._rank = rank
         self._chunks = Chunks.of(config)
         slots = min(config.env.eval.total_num_envs, quota.episodes)
         share = share_of_slots(slots, rank, num_workers)
         self._first_slot = share.start
-        tasks = max(1, len(config.env.eval.tasks))
-        self._seeds = episode_seeds(quota.episodes, quota.first_seed, slots, tasks)[share.start : share.stop]
+        self._slots, self._share = slots, share
+        self._tasks = tasks = max(1, len(config.env.eval.tasks))
+        self._seeds = list[list[int]]()  # of each slot, in the present evaluation
         self._noise_seed = config.runner.seed
         self._queues: list[deque[int]] = []
         self._running: dict[int, RunningEpisode] = {}  # by slot
@@ -109,13 +111,34 @@ class Evaluator:
             episode.decisions += 1
         return actions
 
+    def _seeds_of(self, block: range | None) -> list[list[int]]:
+        """Returns the seeds of each slot of this worker, in some episodes of each task or in all of them."""
+        first, episodes = self._protocol.first_seed, self._protocol.episodes
+        if block is not None:
+            first, episodes = first + block.start, len(block) * self._tasks
+        return episode_seeds(episodes, first, self._slots, self._tasks)[self._share.start : self._share.stop]
+
     @global_generators(None)  # else a simulator for training that draws from them would draw the same after each
     @torch.inference_mode()
     def evaluate(
-        self, source: ActionSource, policy_version: int, watch: Watch | None = None, deadline: float = math.inf
+        self,
+        source: ActionSource,
+        policy_version: int,
+        watch: Watch | None = None,
+        deadline: float = math.inf,
+        *,
+        config: Config | None = None,
+        block: range | None = None,
     ) -> MetricWindow:
         """Runs this worker's episodes to their end, or until ``time.monotonic`` reaches the deadline.
 
+        Args:
+            source: policy or baseline that acts
+            policy_version: version of its weights
+            watch: is told of the progress, and can end the evaluation
+            deadline: value of ``time.monotonic`` at which it ends in any case
+            config: configuration of the policy, where it is not that of the run: its chunks and the seed of its noise
+            block: numbers of the episodes to run of each task, at least one for each slot; None for all
         Returns:
             A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
             the episodes that had ended would favour short ones.
@@ -123,8 +146,11 @@ class Evaluator:
             SimulatorError: the simulator raised; the episodes so far do not count.
         """
         window = MetricWindow()
+        config = config or self._config
+        self._chunks, self._noise_seed = Chunks.of(config), config.runner.seed
         if self._simulator is not None:
             simulator = self._simulator
+            self._seeds = self._seeds_of(block)
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)

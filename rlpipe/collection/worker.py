@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from rlpipe.collection.actions import ActionSource, PolicyActions
+from rlpipe.collection.actions import ActionSource, CheckpointPolicy, PolicyActions
 from rlpipe.collection.baselines import NO_INFERENCE
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
@@ -100,6 +100,7 @@ class RolloutWorker:
         self._broken = False
         self._server = server
         self._policy: Policy | ServedPolicy | None = None
+        self._visiting: dict[str, Policy] = {}  # policies of checkpoints, by their names
         if server is not None:
             with torch.device("meta"):  # shapes without numbers
                 shapes = build_policy(self._config, self._simulator.spec)
@@ -340,16 +341,26 @@ class RolloutWorker:
             raise SimulatorError.of(error, "being replaced") from error
         self._broken = False
 
-    def evaluate(self, acting: Snapshot | ActionSource, watch: Watch | None = None) -> MetricWindow:
+    def evaluate(
+        self,
+        acting: Snapshot | ActionSource | CheckpointPolicy,
+        watch: Watch | None = None,
+        block: range | None = None,
+    ) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
         A simulator that raises is replaced, and the share starts again without the episodes so far.
+
+        Args:
+            acting: weights to act with, or what acts in place of this worker's policy
+            watch: is told of the progress, and can end the evaluation
+            block: numbers of the episodes to run of each task; None for all
         """
         deadline = time.monotonic() + self._config.evaluation.timeout
 
         def attempt() -> MetricWindow:
             with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                return self._evaluate(acting, watch, deadline)
+                return self._evaluate(acting, watch, deadline, block)
 
         def drop() -> None:
             if self._evaluator is not None:
@@ -360,7 +371,13 @@ class RolloutWorker:
         window.faults += [*reports, *take_notes()]
         return window
 
-    def _evaluate(self, acting: Snapshot | ActionSource, watch: Watch | None, deadline: float) -> MetricWindow:
+    def _evaluate(
+        self,
+        acting: Snapshot | ActionSource | CheckpointPolicy,
+        watch: Watch | None,
+        deadline: float,
+        block: range | None,
+    ) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
             spec = self._simulator.spec
@@ -368,8 +385,9 @@ class RolloutWorker:
         simulators_ready = time.perf_counter()
         source, version = self._source(acting)
         loaded = time.perf_counter()
+        config = acting.config if isinstance(acting, CheckpointPolicy) else None
         try:
-            window = self._evaluator.evaluate(source, version, watch, deadline)
+            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, block=block)
         finally:
             source.close()
         self._stamp(
@@ -379,13 +397,19 @@ class RolloutWorker:
         )
         return window
 
-    def _source(self, acting: Snapshot | ActionSource) -> tuple[ActionSource, int]:
+    def _source(self, acting: Snapshot | ActionSource | CheckpointPolicy) -> tuple[ActionSource, int]:
         """Returns the source of the actions of an evaluation, and the version of its weights."""
-        if not isinstance(acting, Snapshot):
+        if isinstance(acting, ActionSource):
             return acting, 0
-        config = self._stages[0].config
+        policy: Policy | ServedPolicy
+        if isinstance(acting, CheckpointPolicy):
+            if acting.name not in self._visiting:
+                self._visiting[acting.name] = acting.build()
+            policy, config, version = self._visiting[acting.name], acting.config, acting.snapshot.version
+        else:
+            policy, config, version = self._load(acting), self._stages[0].config, acting.version
         deterministic, width = config.evaluation.deterministic, config.policy.memory_width
-        return PolicyActions(self._load(acting), deterministic=deterministic, memory_width=width), acting.version
+        return PolicyActions(policy, deterministic=deterministic, memory_width=width), version
 
     def close(self) -> None:
         """Closes the simulators, which may be broken."""

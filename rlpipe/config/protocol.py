@@ -13,6 +13,8 @@ from rlpipe.config.tree import tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
 
+BASELINE_NAMES = ("random", "zero", "replay")
+"""Policies that have learnt nothing, by the names of ``--policy``."""
 _OF_SEVERAL_TASKS = ("tasks", "observe_task", "pad_observations")
 """Options that say nothing where there is one task, and that older runs do not have."""
 

@@ -349,11 +349,12 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(self, snapshot: Any, watch: Watch) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Any, watch: Watch, block: range | None = None) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
         def send(worker: Actor, rank: int) -> Any:
-            return [worker.call_within(seconds, RolloutWorker.evaluate, snapshots[rank % len(snapshots)])]
+            acting = snapshots[rank % len(snapshots)]
+            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, block)]
 
         task = self._worker_pool.send(
             WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)

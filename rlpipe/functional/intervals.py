@@ -9,6 +9,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlpipe.functional.paired import Z_95, tango_interval, wins_and_losses
+
 
 def wilson_interval(successes: int, episodes: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
     """Bounds of a success rate, 95 % by default.  Wilson 1927, JASA 22:209-212.
@@ -93,59 +95,85 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
     return bound((1 - level) / 2), bound((1 + level) / 2)
 
 
-def bootstrap_over_runs(runs: Sequence[ArrayLike], *, level: float = 0.95) -> tuple[float, float]:
+def bootstrap_over_runs(runs: Sequence[ArrayLike], *, shared: bool = False, level: float = 0.95) -> tuple[float, float]:
     """Bounds of the mean over the episodes of several runs: percentile bootstrap that draws runs with replacement, and
-    episodes within each drawn run.  Davison and Hinkley 1997, section 3.8.
+    episodes.
+
+    Where the runs share their episodes, what makes one easy makes it easy for all, so one draw of episodes serves every
+    drawn run: pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1:386-411. Otherwise each drawn run has a
+    draw of its own: Davison and Hinkley 1997, section 3.8.
 
     Args:
         runs: for each run its [n] values, one per episode.
+        shared: number i is the same episode in every run.
         level: of confidence.
     """
-    return _percentiles(_pooled_means(runs, np.random.default_rng(0)), level)
+    generator = np.random.default_rng(0)
+    return _percentiles(_crossed_means([runs], generator)[0] if shared else _pooled_means(runs, generator), level)
 
 
 def bootstrap_difference(
-    first: Sequence[ArrayLike], second: Sequence[ArrayLike], *, level: float = 0.95
+    first: Sequence[ArrayLike], second: Sequence[ArrayLike], *, shared: bool = False, level: float = 0.95
 ) -> tuple[float, float]:
     """Bounds of the difference of two such means, by the same bootstrap.
 
     Args:
         first: for each run its [n] values, one per episode.
         second: likewise, of the runs to subtract.
+        shared: number i is the same episode in every run of both.
         level: of confidence.
     """
     generator = np.random.default_rng(0)
-    return _percentiles(_pooled_means(first, generator) - _pooled_means(second, generator), level)
+    if shared:
+        ours, theirs = _crossed_means([first, second], generator)
+    else:
+        ours, theirs = _pooled_means(first, generator), _pooled_means(second, generator)
+    return _percentiles(ours - theirs, level)
 
 
-def widened_over_runs(bounds: tuple[float, float], runs: Sequence[ArrayLike]) -> tuple[float, float]:
+def widened_over_runs(
+    bounds: tuple[float, float], runs: Sequence[ArrayLike], *, shared: bool = False
+) -> tuple[float, float]:
     """Returns bounds of a mean over episodes that also enclose those over runs, whose episodes depend on each other.
 
     Args:
         bounds: lower and upper one, from all episodes alike
         runs: value of each episode, of each run; one run adds nothing
+        shared: number i is the same episode in every run
     """
     if len(runs) == 1:
         return bounds
-    low, high = bootstrap_over_runs(runs)
+    low, high = bootstrap_over_runs(runs, shared=shared)
     return min(low, bounds[0]), max(high, bounds[1])
 
 
 def difference_interval(
-    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, shares: bool
+    ours: Sequence[Sequence[float]],
+    theirs: Sequence[Sequence[float]],
+    *,
+    shares: bool,
+    shared: bool = False,
+    level: float = 0.95,
 ) -> tuple[float, float]:
-    """Returns 95 % bounds of how much higher the mean of all episodes is in our runs than in theirs.
+    """Returns bounds of how much higher the mean of all episodes is in our runs than in theirs.
+
+    Shares of one run each, in the same episodes, have Tango's interval. All others are bootstrapped, and for shares the
+    bounds also enclose Newcombe's, because a bootstrap alone would be certain of 400 successes against 400.
 
     Args:
         ours: value of each episode, of each run
         theirs: likewise
-        shares: True if every value is 0 or 1; then the bounds also enclose Newcombe's, because a bootstrap alone would
-            be certain of 400 successes against 400
+        shares: True if every value is 0 or 1
+        shared: number i is the same episode in every run of both
+        level: of confidence
     """
-    bounds = [bootstrap_difference(ours, theirs)]
+    z = Z_95 if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
+    if shares and shared and len(ours) == len(theirs) == 1:
+        return tango_interval(len(ours[0]), *wins_and_losses(ours[0], theirs[0]), z=z)
+    bounds = [bootstrap_difference(ours, theirs, shared=shared, level=level)]
     if shares:
         counts = [(round(sum(map(sum, runs))), sum(map(len, runs))) for runs in (ours, theirs)]
-        bounds.append(newcombe_interval(counts[0], counts[1]))
+        bounds.append(newcombe_interval(counts[0], counts[1], z=z))
     return min(low for low, _ in bounds), max(high for _, high in bounds)
 
 
@@ -195,3 +223,18 @@ def _pooled_means(runs: Sequence[ArrayLike], generator: np.random.Generator) -> 
         means[here] = _resampled_means(sample, int(here.sum()), generator)
     pooled: NDArray[np.float64] = (means * sizes).sum(1) / sizes.sum(1)
     return pooled
+
+
+def _crossed_means(groups: Sequence[Sequence[ArrayLike]], generator: np.random.Generator) -> list[NDArray[np.float64]]:
+    """[RESAMPLES] means of each group over drawn runs of its own and one draw of the episodes that all runs share."""
+    tables = [np.asarray(runs, dtype=np.float64) for runs in groups]  # [runs, episodes] each
+    episodes = tables[0].shape[1]
+    runs = [generator.integers(len(table), size=(RESAMPLES, len(table))) for table in tables]
+    means: list[list[NDArray[np.float64]]] = [[] for _ in tables]
+    step = max(1, _AT_ONCE // episodes)
+    for begin in range(0, RESAMPLES, step):
+        drawn = generator.integers(episodes, size=(min(step, RESAMPLES - begin), episodes))
+        for table, rows, parts in zip(tables, runs, means, strict=True):
+            of_runs = np.stack([values[drawn].mean(1) for values in table], axis=1)
+            parts.append(np.take_along_axis(of_runs, rows[begin : begin + step], axis=1).mean(1))
+    return [np.concatenate(parts) for parts in means]

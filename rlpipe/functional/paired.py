@@ -18,6 +18,17 @@ Z_95 = 1.959963984540054
 """Quantile of the normal distribution that leaves 2.5 % above it."""
 
 
+def wins_and_losses(first: ArrayLike, second: ArrayLike) -> tuple[int, int]:
+    """Number of pairs in which only the first succeeds, and of those in which only the second does.
+
+    Args:
+        first: [n] success of the first policy in n episodes.
+        second: [n] success of the second in the same ones.
+    """
+    ours, theirs = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    return int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+
+
 def tail_of_fair_coin(wins: int, losses: int) -> float:
     """Probability of at least so many wins among ``wins + losses`` throws of a fair coin."""
     throws = wins + losses
@@ -75,25 +86,27 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def indistinguishable_from_best(outcomes: ArrayLike, *, level: float = 0.95) -> list[int]:
+def indistinguishable_from_best(
+    policies: int, beats: Callable[[int, int, float], bool], *, level: float = 0.95
+) -> list[int]:
     """Indices of the policies of which none other is shown to be better.
 
-    Policy i leaves the set if for some j the one-sided exact test that j is better has ``p <= (1 - level) / (k - 1)``;
-    so the truly best stays in it with probability ``level``. Gupta 1965, Technometrics 7:225-245, with Bonferroni's
+    Policy i leaves the set if for some j a one-sided test that j is better rejects at ``(1 - level) / (k - 1)``; so the
+    truly best of k stays in it with probability ``level``. Gupta 1965, Technometrics 7:225-245, with Bonferroni's
     bound.
 
     Args:
-        outcomes: [k, n] success of k policies in the same n episodes.
+        policies: their number, k.
+        beats: True if a test that errs with at most the probability it is given, the third argument, finds the first
+            better than the second.
         level: probability that the best is in the set.
     """
-    success = np.asarray(outcomes, dtype=bool)
-    threshold = (1 - level) / max(len(success) - 1, 1)
-
-    def beaten(row: int, by: int) -> bool:
-        wins, losses = int((success[by] & ~success[row]).sum()), int((success[row] & ~success[by]).sum())
-        return tail_of_fair_coin(wins, losses) <= threshold
-
-    return [row for row in range(len(success)) if not any(beaten(row, by) for by in range(len(success)) if by != row)]
+    chance = (1 - level) / max(policies - 1, 1)
+    return [
+        policy
+        for policy in range(policies)
+        if not any(beats(other, policy, chance) for other in range(policies) if other != policy)
+    ]
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(256)

@@ -69,6 +69,17 @@ class ReplayFolder:
         """Lists the files of the sets, the one that was written last first; a copy of them has the same order."""
         return sorted(self._sets(), key=lambda file: (_written(file), file.name), reverse=True)
 
+    def episodes(self, name: str) -> list[Episode]:
+        """Lists the episodes of a set in the order of its replays; none where there is no such set, or it is damaged.
+
+        Args:
+            name: of the set, without an ending
+        """
+        try:
+            return [Episode.from_row(entry["episode"]) for entry in _about(self.path / f"{name}.npz")["replays"]]
+        except (*_DAMAGE, ConfigError):
+            return []
+
     def _sets(self) -> list[Path]:
         return [file for file in self.path.glob("*.npz") if not file.name.startswith("scene-")]
 

@@ -197,6 +197,7 @@ class Protocol(TypedDict):
     evaluation_first_seed: Count
     evaluation_episodes: Count
     deterministic_actions: bool
+    seed: NotRequired[int]
     demonstrations: NotRequired[str | None]
     num_demos: NotRequired[int | None]
 
@@ -250,6 +251,8 @@ class EvaluationRecord(TypedDict):
     """``evaluations/<n>.json``, and the record of a baseline, whose iteration is 0."""
 
     policy: NotRequired[str | None]
+    checkpoint: NotRequired[str | None]
+    against: NotRequired[str | None]
     iteration: Count
     protocol: Protocol
     versions: NotRequired[dict[str, str]]

@@ -83,12 +83,13 @@ class Engine(Protocol):
     def learner_is_finished(self) -> bool:
         """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
-    def evaluate(self, snapshot: Ref, watch: Watch) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Ref, watch: Watch, block: range | None = None) -> list[MetricWindow]:
         """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
 
         Args:
-            snapshot: weights to evaluate, or a baseline
+            snapshot: weights to evaluate, or what acts in place of the workers' policy
             watch: is told of the progress of all workers together, and can end the evaluation
+            block: numbers of the episodes to run of each task; None for all
         """
 
     def repaired_faults(self) -> list[Fault]:

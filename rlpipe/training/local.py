@@ -122,7 +122,7 @@ class LocalEngine:
     def learner_is_finished(self) -> bool:
         return self._learner.is_finished()
 
-    def evaluate(self, snapshot: Any, watch: Watch) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Any, watch: Watch, block: range | None = None) -> list[MetricWindow]:
         windows: list[MetricWindow] = []
 
         def watch_all(ended: int) -> bool:
@@ -130,7 +130,7 @@ class LocalEngine:
 
         for rank, worker in enumerate(self._workers):
             with _actor(f"rollout-{rank}", "evaluate"):
-                windows.append(worker.evaluate(snapshot, watch_all))
+                windows.append(worker.evaluate(snapshot, watch_all, block))
             if windows[-1].cut_short:
                 break
         return windows

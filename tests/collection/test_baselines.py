@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import rlpipe
 from rlpipe.analysis.evaluation_report import EvaluationReport
-from rlpipe.collection.baselines import NAMES, Random, Zero
+from rlpipe.collection.baselines import Random, Zero
+from rlpipe.config.protocol import BASELINE_NAMES
 from rlpipe.config.tree import to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Episode, SpaceSpec
@@ -139,7 +140,7 @@ def trained(tmp_path_factory):
     return run, rlpipe.evaluate(run, local=True)
 
 
-@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize("policy", BASELINE_NAMES)
 def test_a_baseline_has_the_episodes_and_the_protocol_of_a_trained_policy(tmp_path, trained, policy):
     run, report = trained
     given = evaluated(run, policy, f"demos={demonstrations(tmp_path)}")
@@ -190,10 +191,10 @@ def plain(tmp_path_factory):
     """Returns of each baseline where the policy is a network that acts at every step, and the demonstrations of all."""
     folder = tmp_path_factory.mktemp("plain")
     demos = f"demos={demonstrations(folder)}"
-    return {kind: returns(evaluated(task(folder), kind, demos)) for kind in NAMES}, demos
+    return {kind: returns(evaluated(task(folder), kind, demos)) for kind in BASELINE_NAMES}, demos
 
 
-@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize("policy", BASELINE_NAMES)
 @pytest.mark.parametrize(
     "tree",
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rlpipe.collection.baselines import NAMES
 from rlpipe.config.plan import Plan
+from rlpipe.config.protocol import BASELINE_NAMES
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
@@ -14,6 +14,15 @@ from rlpipe.serving.external.base import ExternalPolicy
 from rlpipe.trajectory import SpaceSpec
 
 KINDS = "ws://HOST:PORT, model.onnx, model.zip of Stable-Baselines3, or package.module:function"
+
+
+def is_external(name: str) -> bool:
+    """True if a name has the form of a policy from elsewhere, and is not that of a file or a folder of ours."""
+    return (
+        name.startswith(("ws://", "wss://"))
+        or name.endswith((".onnx", ".zip"))
+        or (":" in name and not Path(name).exists())
+    )
 
 
 def external_source(config: Plan, name: str) -> Callable[[SpaceSpec], ExternalPolicy]:
@@ -53,6 +62,6 @@ def _class_of(name: str) -> Callable[[str, SpaceSpec, ExternalConfig], ExternalP
 
         return FunctionPolicy
     raise ConfigError(
-        f"--policy is {name!r}{nearest(name, NAMES)} Allowed values: {', '.join(NAMES)}; or a policy from elsewhere: "
-        f"{KINDS}."
+        f"--policy is {name!r}{nearest(name, BASELINE_NAMES)} Allowed values: {', '.join(BASELINE_NAMES)}; or a policy "
+        f"from elsewhere: {KINDS}."
     )
