@@ -75,7 +75,7 @@ def screen(comparison: Comparison) -> RenderableType:
         parts += _flips(comparison)
     if comparison.tasks:
         parts += ["", Text(f"{name} by task", style="bold"), _tasks(comparison)]
-    if comparison.level is not None:
+    if comparison.level is not None and any(group.reached for group in comparison.groups):
         parts += ["", Text(f"{name} of {comparison.level:g} or more", style="bold"), _levels(comparison)]
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
