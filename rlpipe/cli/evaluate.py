@@ -45,7 +45,7 @@ def evaluate(
             "(actions of zeros; the first of discrete actions), replay (the actions of a demonstration for each "
             "episode, then zeros), or a policy from elsewhere: ws://HOST:PORT, model.onnx, model.zip of "
             "Stable-Baselines3, package.module:function or class (evaluation.external says what it is shown).",
-            metavar="[random|zero|replay|POLICY]",
+            metavar="POLICY",
         ),
     ] = None,
     best: Annotated[
