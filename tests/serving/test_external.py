@@ -97,6 +97,14 @@ def test_our_policy_behind_a_socket_has_our_episodes_to_the_last_one(tmp_path, p
         assert outcomes(evaluated(run, url, f"evaluation.external.protocol={protocol}")) == ours
 
 
+def test_a_server_that_goes_away_is_a_failure_of_the_run(cartpole):
+    run, _ = cartpole
+    with served(run.directory) as url, pytest.raises(PolicyError) as error:
+        evaluated(run, url, "evaluation.external.inputs={nothing: observation}")
+    assert str(error.value).startswith(f"the policy {url} answered with a text: 'the request lacks observation/state")
+    assert not str(error.value).endswith("..")
+
+
 def test_an_address_where_nothing_listens_is_refused_before_anything_starts(cartpole):
     run, _ = cartpole
     with served(run.directory) as url:

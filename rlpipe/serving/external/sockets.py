@@ -34,12 +34,16 @@ class SocketPolicy(ExternalPolicy):
         config = self.config
         return PolicyClient(self.name, config.protocol, timeout=config.timeout, connect_timeout=config.connect_timeout)
 
+    def _failure(self, error: ServerError) -> PolicyError:
+        """Returns the end of the run; the sentence of the client begins with the address, which is the policy's name."""
+        return PolicyError(self.name, str(error).removeprefix(f"{self.name} ").rstrip("."))
+
     def begin(self, episode: RunningEpisode) -> PolicyClient:
         try:
             client = self._connected()
             client.begin(seed=episode.seed)
         except ServerError as error:
-            raise PolicyError(self.name, str(error)) from error
+            raise self._failure(error) from error
         return client
 
     def ask(self, session: PolicyClient, observation: Any) -> Any:
@@ -48,7 +52,7 @@ class SocketPolicy(ExternalPolicy):
             execute = session.metadata.get("execute")  # a server of ours says how many of a chunk its policy takes
             return actions[: execute if isinstance(execute, int) and execute > 0 else None]
         except ServerError as error:
-            raise PolicyError(self.name, str(error)) from error
+            raise self._failure(error) from error
 
     def end(self, session: PolicyClient) -> None:
         session.close()
