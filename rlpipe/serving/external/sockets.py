@@ -35,7 +35,7 @@ class SocketPolicy(ExternalPolicy):
         return PolicyClient(self.name, config.protocol, timeout=config.timeout, connect_timeout=config.connect_timeout)
 
     def _failure(self, error: ServerError) -> PolicyError:
-        """Returns the end of the run; the sentence of the client begins with the address, which is the policy's name."""
+        """Returns what ends the run; the client's sentence begins with the address, which is the policy's name."""
         return PolicyError(self.name, str(error).removeprefix(f"{self.name} ").rstrip("."))
 
     def begin(self, episode: RunningEpisode) -> PolicyClient:
