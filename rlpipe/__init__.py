@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
+    from rlpipe.analysis.verification import Verification
     from rlpipe.config.plan import Plan
     from rlpipe.run.checkpoint import Checkpoint
     from rlpipe.serving.runner import ActingPolicy
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from rlpipe.training.recovery import TrainResult
     from rlpipe.training.until_decided import Decision, Side
 
-__all__ = ["evaluate", "evaluate_until_decided", "load_config", "load_policy", "train"]
+__all__ = ["evaluate", "evaluate_until_decided", "load_config", "load_policy", "train", "verify"]
+
+_QUIET = ("evaluation.replays=0", "evaluation.videos=0")
+"""First overrides of an evaluation, which keeps nothing to watch unless it is asked to."""
 
 
 def load_config(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Plan:
@@ -116,7 +120,10 @@ def evaluate(
         rlpipe.errors.ConfigError: there is no such checkpoint, or an override is wrong.
         rlpipe.errors.RunError: not all episodes had ended after ``evaluation.timeout``.
     """
+    from dataclasses import replace
+
     from rlpipe.analysis.evaluation_report import folder_of
+    from rlpipe.errors import command_line
     from rlpipe.training import evaluation
 
     path = _named(checkpoint)
@@ -127,7 +134,8 @@ def evaluate(
     state, config = _checkpoint(path, best, changes)
     _check_machine(config, local, ray_address)
     report = evaluation.evaluate(config, state, _engine(config.without_learner(), local, ray_address), progress)
-    return report.recorded(folder_of(state.path))
+    command = command_line("evaluate", state.path, *changes[len(_QUIET) :], *["--local"] * local)
+    return replace(report, command=command).recorded(folder_of(state.path))
 
 
 def evaluate_until_decided(
@@ -167,7 +175,7 @@ def evaluate_until_decided(
     from dataclasses import replace
 
     from rlpipe.analysis.evaluation_report import folder_of
-    from rlpipe.errors import ConfigError
+    from rlpipe.errors import ConfigError, command_line
     from rlpipe.serving.external.naming import external_source, is_external
     from rlpipe.training import until_decided
     from rlpipe.training.evaluation import baseline_source
@@ -175,6 +183,7 @@ def evaluate_until_decided(
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--margin is {margin}; it must be above 0 and below 1: a difference of success rates.")
     changes = _changes_of(overrides, episodes, replays)
+    options = [*changes[len(_QUIET) :], *["--local"] * local]
     ours = _side(first, best, changes)
     quota = ours.config.evaluation
     changes += [f"evaluation.episodes={quota.episodes}", f"evaluation.first_seed={quota.first_seed}"]
@@ -192,7 +201,13 @@ def evaluate_until_decided(
     decision = until_decided.evaluate_until_decided(ours, theirs, engine, progress or (lambda *_: None), margin=margin)
     states = ours.state, theirs.state or ours.state
     folders = [folder_of(state.path) for state in states if state is not None]
-    reports = [report.recorded(folder) for report, folder in zip(decision.reports, folders, strict=True)]
+    options += [] if margin is None else ["--margin", str(margin)]
+    names = [against if side.state is None else side.state.path for side in (ours, theirs)]
+    command = command_line("evaluate", names[0], "--against", names[1], "--until-decided", *options)
+    reports = [
+        replace(report, command=command).recorded(folder)
+        for report, folder in zip(decision.reports, folders, strict=True)
+    ]
     return replace(decision, reports=(reports[0], reports[1]))
 
 
@@ -216,6 +231,43 @@ def load_policy(
     return load_policy(Path(path), best=best, deterministic=deterministic, seed=seed)
 
 
+def verify(
+    record: str | Path,
+    *,
+    episodes: int = 60,
+    seed: int | None = None,
+    local: bool = False,
+    ray_address: str | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Verification:
+    """Verifies the record of an evaluation: checks it by itself, simulates some of its episodes again with its
+    checkpoint, and compares. Writes nothing.
+
+    Args:
+        record: file that ``evaluate`` wrote
+        episodes: number of episodes to draw and simulate again; all of a smaller record
+        seed: seed of the draw, to repeat it; None takes one that nobody can know before
+        local: as for ``train``
+        ray_address: as for ``train``
+        progress: as for ``evaluate``
+    Raises:
+        rlpipe.errors.ConfigError: it is no record, or cannot be simulated here.
+        rlpipe.errors.RunError: not all episodes had ended after ``evaluation.timeout``.
+    """
+    from rlpipe.analysis.verification import Record
+    from rlpipe.errors import ConfigError
+    from rlpipe.training import verification
+
+    if episodes < 1:
+        raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
+
+    def make_engine(config: Plan) -> Engine:
+        _check_machine(config, local, ray_address)
+        return _engine(config, local, ray_address)
+
+    return verification.verify(Record.read(Path(record)), episodes, seed, make_engine, progress or (lambda *_: None))
+
+
 def _named(path: str | Path) -> Path:
     """Returns what a user names: a run directory, of which a folder of runs means the newest, a file, or the name of a
     shipped configuration."""
@@ -230,7 +282,7 @@ def _named(path: str | Path) -> Path:
 
 def _changes_of(overrides: Sequence[str], episodes: int | None, replays: int | None) -> list[str]:
     """Returns the overrides of an evaluation, which keeps no replays and no videos unless it is asked for them."""
-    changes = ["evaluation.replays=0", "evaluation.videos=0", *overrides]
+    changes = [*_QUIET, *overrides]
     changes += [] if episodes is None else [f"evaluation.episodes={episodes}"]
     return changes + ([] if replays is None else [f"evaluation.replays={replays}"])
 
@@ -271,12 +323,14 @@ def _evaluate_source(
 ) -> EvaluationReport:
     """Evaluates a baseline, or a policy from elsewhere, under the protocol of a run or a configuration, and writes its
     record."""
+    from dataclasses import replace
+
     from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.config.protocol import BASELINE_NAMES
     from rlpipe.demonstrations.checks import check_replay
-    from rlpipe.errors import ConfigError
+    from rlpipe.errors import ConfigError, command_line
     from rlpipe.run.directory import RunDirectory
     from rlpipe.serving.external.naming import external_source
     from rlpipe.training import evaluation
@@ -295,7 +349,8 @@ def _evaluate_source(
         config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
     )
     folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
-    return report.recorded(folder.resolve())
+    command = command_line("evaluate", source, "--policy", policy, *overrides[len(_QUIET) :], *["--local"] * local)
+    return replace(report, command=command).recorded(folder.resolve())
 
 
 def _check_machine(config: Plan, local: bool, ray_address: str | None) -> None:

@@ -331,4 +331,6 @@ def test_the_tables_of_the_run_directory_name_every_field(tmp_path):
     for name in ("metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl", "timeline.jsonl"):
         written |= next(read_jsonl(run / name)).keys()
     written |= next(read_jsonl(run / "timeline.jsonl"))["spans"][0].keys()
+    prints = next(read_jsonl(run / "fingerprints.jsonl"))
+    written |= {*prints, *prints["fragments"][0], *prints["updates"][0]}
     assert written <= named

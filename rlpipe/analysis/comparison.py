@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlpipe.analysis.baselines import BaselineResult, baselines_of
+from rlpipe.analysis.divergence import where_runs_part
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, estimate, values_of
 from rlpipe.analysis.pairs import SIMULATED_BY, Pair, pairs_of, shared_values
@@ -215,6 +216,7 @@ def compare(
                 f"{group.label} holds more than one run with seed {', '.join(map(str, repeated))}: such runs are not "
                 "independent, so the intervals are too narrow."
             )
+    warnings += where_runs_part(trained)
     differences = [_difference(declaration, groups[0], group) for group in groups[1:]]
     baselines = baselines_of(runs, declaration)
     tasks = _by_task(declaration, groups)

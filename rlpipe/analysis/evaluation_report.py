@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.selection import success_key
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
+from rlpipe.functional.commitments import canonical_json, merkle_root, sha256_of_arrays
 from rlpipe.functional.intervals import (
     bootstrap_interval,
     wilson_interval,
@@ -27,8 +29,8 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.episode_metrics import forget_success, never_told
 from rlpipe.metrics.reductions import Mean
 from rlpipe.run import shapes
-from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.provenance import versions
+from rlpipe.run.checkpoint import Checkpoint, subtree
+from rlpipe.run.provenance import code_digest, versions
 from rlpipe.run.replays import FOLDER as REPLAYS
 from rlpipe.run.replays import ReplayFolder, ReplaySet
 from rlpipe.trajectory import Episode, Scene
@@ -58,6 +60,13 @@ class EvaluationReport:
         notes: sentences on what the episodes cannot tell
         against: policy against which it was evaluated until that was decided, so that the number of episodes follows
             from their outcomes; None where it was fixed before
+        checkpoint_sha256: of the checkpoint file
+        weights_sha256: of names, types, shapes and bytes of the weights (``functional.commitments``)
+        protocol_sha256: of the protocol as canonical JSON
+        episodes_root: root of the tree of hashes over all episodes (``root_of``)
+        code_sha256: of the files of this package
+        machines: facts about the machines that evaluated, on which the bits of an episode may depend
+        command: command that makes the evaluation again
     """
 
     metrics: dict[str, float]
@@ -75,6 +84,13 @@ class EvaluationReport:
     replay_file: str | None = None
     notes: list[str] = field(default_factory=list)
     against: str | None = None
+    checkpoint_sha256: str | None = None
+    weights_sha256: str | None = None
+    protocol_sha256: str = ""
+    episodes_root: str = ""
+    code_sha256: str = ""
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    command: str = ""
 
     @classmethod
     def of(
@@ -88,19 +104,26 @@ class EvaluationReport:
         episodes = sorted(window.eval_episodes, key=lambda e: (e.seed is None, e.seed or 0, e.step, e.slot))
         replays = worth_keeping(window.eval_replays, config.evaluation.replays)
         iteration = 0 if state is None else state.meta["iteration"]
+        settings = protocol(config)
         return cls(
             metrics=window.read([metric for name, metric in CATALOGUE.items() if name.startswith("eval/")]),
             estimates=estimates(episodes),
             policy=policy,
             checkpoint=None if state is None else str(state.path),
             iteration=iteration,
-            protocol=protocol(config),
+            protocol=settings,
             versions=versions(),
             changes={} if state is None else _changes(config, state),
             episodes=episodes,
             replays=ReplaySet(iteration, policy or "", config.env.eval.task_name, replays) if replays else None,
             scenes=window.scenes,
             notes=notes,
+            checkpoint_sha256=None if state is None else sha256_of_file(state.path),
+            weights_sha256=None if state is None else weights_digest(state),
+            protocol_sha256=protocol_digest(settings),
+            episodes_root=root_of([episode.as_row(iteration) for episode in episodes]),
+            code_sha256=code_digest(),
+            machines=window.machines,
         )
 
     @property
@@ -160,6 +183,8 @@ def _changes(config: Config, state: Checkpoint) -> dict[str, Any]:
 
 EVALUATIONS = "evaluations"
 """Folder of a run directory that holds a record of each ``rlpipe evaluate``."""
+_PLACES = ("worker", "slot", "step")
+"""Fields of an episode that depend on where it ran."""
 _NOT_RECORDED = ("record", "replays", "scenes", "replay_file")
 BASELINES = "floors"
 """Folder beside the experiments (``runner.logger.log_path``) with the records of baselines of configurations. Files and
@@ -192,6 +217,38 @@ class Estimate:
     low: float | None
     high: float | None
     episodes: int
+
+
+def committed(row: Mapping[str, Any]) -> bytes:
+    """Entry of an episode in the tree of hashes: its row as canonical JSON, without what depends on where it ran and
+    without what is null or empty, so that fields of later versions change no entry."""
+    entry = {key: value for key, value in row.items() if key not in _PLACES and value is not None and value != {}}
+    return canonical_json(entry)
+
+
+def root_of(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Root of the tree of hashes over rows of episodes, in the order of their seeds, and of their tasks' names."""
+    in_order = sorted(rows, key=lambda row: (row["seed"] is None, row["seed"] or 0, row.get("task") or ""))
+    return merkle_root([committed(row) for row in in_order])
+
+
+def protocol_digest(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of a protocol as canonical JSON, as hexadecimal digits."""
+    return hashlib.sha256(canonical_json(settings)).hexdigest()
+
+
+def weights_digest(state: Checkpoint) -> str:
+    """SHA-256 of the weights of a checkpoint's policy, as hexadecimal digits."""
+    return sha256_of_arrays(subtree("policy/", state.arrays))
+
+
+def sha256_of_file(path: Path) -> str | None:
+    """SHA-256 of a file, as hexadecimal digits; None if a run has meanwhile removed it."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:

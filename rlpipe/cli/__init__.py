@@ -42,6 +42,7 @@ from rlpipe.cli import (
     tasks,
     timeline,
     train,
+    verify,
     watch,
 )
 from rlpipe.cli.errors import print_failure, print_refusal
@@ -84,8 +85,8 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
-    evaluate.evaluate, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync, export.export,
-    serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
+    evaluate.evaluate, verify.verify, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync,
+    export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:

@@ -109,7 +109,7 @@ def evaluate(
     progress = EvaluationProgress(Console(stderr=True, highlight=False))
     common: dict[str, Any] = {
         "best": best, "episodes": episodes, "replays": replays, "overrides": overrides or [], "local": local,
-        "ray_address": ray_address, "progress": _interruptible(progress),
+        "ray_address": ray_address, "progress": interruptible(progress),
     }  # fmt: skip
     try:
         if against is not None:
@@ -192,7 +192,7 @@ def _show_decision(decision: Decision, console: Console) -> None:
             console.print(f"[dim]{'' if index else label:<12}[/]{escape(line)}")
 
 
-def _interruptible(progress: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:
+def interruptible(progress: Callable[[int, int, float], None]) -> Callable[[int, int, float], None]:
     """Lets SIGINT and SIGTERM end the evaluation at once; returns the progress, which also ends it if they are lost."""
     from rlpipe.training.interruption import Interruption
 

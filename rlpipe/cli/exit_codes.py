@@ -24,5 +24,12 @@ class ExitCode(IntEnum):
     """
     UNDECIDED = 4
     """``rlpipe evaluate --until-decided``: after all episodes it cannot be told which policy is better."""
+    NOT_VERIFIED = 3
+    """``rlpipe verify``: a record is not true. It shares the number of ``CRITICAL``, which is another command's."""
+    VERIFIED_STATISTICALLY = 4
+    """``rlpipe verify``: bits differ from the record, made elsewhere, and outcomes no more than that explains.
+
+    It shares the number of ``UNDECIDED``, which is another command's.
+    """
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM ended the command; ``rlpipe train`` has saved. ``rlpipe submit``: the job was stopped."""

@@ -179,6 +179,7 @@ def _common(kinds: set[type]) -> type:
 def _sources(run: Path) -> list[_Source]:
     from rlpipe.metrics.row import Row
     from rlpipe.trajectory import Episode
+    from rlpipe.trajectory.episode import OF_EVALUATIONS
 
     def numbers(line: Mapping[str, Any]) -> Cells:
         row = Row.from_json(line)
@@ -193,9 +194,10 @@ def _sources(run: Path) -> list[_Source]:
         for name, hint in hints.items()
         if name not in ("episode_return", "reward_terms", "metrics")
     }
+    of_training = {name: kind for name, kind in episode.items() if name not in OF_EVALUATIONS}
     return [
         _Source(run / "metrics.jsonl", numbers, {"iteration": int, "total_timesteps": int, "time": float}, float),
-        _Source(run / "episodes.jsonl", leaves, episode, float),
+        _Source(run / "episodes.jsonl", leaves, of_training, float),
         _Source(run / "eval_episodes.jsonl", leaves, episode, float),
         _Source(run / "events.jsonl", leaves, {"kind": str, "message": str, "iteration": int, "time": float}, None),
     ]

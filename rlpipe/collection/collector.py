@@ -20,6 +20,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.policies.base import Acting
 from rlpipe.trajectory import Bool, Episode, Float32, Observations, SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
+from rlpipe.trajectory.fingerprint import FIRST_ITERATIONS, FragmentFingerprint, digest_of, digests_of_steps
 from rlpipe.trajectory.tree import joined, named_leaves, tensors
 
 
@@ -118,6 +119,8 @@ class Collector:
         self._whole_episodes = whole_episodes
         self._memories = Memories(simulator.num_envs, memory_width)
         self._acting_time = acting_time
+        self._start: str | None = None  # fingerprint of a reset, until a fragment tells it
+        self._fingerprints = 0  # that were left so far
         self._broken: set[str] = set()  # leaves of observations that were not finite
         self._ended: list[Episode] = []  # in the fragment that is being collected
         self._observed: list[tuple[Metric, NDArray[Any]]] = []  # by the simulator, likewise
@@ -127,6 +130,8 @@ class Collector:
     def _reset(self) -> None:
         self._observations, beginnings = reset(self._simulator, self._seed)
         self._tracker.begin(beginnings)
+        seeds = [(n, beginning.seed) for n, beginning in sorted(beginnings.items())]
+        self._start = digest_of(seeds, *named_leaves(self._observations).values())
         self._memories.clear()
         self._fresh = True  # no fragment has ended with these observations
 
@@ -159,7 +164,8 @@ class Collector:
         if self._whole_episodes:
             self._reset()
         first_step, running = self._tracker.steps, np.ones(simulator.num_envs, dtype=bool)
-        noise = torch.from_numpy(np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1))
+        drawn = np.stack([policy.noise(g, self._horizon) for g in self._generators], axis=1)
+        noise = torch.from_numpy(drawn)
         fragment = _Fragment(self._horizon, simulator.num_envs, simulator.spec, chunks, self._memories.copy())
         steps_before = self._tracker.lengths
         self._observed = []
@@ -184,12 +190,38 @@ class Collector:
         episodes, self._ended = self._ended, []
         batch = fragment.batch(self._observations, policy_version, episodes, self._first_slot, steps_before)
         window = self._describe(episodes, batch, chunks)
+        self._leave_fingerprint(window, batch, drawn)
         window.observe(m.ENV_STEP_TIME, env_seconds)
         window.observe(self._acting_time, acting_seconds)
         for metric, values in self._observed:
             window.observe(metric, values)
         window.observe(m.INTERACT_TIME, time.perf_counter() - entered)
         return batch, window
+
+    def _leave_fingerprint(self, window: MetricWindow, batch: TrajectoryBatch, noise: Float32) -> None:
+        """Adds the fingerprint of a fragment to its window, if it is one of the first.
+
+        Args:
+            window: window of the fragment
+            batch: the fragment
+            noise: [T, N, W] that its actions were sampled with
+        """
+        start, self._start = self._start, None
+        if self._fingerprints == FIRST_ITERATIONS:
+            return
+        self._fingerprints += 1
+        outcomes = [batch.rewards, batch.terminated, batch.truncated, batch.valid]
+        window.fingerprints.append(
+            FragmentFingerprint(
+                first_slot=self._first_slot,
+                slots=self._simulator.num_envs,
+                start=start,
+                noise=digest_of(noise),
+                observations=digests_of_steps([*named_leaves(batch.observations).values()]),
+                actions=digests_of_steps([batch.actions]),
+                outcomes=digests_of_steps(outcomes),
+            )
+        )
 
     def _take(
         self, t: int, chunks: Chunks, actions: NDArray[Any], log_probs: Float32, policy_version: int

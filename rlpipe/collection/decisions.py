@@ -16,7 +16,7 @@ from rlpipe.envs.shared.checks import check_beginnings, check_observations, chec
 from rlpipe.envs.shared.seeding import seed_global_generators
 from rlpipe.errors import ContractError, SimulatorError
 from rlpipe.policies.base import Decisions
-from rlpipe.trajectory import Bool, Float32, Observations
+from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,19 @@ def reset(simulator: Simulator, seed: Sequence[int]) -> tuple[Observations, dict
     return answer
 
 
+def single_action(spec: SpaceSpec, actions: NDArray[Any], chunks: Chunks, number: int) -> NDArray[Any]:
+    """Returns one action of each of N decisions as the simulator takes it: [N, A] within the bounds, or [N] discrete.
+
+    Args:
+        spec: spaces of the simulator.
+        actions: [N, k * A], or [N, k] for a single discrete action.
+        chunks: how many actions a decision has.
+        number: of the action in its decision, from 0.
+    """
+    action: NDArray[Any] = actions.reshape(len(actions), chunks.size, *spec.action_shape)[:, number]
+    return action if spec.num_actions else spec.clip(action)
+
+
 def take(simulator: Simulator, actions: NDArray[Any], chunks: Chunks, doing: str = "taking a step") -> Iterator[Step]:
     """Takes the actions of N decisions, and yields each environment step once it was taken.
 
@@ -151,17 +164,16 @@ def take(simulator: Simulator, actions: NDArray[Any], chunks: Chunks, doing: str
         ContractError: it returned a wrong value.
     """
     spec, count = simulator.spec, len(actions)
-    single = actions.reshape(count, chunks.size, *spec.action_shape)
     step: Step | None = None
     for number in range(chunks.execute):
-        action, waiting = single[:, number], tuple[Bool, ...]()
+        action, waiting = single_action(spec, actions, chunks, number), tuple[Bool, ...]()
         if step is not None:
             active = step.valid & ~(step.terminated | step.truncated)
             if not active.any():
                 return
             waiting = (active,)
         try:
-            step = simulator.step(action if spec.num_actions else spec.clip(action), *waiting)
+            step = simulator.step(action, *waiting)
         except ContractError:
             raise
         except BaseException as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from rlpipe.collection.actions import ActionSource, RunningEpisode
-from rlpipe.collection.decisions import Chunks, Outcome, reset, take
+from rlpipe.collection.commitments import EpisodeCommitments
+from rlpipe.collection.decisions import Chunks, Outcome, reset, single_action, take
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.recorder import Recorder
-from rlpipe.collection.seeds import episode_seeds, task_of_slot
+from rlpipe.collection.seeds import EpisodeKey, episode_keys, seeds_of_slots, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
 from rlpipe.envs.shared.make import make_simulator
@@ -29,7 +31,7 @@ from rlpipe.envs.shared.tasks import evaluation_allotment
 from rlpipe.errors import ConfigError, ignored
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
-from rlpipe.trajectory import Observations, SpaceSpec
+from rlpipe.trajectory import Episode, Observations, SpaceSpec
 
 Watch: TypeAlias = Callable[[int], bool]
 """Is called after each step with the number of episodes that have ended; True ends the evaluation."""
@@ -111,12 +113,11 @@ class Evaluator:
             episode.decisions += 1
         return actions
 
-    def _seeds_of(self, block: range | None) -> list[list[int]]:
-        """Returns the seeds of each slot of this worker, in some episodes of each task or in all of them."""
+    def _seeds_of(self, only: Collection[EpisodeKey] | None) -> list[list[int]]:
+        """Returns the seeds of each slot of this worker, in some episodes or in all of them."""
         first, episodes = self._protocol.first_seed, self._protocol.episodes
-        if block is not None:
-            first, episodes = first + block.start, len(block) * self._tasks
-        return episode_seeds(episodes, first, self._slots, self._tasks)[self._share.start : self._share.stop]
+        keys = episode_keys(episodes, first, self._tasks) if only is None else only
+        return seeds_of_slots(keys, self._slots, self._tasks)[self._share.start : self._share.stop]
 
     @global_generators(None)  # else a simulator for training that draws from them would draw the same after each
     @torch.inference_mode()
@@ -128,7 +129,7 @@ class Evaluator:
         deadline: float = math.inf,
         *,
         config: Config | None = None,
-        block: range | None = None,
+        only: Collection[EpisodeKey] | None = None,
     ) -> MetricWindow:
         """Runs this worker's episodes to their end, or until ``time.monotonic`` reaches the deadline.
 
@@ -138,7 +139,7 @@ class Evaluator:
             watch: is told of the progress, and can end the evaluation
             deadline: value of ``time.monotonic`` at which it ends in any case
             config: configuration of the policy, where it is not that of the run: its chunks and the seed of its noise
-            block: numbers of the episodes to run of each task, at least one for each slot; None for all
+            only: episodes to run of those that the configuration asks for; None for all
         Returns:
             A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
             the episodes that had ended would favour short ones.
@@ -148,24 +149,25 @@ class Evaluator:
         window = MetricWindow()
         config = config or self._config
         self._chunks, self._noise_seed = Chunks.of(config), config.runner.seed
-        if self._simulator is not None:
+        self._seeds = self._seeds_of(only)
+        if episodes := sum(map(len, self._seeds)):
             simulator = self._simulator
-            self._seeds = self._seeds_of(block)
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)
-            episodes = sum(map(len, self._seeds))
             self._recorder = recorder = Recorder(simulator, self._protocol.replays)
-            observations, beginnings = reset(simulator, [self._noise_seed, *self._seeds[0][:1]])
+            commitments = EpisodeCommitments()
+            observations, beginnings = reset(simulator, [self._noise_seed, *next(filter(None, self._seeds))[:1]])
             tracker.begin(beginnings)
+            commitments.begin(beginnings, observations, simulator.spec.actions(simulator.num_envs))
             recorder.begin(beginnings, observations)
             while len(window.eval_episodes) < episodes:
                 actions, steps = self._actions(source, observations), list[Step]()
                 for step in take(simulator, actions, self._chunks):
-                    ended = tracker.step(step, policy_version)
-                    window.eval_episodes += ended
-                    of_slots = {episode.slot - self._first_slot: episode for episode in ended}
-                    recorder.step(step, actions, len(steps), self._chunks, of_slots)
+                    action = single_action(simulator.spec, actions, self._chunks, len(steps))
+                    ended = self._committed(tracker.step(step, policy_version), step, action, commitments)
+                    window.eval_episodes += ended.values()
+                    recorder.step(step, action, ended)
                     steps.append(step)
                     if watch is not None and watch(len(window.eval_episodes)):
                         return MetricWindow(cut_short="it was interrupted")
@@ -180,6 +182,26 @@ class Evaluator:
             recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)
         return window
+
+    def _committed(
+        self, ended: Sequence[Episode], step: Step, action: NDArray[Any], commitments: EpisodeCommitments
+    ) -> dict[int, Episode]:
+        """Commits to a step, and returns the episodes that it ended by their slots here, with what they commit to.
+
+        Args:
+            ended: these episodes
+            step: answer of the simulator
+            action: [N, A], or [N] of discrete ones, as the simulator took them
+            commitments: of the running episodes
+        """
+        commitments.step(step, action)
+        by_slot = {}
+        for episode in ended:
+            n = episode.slot - self._first_slot
+            start, commitment = commitments.of(n)
+            by_slot[n] = replace(episode, start=start, commitment=commitment)
+        commitments.begin(step.beginnings, step.observations, action)
+        return by_slot
 
     def _why_late(self, window: MetricWindow, episodes: int, tracker: EpisodeTracker) -> str:
         """Says what had not ended when the time was over."""

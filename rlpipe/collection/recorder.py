@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import Chunks
 from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.errors import how_it_failed
 from rlpipe.metrics import MetricWindow
@@ -76,23 +75,16 @@ class Recorder:
             if poses is not None:
                 self._last_poses[n] = poses
 
-    def step(
-        self, step: Step, actions: NDArray[Any], number: int, chunks: Chunks, ended: Mapping[int, Episode]
-    ) -> None:
+    def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
         """Records a step of every running episode.
 
         Args:
             step: answer of the simulator
-            actions: [N, k * A] of the decisions
-            number: place of the step's action in each decision, from 0
-            chunks: how decisions become steps
+            actions: [N, A], or [N] of discrete ones, as the simulator took them
             ended: episodes that ended with it, by slot
         """
         if not self._most:
             return
-        spec = self._simulator.spec
-        executed = actions.reshape(len(actions), chunks.size, *spec.action_shape)[:, number]
-        executed = executed if spec.num_actions else spec.clip(executed)
         vectors = _vectors(step.successors)
         for n in np.flatnonzero(step.valid).tolist():
             running = self._running.get(n)
@@ -101,7 +93,7 @@ class Recorder:
             if len(running.actions) == MOST_STEPS:
                 del self._running[n]
                 continue
-            running.actions.append(np.array(executed[n]))  # a view would hold the whole array
+            running.actions.append(np.array(actions[n]))  # a view would hold the whole array
             running.rewards.append(float(step.rewards[n]))
             if step.success is not None:
                 running.success.append(bool(step.success[n]))

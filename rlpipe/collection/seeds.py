@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from rlpipe.config.schema import FIRST_TRAINING_SEED
 
 CURRICULUM = 1
 """Last part of the seed by which a slot draws one of the starts that a curriculum offers."""
+
+
+EpisodeKey: TypeAlias = tuple[int, int]
+"""Number of the task of an episode, 0 where there is only one, and its seed: together they tell it from all others."""
 
 
 def training_seed(seed: int, incarnation: int, stage: int, slot: int, episode: int, life: Sequence[int] = ()) -> int:
@@ -35,20 +40,32 @@ def task_of_slot(slot: int, tasks: int) -> int:
     return slot % tasks
 
 
-def episode_seeds(episodes: int, first_seed: int, slots: int, tasks: int = 1) -> list[list[int]]:
-    """Returns the seeds of each slot in turn.
-
-    The episodes of each task have the seeds from ``first_seed`` on, as if it were evaluated by itself; episode i runs
-    on the task's slot i modulo the number of its slots.
+def episode_keys(episodes: int, first_seed: int, tasks: int) -> list[EpisodeKey]:
+    """Lists the episodes of an evaluation: those of each task have the seeds from ``first_seed`` on, as if it were
+    evaluated by itself.
 
     Args:
         episodes: number of all episodes, which the tasks share evenly.
         first_seed: seed of the first episode of each task.
+        tasks: number of tasks.
+    """
+    return [(task, first_seed + number) for task in range(tasks) for number in range(episodes // tasks)]
+
+
+def seeds_of_slots(episodes: Collection[EpisodeKey], slots: int, tasks: int) -> list[list[int]]:
+    """Returns the seeds of each slot in turn: a task's episodes are dealt to its slots in the order of their seeds.
+
+    Args:
+        episodes: all that run; where a task has fewer than slots, some have none.
         slots: number of slots, at least one for each task.
         tasks: number of tasks.
     """
-    last, seeds = first_seed + episodes // tasks, []
+    of_tasks: list[list[int]] = [[] for _ in range(tasks)]
+    for task, seed in sorted(episodes):
+        of_tasks[task].append(seed)
+    queues = []
     for slot in range(slots):
-        count = len(range(task_of_slot(slot, tasks), slots, tasks))  # slots of the task
-        seeds.append(list(range(first_seed + slot // tasks, last, count)))
-    return seeds
+        task = task_of_slot(slot, tasks)
+        count = len(range(task, slots, tasks))  # slots of the task
+        queues.append(of_tasks[task][slot // tasks :: count])
+    return queues

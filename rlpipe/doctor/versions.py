@@ -9,9 +9,9 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts
+from rlpipe.doctor.facts import Facts
 from rlpipe.doctor.results import CheckResult, fail, ok, warn
-from rlpipe.run.provenance import installed_version
+from rlpipe.run.provenance import DECIDES_NUMBERS, installed_version
 
 _NAMED = ("ray", "torch", "gymnasium", "mani_skill")
 """Packages whose versions are shown when all is in order."""

@@ -20,6 +20,7 @@ from rlpipe.config.schema import AUTO, Config, PipelineKind, Stage
 from rlpipe.config.selection import declared_metrics, pipeline_kind
 from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
+from rlpipe.functional.commitments import sha256_of_arrays
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
 from rlpipe.learning.shares import Share
 from rlpipe.learning.threads import LearnerThreads
@@ -29,6 +30,7 @@ from rlpipe.policies.base import Snapshot, Weights, build_policy
 from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
+from rlpipe.trajectory.fingerprint import FIRST_ITERATIONS, UpdateFingerprint
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -83,17 +85,31 @@ class LearnerBase(ABC):
             self._curriculum.observe(chosen_episodes(batches))
             self._curriculum.describe(window)
 
-    @abstractmethod
-    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
-        """Learns from the fragments of one iteration.
+    def update(
+        self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
+    ) -> tuple[Snapshot, MetricWindow]:
+        """Learns from the fragments of one iteration, and leaves a fingerprint if it is one of the first.
 
         Args:
             stage: index of the stage whose settings apply
             iteration: number of the iteration, counted from 1; the learning rate may depend on it
             batches: fragments of all workers, in the order of their ranks
+            fragments: number of fragments that several learners share; None means one from each worker
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
+        if iteration > FIRST_ITERATIONS:
+            return self._update(stage, iteration, *batches, fragments=fragments)
+        before = sha256_of_arrays(self._policy.weights())
+        snapshot, window = self._update(stage, iteration, *batches, fragments=fragments)
+        window.fingerprints.append(UpdateFingerprint(before, sha256_of_arrays(self._policy.weights())))
+        return snapshot, window
+
+    @abstractmethod
+    def _update(
+        self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
+    ) -> tuple[Snapshot, MetricWindow]:
+        """Learns, as ``update`` says."""
 
     def is_finished(self) -> bool:
         """True if another update would teach it nothing; only asked of algorithms that do not collect."""

@@ -76,7 +76,13 @@ class CloningLearner(LearnerBase):
     def is_finished(self) -> bool:
         return self._finished
 
-    def update(self, stage: int, iteration: int, *_batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+    def _update(
+        self,
+        stage: int,
+        iteration: int,
+        *_batches: TrajectoryBatch,
+        fragments: int | None = None,  # noqa: ARG002
+    ) -> tuple[Snapshot, MetricWindow]:
         self._threads.apply()
         sample, kind = self._train[: self._options.batch_size], self._options.loss
         self._threads.measure_if_due(lambda: self._optimizer.gradients(sample.loss(self._policy, kind).mean()))

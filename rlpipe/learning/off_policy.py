@@ -80,7 +80,13 @@ class OffPolicyLearner(LearnerBase):
         self._algorithm.policy_replaced()
         return snapshot
 
-    def update(self, stage: int, iteration: int, *batches: TrajectoryBatch) -> tuple[Snapshot, MetricWindow]:
+    def _update(
+        self,
+        stage: int,
+        iteration: int,
+        *batches: TrajectoryBatch,
+        fragments: int | None = None,  # noqa: ARG002
+    ) -> tuple[Snapshot, MetricWindow]:
         """Stores the fragments of one iteration and takes gradient steps, as ``LearnerBase.update``."""
         self._threads.apply()
         if self._enter(stage) and isinstance(self._replay, HindsightBuffer):

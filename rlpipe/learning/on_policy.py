@@ -118,7 +118,7 @@ class Learner(LearnerBase):
         """Uses bfloat16 for matrix products, if configured; weights and optimiser stay float32."""
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._config.learner.precision == "bfloat16")
 
-    def update(
+    def _update(
         self, stage: int, iteration: int, *batches: TrajectoryBatch, fragments: int | None = None
     ) -> tuple[Snapshot, MetricWindow]:
         """Learns from the fragments of one iteration, as ``LearnerBase.update``.

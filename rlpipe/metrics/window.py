@@ -17,6 +17,7 @@ from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction
 from rlpipe.metrics.spans import Span
 from rlpipe.trajectory import Episode, Replay, Scene
+from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
 
 
 @dataclass
@@ -37,6 +38,8 @@ class MetricWindow:
             did not. Not merged.
         notes: sentences for the user, each of which is told once in a run.
         tells_success: True if a simulator has told the success of an episode so far.
+        machines: facts about the machines that evaluated, each once.
+        fingerprints: fingerprints of a fragment, or of an update, in the first iterations of a run.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -51,6 +54,8 @@ class MetricWindow:
     cut_short: str = ""
     notes: list[str] = field(default_factory=list)
     tells_success: bool = False
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    fingerprints: list[FragmentFingerprint | UpdateFingerprint] = field(default_factory=list)
 
     def observe(
         self,
@@ -134,6 +139,8 @@ class MetricWindow:
         self.scenes |= other.scenes
         self.notes += other.notes
         self.tells_success |= other.tells_success
+        self.machines += [facts for facts in other.machines if facts not in self.machines]
+        self.fingerprints += other.fingerprints
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)

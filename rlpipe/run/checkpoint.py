@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.files import fsync_folder, line, parsed, replacing
+from rlpipe.functional.commitments import add_arrays
 from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
 from rlpipe.run.shapes import Iteration
@@ -104,12 +105,7 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
         [64] bytes.
     """
     hasher = hashlib.blake2b()
-    for name in sorted(arrays):
-        array = np.asarray(arrays[name], order="C")
-        heading = json.dumps([name, array.dtype.str, array.shape]).encode()
-        hasher.update(len(heading).to_bytes(8, "little"))
-        hasher.update(heading)
-        hasher.update(array.reshape(-1).view(np.uint8).data)
+    add_arrays(hasher, arrays)
     return np.frombuffer(hasher.digest(), dtype=np.uint8)
 
 

@@ -13,9 +13,9 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from rlpipe.run import shapes
 from rlpipe.run.locks import Lock, TemporaryLock
 from rlpipe.run.provenance import provenance
 from rlpipe.trajectory import Episode
+from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
 
 log = logging.getLogger("rlpipe")
 
@@ -39,6 +40,7 @@ EVENTS = "events.jsonl"
 LATEST = "latest"
 """Word for the newest run."""
 TIMELINE = "timeline.jsonl"
+FINGERPRINTS = "fingerprints.jsonl"
 KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
 LINE_FILES = tuple(shapes.SHAPES)
@@ -264,6 +266,16 @@ class RunDirectory:
         if iteration % KEPT_ITERATIONS == 0 and not self._pending:
             lines = (self.path / TIMELINE).read_bytes().splitlines(keepends=True)
             self._write(_PendingWrite(TIMELINE, b"".join(lines[-KEPT_ITERATIONS:]), replaces=True))
+
+    def write_fingerprints(
+        self, iteration: int, fingerprints: Sequence[FragmentFingerprint | UpdateFingerprint]
+    ) -> None:
+        """Appends the fingerprints of an iteration; several learners, whose weights are equal, leave one."""
+        fragments, updates = (
+            [asdict(fingerprint) for fingerprint in dict.fromkeys(fingerprints) if isinstance(fingerprint, kind)]
+            for kind in (FragmentFingerprint, UpdateFingerprint)
+        )
+        self.append(FINGERPRINTS, [{"iteration": iteration, "fragments": fragments, "updates": updates}])
 
     def write_event(self, event: Event) -> None:
         """Appends a line to ``events.jsonl``."""

@@ -32,6 +32,7 @@ from rlpipe.run.health import RunHealth
 from rlpipe.run.replay_keeper import ReplayKeeper
 from rlpipe.run.retention import Retention
 from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.fingerprint import FIRST_ITERATIONS
 
 _PATIENCE = 1000
 """Steps of each environment without the end of an episode, after which that is worth a note."""
@@ -161,6 +162,8 @@ class MetricLogger:
         by_worker = self._by_worker(windows, declared) if self._config.runner.logger.per_worker else {}
         row = Row(iteration, total, time.time(), metrics, nonfinite, histograms, dialects, by_worker)
         self._directory.write_row(row, window.episodes, window.eval_episodes)
+        if iteration <= FIRST_ITERATIONS and window.fingerprints:
+            self._directory.write_fingerprints(iteration, window.fingerprints)
         self._checkpoints.rank(iteration, metrics)
         failures = self._backends.show(lambda backend: backend.write(row), iteration)
         alerts = self._health.judge(row)

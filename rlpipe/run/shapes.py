@@ -26,6 +26,7 @@ from rlpipe.files import line, parsed, whole_file
 from rlpipe.metrics.row import Event, HistogramView, Row, Status
 from rlpipe.metrics.spans import Span
 from rlpipe.trajectory import Episode
+from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
 
 
 def _readable_time(text: str) -> str:
@@ -50,6 +51,8 @@ UnixTime = Annotated[float, Field(ge=0, lt=2e11)]
 """Seconds since 1970, up to about the year 8000, so that it can be converted to a date."""
 IsoTime = Annotated[str, AfterValidator(_readable_time)]
 """Time in ISO 8601."""
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 as hexadecimal digits."""
 ActorName = Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=200)]
 FiniteJson = Annotated[Any, AfterValidator(_finite)]
 
@@ -111,6 +114,8 @@ def _episode_line(iteration: Any) -> Any:
             "return": float | None,
             "reward_terms": dict[str, float | None],
             "metrics": dict[str, float | None],
+            "start": Sha256 | None,
+            "commitment": Sha256 | None,
         },
         renamed={"episode_return": "return"},
     )
@@ -121,6 +126,8 @@ SpanRecord = Annotated[
     dict[str, Any],
     _inside(_line_of(Span, {"part": ActorName, "began": UnixTime, "ended": UnixTime}, renamed={"actor": "part"})),
 ]
+FragmentRecord = Annotated[dict[str, Any], _inside(_line_of(FragmentFingerprint, {}))]
+UpdateRecord = Annotated[dict[str, Any], _inside(_line_of(UpdateFingerprint, {}))]
 _METRICS_LINE = _line_of(
     Row,
     {"iteration": Iteration, "time": UnixTime, "histograms": dict[str, HistogramRecord]},
@@ -136,11 +143,19 @@ class _TimelineLine(TypedDict):
     spans: list[SpanRecord]
 
 
+@line
+class _FingerprintLine(TypedDict):
+    iteration: Iteration
+    fragments: list[FragmentRecord]
+    updates: list[UpdateRecord]
+
+
 SHAPES: dict[str, Any] = {
     "metrics.jsonl": _METRICS_LINE,
     "episodes.jsonl": _EPISODE_LINE,
     "eval_episodes.jsonl": _EPISODE_LINE,
     "timeline.jsonl": _TimelineLine,
+    "fingerprints.jsonl": _FingerprintLine,
     "events.jsonl": _EVENT_LINE,
 }
 """Shape of the lines, by file."""
@@ -247,6 +262,17 @@ class RunRecord(ClusterRecord, HealthRecord):
 
 
 @whole_file
+class EstimateRecord(TypedDict):
+    """Estimate of a metric, in the record of an evaluation."""
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    episodes: Count
+
+
+@whole_file
 class EvaluationRecord(TypedDict):
     """``evaluations/<n>.json``, and the record of a baseline, whose iteration is 0."""
 
@@ -258,6 +284,14 @@ class EvaluationRecord(TypedDict):
     versions: NotRequired[dict[str, str]]
     changes: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
+    estimates: NotRequired[list[EstimateRecord]]
+    checkpoint_sha256: NotRequired[Sha256 | None]
+    weights_sha256: NotRequired[Sha256 | None]
+    protocol_sha256: NotRequired[Sha256]
+    episodes_root: NotRequired[Sha256]
+    code_sha256: NotRequired[Sha256]
+    machines: NotRequired[list[dict[str, str | int]]]
+    command: NotRequired[str]
     episodes: Annotated[list[Annotated[dict[str, Any], _inside(_episode_line(Count))]], Field(min_length=1)]
 
 
@@ -296,7 +330,7 @@ class ConfigRecord(TypedDict):
 # --- files of lines
 
 
-_ONCE = ("metrics.jsonl", "timeline.jsonl")
+_ONCE = ("metrics.jsonl", "timeline.jsonl", "fingerprints.jsonl")
 """Files that hold each iteration once."""
 _IN_ORDER = (*_ONCE, "episodes.jsonl", "eval_episodes.jsonl")
 """Files whose iterations never go back."""

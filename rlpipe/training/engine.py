@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
@@ -83,13 +84,13 @@ class Engine(Protocol):
     def learner_is_finished(self) -> bool:
         """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
-    def evaluate(self, snapshot: Ref, watch: Watch, block: range | None = None) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Ref, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
         """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
 
         Args:
             snapshot: weights to evaluate, or what acts in place of the workers' policy
             watch: is told of the progress of all workers together, and can end the evaluation
-            block: numbers of the episodes to run of each task; None for all
+            only: episodes to run of those that the configuration asks for; None for all
         """
 
     def repaired_faults(self) -> list[Fault]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from rlpipe.analysis.evaluation_report import EvaluationReport
 from rlpipe.collection.actions import ActionSource
 from rlpipe.collection.baselines import Baseline, DemonstratedActions, Random, Zero, acting_config
 from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.demonstrations.dataset import load_actions
@@ -45,17 +46,24 @@ def watch_of(config: Plan, progress: Progress, interruption: Interruption) -> Wa
     return watch
 
 
-def evaluate(config: Plan, state: Checkpoint, engine: Engine, progress: Progress) -> EvaluationReport:
+def evaluate(
+    config: Plan,
+    state: Checkpoint,
+    engine: Engine,
+    progress: Progress,
+    only: Collection[EpisodeKey] | None = None,
+) -> EvaluationReport:
     """Evaluates a checkpoint under a configuration's protocol.
 
     Args:
         config: the checkpoint's, perhaps with another ``evaluation`` section
         engine: closed before this function returns
+        only: episodes to run of those that the configuration asks for; None for all
     Raises:
         RunError: the time for it was over before all episodes had ended.
     """
     snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
-    return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress), config, state)
+    return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress, only), config, state)
 
 
 def evaluate_source(
@@ -94,14 +102,18 @@ def baseline_source(config: Plan, name: str) -> Callable[[SpaceSpec], ActionSour
 
 
 def _evaluated(
-    config: Plan, make_acting: Callable[[Ready], Snapshot | ActionSource], engine: Engine, progress: Progress
+    config: Plan,
+    make_acting: Callable[[Ready], Snapshot | ActionSource],
+    engine: Engine,
+    progress: Progress,
+    only: Collection[EpisodeKey] | None = None,
 ) -> MetricWindow:
     """Evaluates on all workers of an engine, closes it, and returns the merged window."""
     plan = config.schedule
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
-        windows = engine.evaluate(make_acting(ready), watch_of(config, progress, Interruption()))
+        windows = engine.evaluate(make_acting(ready), watch_of(config, progress, Interruption()), only)
         for window in windows:
             if window.cut_short:
                 raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))

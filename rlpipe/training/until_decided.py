@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,7 @@ from rlpipe.analysis.evaluation_report import EvaluationReport
 from rlpipe.collection.actions import ActionSource, CheckpointPolicy
 from rlpipe.collection.baselines import acting_config
 from rlpipe.collection.evaluator import check_same_spaces
+from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import comparable, protocol
@@ -201,6 +202,12 @@ def blocks(config: Plan) -> list[range]:
     return [range(begin, end) for begin, end in zip(begins, [*begins[1:], of_each], strict=True)]
 
 
+def _episodes_of(config: Plan, block: range) -> set[EpisodeKey]:
+    """Returns the episodes of a block."""
+    tasks, first_seed = max(1, len(config.env.eval.tasks)), config.evaluation.first_seed
+    return {(task, first_seed + number) for task in range(tasks) for number in block}
+
+
 def shared_workers(config: Plan) -> Plan:
     """Returns a configuration for workers that bring no policy of their own, with the simulators of another one."""
     return replace(acting_config(config), env=config.env)
@@ -233,7 +240,8 @@ def evaluate_until_decided(
         acting = [side.acting(ready) for side in (first, second)]
         watch = _Watch(progress, 2 * most)
         for block in blocks(first.config):
-            new = [_evaluated(engine, policy, watch, block) for policy in acting]
+            episodes = _episodes_of(first.config, block)
+            new = [_evaluated(engine, policy, watch, episodes) for policy in acting]
             for of_side, window in zip(windows, new, strict=True):
                 of_side.append(window)
             if _look(tally, *map(_outcomes, new)) is not Verdict.UNDECIDED:
@@ -271,9 +279,11 @@ def _outcomes(window: MetricWindow) -> dict[tuple[int, str], bool]:
     return success
 
 
-def _evaluated(engine: Engine, acting: CheckpointPolicy | ActionSource, watch: _Watch, block: range) -> MetricWindow:
-    """Evaluates one policy in one block on all workers, and returns the merged window."""
-    windows = engine.evaluate(acting, watch, block)
+def _evaluated(
+    engine: Engine, acting: CheckpointPolicy | ActionSource, watch: _Watch, episodes: Collection[EpisodeKey]
+) -> MetricWindow:
+    """Evaluates one policy in the episodes of a block on all workers, and returns the merged window."""
+    windows = engine.evaluate(acting, watch, episodes)
     for window in windows:
         if window.cut_short:
             raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))

@@ -8,6 +8,8 @@ from typing import Any
 
 _BY_NAME = ("reward_terms", "metrics")
 """Fields that hold numbers by name."""
+OF_EVALUATIONS = ("start", "commitment")
+"""Fields that a training episode does not have, so that its line is no longer for them."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Episode:
         blend: share of the way from that start to another one at which the episode began; None likewise.
         towards: number of the demonstration towards whose beginning the start was moved; None for the task's own.
         task: label of the task; None where a run has only one.
+        start: SHA-256 of its first observation; None in training, as below.
+        commitment: SHA-256 of its observations, actions, rewards and ends (``collection.commitments``).
     """
 
     worker: int
@@ -70,11 +74,16 @@ class Episode:
     blend: float | None = None
     towards: int | None = None
     task: str | None = None
+    start: str | None = None
+    commitment: str | None = None
 
     def as_row(self, iteration: int) -> dict[str, Any]:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""
         fields = asdict(self)
         fields["return"] = fields.pop("episode_return")
+        for name in OF_EVALUATIONS:
+            if fields[name] is None:
+                del fields[name]
         for name in ("return", "log_prob"):
             fields[name] = _finite_or_none(fields[name])
         for name in _BY_NAME:

@@ -42,6 +42,7 @@ def test_without_a_path_there_is_nothing_to_do(tmp_path):
     assert not [event for event in (run.path / "events.jsonl").read_text().splitlines() if '"backend"' in event]
     assert {file.name for file in run.path.rglob("*.jsonl")} == {
         "metrics.jsonl", "episodes.jsonl", "eval_episodes.jsonl", "events.jsonl", "timeline.jsonl",
+        "fingerprints.jsonl",
     }  # fmt: skip
 
 

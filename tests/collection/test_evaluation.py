@@ -18,7 +18,7 @@ import rlpipe
 from rlpipe.analysis.evaluation_report import EvaluationReport, estimate, estimates
 from rlpipe.cli import app
 from rlpipe.collection.evaluator import share_of_slots
-from rlpipe.collection.seeds import episode_seeds
+from rlpipe.collection.seeds import episode_keys, seeds_of_slots
 from rlpipe.functional.intervals import bootstrap_interval, newcombe_interval, wilson_interval
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Episode
@@ -70,11 +70,17 @@ def test_the_first_episodes_to_end_would_have_said_something_else(race):
 
 @given(episodes=st.integers(1, 60), slots=st.integers(1, 20), workers=st.integers(1, 9))
 def test_every_seed_is_played_once_on_a_slot_of_one_worker(episodes, slots, workers):
-    queues = episode_seeds(episodes, 1000, slots)
+    queues = seeds_of_slots(episode_keys(episodes, 1000, 1), slots, 1)
     shares = [share_of_slots(slots, rank, workers) for rank in range(workers)]
     assert sorted(seed for share in shares for slot in share for seed in queues[slot]) == [
         *range(1000, 1000 + episodes)
     ]
+
+
+def test_some_episodes_are_dealt_to_the_slots_of_their_task_in_the_order_of_their_seeds():
+    """Five slots of two tasks: 0, 2 and 4 run the first one, 1 and 3 the second."""
+    of_first, of_second = [(0, seed) for seed in (1009, 1002, 1004, 1007)], [(1, 1005)]
+    assert seeds_of_slots([*of_first, *of_second], 5, 2) == [[1002, 1009], [1005], [1004], [], [1007]]
 
 
 # --- What it does not depend on

@@ -31,7 +31,7 @@ from rlpipe.doctor.driver import (
     check_scratch,
     check_videos,
 )
-from rlpipe.doctor.facts import DECIDES_NUMBERS, Facts, scratch_folder
+from rlpipe.doctor.facts import Facts, scratch_folder
 from rlpipe.doctor.libraries import LIBRARIES, check_libraries, ids
 from rlpipe.doctor.machine import NodeLoad, check_machine
 from rlpipe.doctor.results import CheckReport, CheckResult
@@ -42,6 +42,7 @@ from rlpipe.envs.gymnasium.options import GymnasiumConfig
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import resolve
+from rlpipe.run.provenance import DECIDES_NUMBERS
 from tests.helpers.commands import command
 from tests.helpers.drawn import needs_drawing
 from tests.helpers.runs import scripted

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.cli import app
-from rlpipe.collection.seeds import episode_seeds, task_of_slot
+from rlpipe.collection.seeds import episode_keys, seeds_of_slots, task_of_slot
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable
@@ -280,7 +280,7 @@ def test_a_spare_that_takes_the_place_of_a_worker_gets_its_tasks(tmp_path):
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 20))
 def test_each_task_is_evaluated_on_the_seeds_that_it_would_have_by_itself(tasks, each, more_slots):
     slots = min(tasks + more_slots, tasks * each)
-    of_slots = episode_seeds(tasks * each, 1000, slots, tasks)
+    of_slots = seeds_of_slots(episode_keys(tasks * each, 1000, tasks), slots, tasks)
     for task in range(tasks):
         seeds = [seed for slot, seeds in enumerate(of_slots) if task_of_slot(slot, tasks) == task for seed in seeds]
         assert sorted(seeds) == list(range(1000, 1000 + each))

@@ -687,9 +687,10 @@ FILES = {
     "eval_episodes.jsonl": ("compare run", "export run --format csv"),
     "events.jsonl": ("sync run --to csv", "export run --format csv"),
     "timeline.jsonl": ("timeline run",),
+    "fingerprints.jsonl": ("compare run",),
     "run.json": ("compare run", "diagnose run", "sync run --to csv", "timeline run"),
     "config.yaml": ("compare run", "sync run --to csv", "diagnose run"),
-    "evaluations/1.json": ("compare run",),
+    "evaluations/1.json": ("compare run", "verify run --local"),
     "backends/csv.json": ("sync run --to csv",),
 }
 """Files of a run, and who reads them. Whoever goes on with a run reads them too."""

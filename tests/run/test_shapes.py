@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ from rlpipe.metrics.row import Event, HistogramView, Row
 from rlpipe.metrics.spans import Span
 from rlpipe.run.shapes import SHAPES, Lines
 from rlpipe.trajectory import Episode
+from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
 
 PAGE = Path(__file__).parents[2] / "docs" / "run_directory.md"
 EPISODE = Episode(
     worker=0, slot=1, seed=-7, policy_version=2, episode_return=0.5, length=3, success_once=True, success_at_end=None,
     success_at_reset=False, terminated=True, truncated=False, step=4, log_prob=-1.5, first_success=2, fail_once=None,
-    fail_at_end=None, reward_terms={"reach": 0.25},
+    fail_at_end=None, reward_terms={"reach": 0.25}, start="a" * 64, commitment="b" * 64,
 )  # fmt: skip
 ROW = Row(
     1, 2, 3.0, {"env/return": 1.0}, {"train/loss": 1}, {"env/return": HistogramView([0.0, 1.0], [1], {"p50": 0.5})},
@@ -31,6 +32,11 @@ WRITTEN = {
     "eval_episodes.jsonl": EPISODE.as_row(1),
     "events.jsonl": Event("note", "A sentence.", 1, 2.0, {"more": [1]}).as_json(),
     "timeline.jsonl": {"iteration": 1, "spans": [Span("learner-0", "train", 1.0, 2.0).as_json()]},
+    "fingerprints.jsonl": {
+        "iteration": 1,
+        "fragments": [asdict(FragmentFingerprint(0, 4, None, "ab", "0123", "45", "67"))],
+        "updates": [asdict(UpdateFingerprint("cd", "ef"))],
+    },
 }
 
 
@@ -87,6 +93,11 @@ def test_a_wrong_value_is_named_with_its_place(name, change, found):
 def test_a_number_that_is_not_finite_is_refused():
     with pytest.raises(ConfigError, match=r"data\.more is \[inf\]"):
         read("events.jsonl", WRITTEN["events.jsonl"] | {"data": {"more": [float("inf")]}})
+
+
+def test_a_training_episode_has_no_commitment_in_its_line():
+    training = replace(EPISODE, start=None, commitment=None).as_row(1)
+    assert EPISODE.as_row(1).keys() - training.keys() == {"start", "commitment"}
 
 
 def test_the_page_about_the_run_directory_lists_each_field_of_an_episode():

@@ -66,6 +66,7 @@ def test_a_run_leaves_behind_what_is_promised(finished):
         "eval_episodes.jsonl",
         "events.jsonl",
         "timeline.jsonl",
+        "fingerprints.jsonl",
         "checkpoints",
         "replays",
         ".lock",

@@ -65,6 +65,17 @@ def tasks_of(config: SimulatorConfig, key: str) -> list[Task]:
     return tasks
 
 
+def label_of(entry: Any, name: str = "") -> Any:
+    """Returns the label of an entry of ``tasks``: its own, or the last part of its id.
+
+    Args:
+        entry: the id, or keys and values
+        name: id of the task, where the entry does not hold it
+    """
+    values = {"id": entry} if isinstance(entry, str) else entry
+    return values.get("label", re.split(r"[/:]", str(values.get("id", name)))[-1])
+
+
 def _task(config: SimulatorConfig, entry: Any, key: str) -> Task:
     values = {"id": entry} if isinstance(entry, str) else entry
     if not isinstance(values, Mapping):
@@ -76,7 +87,7 @@ def _task(config: SimulatorConfig, entry: Any, key: str) -> Task:
     options = fields | {"tasks": []} | {name: value for name, value in values.items() if name not in _OWN}
     section = typed(type(config), options, key)
     check_fields(section, key)
-    label = values.get("label", re.split(r"[/:]", str(getattr(section, "id", "")))[-1])
+    label = label_of(values, getattr(section, "id", ""))
     if not isinstance(label, str) or not re.fullmatch(r"[\w.-]+", label):
         raise ConfigError(
             f"{key} is called {label!r}, which cannot be part of a metric's name: give it a label of letters, digits, "
