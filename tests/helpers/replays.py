@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlpipe.collection.decisions import SINGLE_ACTIONS
 from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.recorder import Recorder
 from rlpipe.config.loading import load_config
@@ -44,7 +43,7 @@ def maniskill_episode(task: str, act: Callable[[np.ndarray], np.ndarray], slots:
         actions = act(observations)
         step = simulator.step(actions)
         episodes = {one.slot: one for one in tracker.step(step, 0)}
-        recorder.step(step, actions, 0, SINGLE_ACTIONS, episodes)
+        recorder.step(step, simulator.spec.clip(actions), episodes)
         truth.append(_poses(simulator._envs[0].task))
         observations = step.observations
         ended += len(episodes)
