@@ -386,12 +386,16 @@ def judged(
             f"{record.path}: the simulator does not repeat an episode of a seed here, so nothing can be compared: see "
             "what it notes when the checkpoint is evaluated, rlpipe evaluate."
         )
-    circumstances = _circumstances(record.contents, report)
+    circumstances = [
+        *(finding for finding in findings if not finding.rejects),
+        *_circumstances(record.contents, report),
+    ]
+    contradicted = [finding for finding in findings if finding.rejects]
     identical = sum(_is_identical(*pair) for pair in pairs)
     better, worse = (sum(_direction(*pair) == sign for pair in pairs) for sign in (1, -1))
     rows, forged = len(record.rows), max(1, round(FORGED * len(record.rows)))
     result = Verification(
-        str(record.path), report.checkpoint, Verdict.VERIFIED, [*findings, *circumstances], rows, len(pairs), seed,
+        str(record.path), report.checkpoint, Verdict.VERIFIED, [*contradicted, *circumstances], rows, len(pairs), seed,
         identical, better, worse, chance=chance_of_catching(rows, forged, len(pairs)),
     )  # fmt: skip
     differences = _contradictions(pairs)

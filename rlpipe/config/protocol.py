@@ -44,7 +44,8 @@ def protocol(config: Config) -> dict[str, Any]:
 
 
 WHERE_IT_RUNS = ("total_num_envs", "python", "start_timeout", "answer_timeout")
-"""Options of a simulator on which no episode depends."""
+"""Options of a simulator on which no episode depends; but ``total_num_envs`` where they are not independent
+(``TaskFacts``)."""
 
 
 def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:

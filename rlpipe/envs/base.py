@@ -140,6 +140,8 @@ class TaskFacts:
         time_limit: environment steps after which every episode ends; None if that is not known.
         waits: True if ``step`` can leave some environments as they are, as chunks of actions need.
         seeds: True if every episode begins with the seed that it is given, as evaluations need.
+        independent: False if an episode may also depend, in its last digits, on those that its slot ran before it: the
+            physics keeps something over a reset.
         success: False if it is known that episodes do not tell success.
         starts: True if ``next_start`` is asked, and episodes begin with its seeds.
         states: True if episodes can also begin in a stored state.
@@ -158,6 +160,7 @@ class TaskFacts:
     time_limit: int | None = None
     waits: bool = False
     seeds: bool = True
+    independent: bool = True
     success: bool = True
     starts: bool = False
     states: bool = False

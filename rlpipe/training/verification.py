@@ -20,6 +20,8 @@ from rlpipe.training import evaluation
 from rlpipe.training.engine import Engine
 from rlpipe.training.evaluation import Progress
 
+_IN_TURN = "two policies took turns in the same simulators, whose physics keeps something over a reset"
+"""Why an evaluation until decided cannot be repeated to the bit where episodes are not independent."""
 _ALONE = ("evaluation.replays=0", "evaluation.videos=0")
 """Changes of the configuration on which no episode depends."""
 
@@ -54,12 +56,19 @@ def verify(
     keys = record.keys()
     only = {key for number in numbers if (key := keys[number]) is not None}
 
-    config = _with_slots_for(config, only)
+    independent = config.eval_facts.independent
+    if independent:
+        config = _with_slots(config, _most_needed(config, only))
+    else:  # each slot runs what it ran before
+        config = _with_slots(config, record.contents["protocol"]["eval_env"].get("total_num_envs"))
+        findings += [Finding("simulator", _IN_TURN, rejects=False)] if record.contents.get("against") else []
+    count = len(only) if independent else config.evaluation.episodes
 
     def show(ended: int, _: int, seconds: float) -> None:
-        progress(ended, len(only), seconds)
+        progress(ended, count, seconds)
 
-    report = evaluation.evaluate(config, state, make_engine(config.without_learner()), show, only)
+    engine = make_engine(config.without_learner())
+    report = evaluation.evaluate(config, state, engine, show, only if independent else None)
     return verification.judged(record, numbers, seed, report, findings)
 
 
@@ -68,11 +77,18 @@ def _without_use(findings: Sequence[Finding]) -> bool:
     return any(finding.rejects and finding.part in ("seed", "weights", "protocol") for finding in findings)
 
 
-def _with_slots_for(config: Plan, episodes: Collection[EpisodeKey]) -> Plan:
-    """Returns a configuration with no more slots of a task than any task has of these episodes: nothing depends on it,
-    and simulators without an episode would be made for nothing."""
+def _most_needed(config: Plan, episodes: Collection[EpisodeKey]) -> int:
+    """Returns a number of slots with no more of a task than any task has of these episodes: nothing depends on it, and
+    simulators without an episode would be made for nothing."""
     most = max(Counter(task for task, _ in episodes).values())
-    slots = min(config.env.eval.total_num_envs, most * max(1, len(config.env.eval.tasks)))
+    present: int = config.env.eval.total_num_envs
+    return min(present, most * max(1, len(config.env.eval.tasks)))
+
+
+def _with_slots(config: Plan, slots: Any) -> Plan:
+    """Returns a configuration with so many slots, or as it is where a record names no number of them."""
+    if type(slots) is not int or slots < max(1, len(config.env.eval.tasks)):
+        return config
     return replace(config, env=replace(config.env, eval=replace(config.env.eval, total_num_envs=slots)))
 
 

@@ -324,3 +324,13 @@ def test_what_is_no_record_is_refused_with_one_message(tmp_path, text, words):
     assert (answer.code, answer.out) == (ExitCode.REFUSED, "")
     assert words in answer.err
     assert command("verify", str(tmp_path), "--local").code == ExitCode.REFUSED
+
+
+def test_episodes_that_depend_on_those_before_them_are_simulated_behind_them(tmp_path):
+    env = {"train": {"name": "tests.helpers.reach:WornReach", "total_num_envs": 4}}
+    result = rlpipe.train(scripted(tmp_path, "runner.total_timesteps=64", env=env), local=True)
+    record = rlpipe.evaluate(result.checkpoint, episodes=20, local=True).record
+    verification = verified(Path(record), episodes=5)
+    assert (verification.verdict, verification.identical) == (Verdict.VERIFIED, 5)
+    changed(Path(record), lambda contents: flip(contents["episodes"][0]))
+    assert "outcome" in rejections(verified(Path(record), episodes=20))

@@ -61,6 +61,7 @@ class Reach(OneByOne):
     """The task, for several environments."""
 
     Config = ReachConfig
+    Env = ReachEnv
 
     @classmethod
     def describe(cls, config: ReachConfig, key: str) -> TaskFacts:
@@ -68,10 +69,32 @@ class Reach(OneByOne):
 
     @classmethod
     def make(cls, config: ReachConfig, num_envs: int, next_seed: NextSeed) -> Reach:
-        made = cls([ReachEnv() for _ in range(num_envs)], next_seed, ignore_terminations=config.ignore_terminations)
+        made = cls([cls.Env() for _ in range(num_envs)], next_seed, ignore_terminations=config.ignore_terminations)
         made._step_seconds = config.step_seconds
         return made
 
     def step(self, actions: Any) -> Step:
         time.sleep(self._step_seconds)
         return super().step(actions)
+
+
+class WornEnv(ReachEnv):
+    """Its point wears off: each step of the environment's life makes it a little slower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._life = 0
+
+    def step(self, action: Any) -> SingleStep:
+        self._life += 1
+        return super().step(np.asarray(action) * 0.999**self._life)
+
+
+class WornReach(Reach):
+    """Reach with something that a reset does not undo."""
+
+    Env = WornEnv
+
+    @classmethod
+    def describe(cls, config: ReachConfig, key: str) -> TaskFacts:
+        return replace(super().describe(config, key), independent=False)

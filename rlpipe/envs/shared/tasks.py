@@ -186,6 +186,7 @@ class SeveralTasks(Simulator):
             time_limit=min((facts.time_limit for facts in descriptions if facts.time_limit is not None), default=None),
             waits=all(facts.waits for facts in descriptions),
             seeds=all(facts.seeds for facts in descriptions),
+            independent=all(facts.independent for facts in descriptions),
             success=all(facts.success for facts in descriptions),
             why_not={
                 fact: why
