@@ -15,7 +15,7 @@ _BY_STEP = {
     "actions": "the policy: the same weights, noise and observations give other actions, at step {step} of {slots}",
     "outcomes": "the simulator: the same actions lead to other rewards or ends, at step {step} of {slots}",
 }
-"""What it means if the digests of a step are the first that differ, in the order in which a step comes about."""
+"""Meaning of the first digest of a step that differs, in the order in which a step comes about."""
 
 
 def where_runs_part(runs: Sequence[EvaluatedRun]) -> list[str]:

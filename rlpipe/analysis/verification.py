@@ -175,7 +175,7 @@ class Record:
 
 
 class Kind(StrEnum):
-    """What a JSON file in a folder of results is."""
+    """Kind of a JSON file in a folder of results."""
 
     RECORD = "record"
     """Record of an evaluation, or a file called like one that is no JSON."""

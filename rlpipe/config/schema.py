@@ -178,7 +178,7 @@ class ExternalConfig:
     execute: int | None = option(None, least=1, unit="environment steps", affects=Affects.NOTHING)
     """Actions of an answer that are taken before the policy is asked again; None takes all of them."""
     protocol: str = option("openpi", choices=("openpi", "vla-eval"), affects=Affects.NOTHING)
-    """What a policy at ``ws://HOST:PORT`` speaks."""
+    """Protocol of a policy at ``ws://HOST:PORT``."""
     normalizer: str | None = option(None, checks=(check_path,), unit="file", affects=Affects.NOTHING)
     """File of a saved ``VecNormalize``, which normalises what a Stable-Baselines3 policy reads. None takes the one
     beside the policy, if there is one: ``vecnormalize.pkl``, ``vec_normalize.pkl``, ``NAME_vecnormalize.pkl`` for

@@ -129,12 +129,7 @@ class OffPolicyLearner(LearnerBase):
         if steps:
             window.observe(m.NUM_UPDATES, steps - skipped)
             window.observe(m.NONFINITE_STEPS, skipped)
-        window.observe(m.REPLAY_SAMPLES, len(self._replay))
-        window.observe(m.REPLAY_ADDED, self._replay.added)
-        window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
-        if self._demo_buffer is not None:
-            window.observe(m.DEMO_SAMPLES, len(self._demo_buffer))
-            window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
+        self._observe_buffers(window)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
         self._observe_versions(window, batches)
@@ -143,6 +138,15 @@ class OffPolicyLearner(LearnerBase):
         window.observe(m.SYNC_WEIGHTS, published - trained)
         window.observe(m.PUBLISH_WEIGHTS_TIME, published - trained)
         return snapshot, window
+
+    def _observe_buffers(self, window: MetricWindow) -> None:
+        """Observes how full the buffers are."""
+        window.observe(m.REPLAY_SAMPLES, len(self._replay))
+        window.observe(m.REPLAY_ADDED, self._replay.added)
+        window.observe(m.REPLAY_FULL, len(self._replay) / self._replay.capacity)
+        if self._demo_buffer is not None:
+            window.observe(m.DEMO_SAMPLES, len(self._demo_buffer))
+            window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
 
     def _take_steps(self, collected: int, seconds: float, began: float, measured: DeviceObservations) -> int:
         """Takes the gradient steps that are due, or, without a ratio, as many as fit into the time of a collection."""

@@ -165,7 +165,7 @@ class Policy(ABC, nn.Module):
     from_files: ClassVar[bool] = False
     """True if the first weights come from files, so the seed alone does not tell that two processes have the same."""
     outside_torch: ClassVar[str] = ""
-    """What it computes outside of torch, so that no graph can hold it, as a sentence; empty if nothing."""
+    """Sentence on a part that is computed outside of torch, which no graph can hold; empty if there is none."""
     files_digest: bytes = b""
     """SHA-256 of these files; it travels with the weights, which a policy made from other files refuses."""
 

@@ -56,7 +56,7 @@ class _Watch:
 
 
 class Verdict(StrEnum):
-    """What the pairs have shown."""
+    """Verdict on the pairs so far, with the counts that it rests on."""
 
     FIRST = "first"
     """The first policy is better."""
@@ -147,7 +147,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the pairs have shown, and the evaluations that it is taken from.
+    """Verdict on two policies, with their evaluations.
 
     Attributes:
         first: label of the first policy

@@ -27,7 +27,7 @@ from tests.helpers.simulators import RACE
 SEED = 1_000_000
 OURS = "1" * 12 + "0" * 3 + "1" * 30 + "0" * 5
 THEIRS = "0" * 12 + "1" * 3 + "1" * 30 + "0" * 5
-"""Of 50 episodes, twelve that only ours solves, three that only theirs does, and 35 that both or neither does."""
+"""Fifty episodes: ours alone solves twelve, theirs alone three, both or neither 35."""
 
 
 def episode(number: int, solved: bool, task: str | None = None) -> Episode:

@@ -1,4 +1,4 @@
-"""What all policies from elsewhere share: what they are shown, what they may answer, and when an episode begins."""
+"""Base of all policies from elsewhere: shows them observations, checks their answers, begins and ends episodes."""
 
 from __future__ import annotations
 
