@@ -262,7 +262,8 @@ class Loss(NamedTuple):
     """Loss of one minibatch.
 
     Attributes:
-        each: [B] loss of each decision, with gradients; the mean over the minibatch is minimised.
+        each: [B] loss of each decision, with gradients; the mean over the minibatch is minimised. It depends on that
+            decision alone: a minibatch may be filled up with copies, which do not count.
         terms: by name, [B, ...] values without gradients that ``measure`` needs.
     """
 

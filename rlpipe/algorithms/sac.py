@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,20 @@ def of_decisions(log_probs: Tensor) -> Tensor:
     return log_probs if log_probs.dim() == 1 else log_probs.sum(-1)
 
 
+class SACDraw(NamedTuple):
+    """Draws of a gradient step.
+
+    Attributes:
+        following: [B, A] noise of the actions that follow.
+        critics: critics whose smallest value is the target; None for all.
+        acting: [B, A] noise of the policy's own step; None where only the critics take one.
+    """
+
+    following: Tensor
+    critics: Tensor | None
+    acting: Tensor | None
+
+
 class Ensemble(nn.Module):
     """E Q networks computed together: every layer is one product of stacked matrices. All see the same features."""
 
@@ -133,7 +148,7 @@ class SAC(OffPolicyAlgorithm):
 
     def begin(self, policy: Policy, spec: SpaceSpec, device: torch.device, generator: torch.Generator) -> None:
         config = self.config
-        self._policy, self._device, self._generator = policy, device, generator
+        self._policy, self._generator = policy, generator
         self._dim = spec.action_dim
         if config.action_penalty:
             self._bounds = [torch.from_numpy(bound).to(device) for bound in finite_bounds(spec, type(policy).__name__)]
@@ -155,8 +170,9 @@ class SAC(OffPolicyAlgorithm):
             "temperature": FlatAdam([self._log_temperature]),
         }
         self._target_values = flatten(self._targets.parameters())
-        self._steps = 0
-        self._finite = self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self._steps = torch.zeros((), dtype=torch.int64)  # on the host
+        self._finite = torch.ones((), dtype=torch.bool, device=device)  # so far in this step
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     def policy_replaced(self) -> None:
         """Makes the targets equal to the critics, whose encoder may be that of the policy."""
@@ -171,28 +187,32 @@ class SAC(OffPolicyAlgorithm):
             optimizer.set_options([critic_lr if name == "critic" else actor_lr], eps)
         self._max_grad_norm = max_grad_norm
 
-    def _noise(self, count: int) -> Tensor:
-        return torch.randn(count, self._dim, generator=self._generator).to(self._device)
+    def draw(self, count: int) -> SACDraw:
+        config, generator = self.config, self._generator
+        following, critics = torch.randn(count, self._dim, generator=generator), None
+        if config.critics_in_target < config.num_critics:
+            critics = torch.randperm(config.num_critics, generator=generator)[: config.critics_in_target]
+        self._steps += 1
+        acts = int(self._steps) % config.actor_interval == 0
+        return SACDraw(following, critics, torch.randn(count, self._dim, generator=generator) if acts else None)
 
     def step(self, batch: Transitions) -> Observed:
-        self._finite = torch.ones_like(self._finite)
+        self._finite.fill_(True)
         observed = self._step_critics(batch)
-        self._steps += 1
-        if self._steps % self.config.actor_interval == 0:
+        if batch.drawn.acting is not None:
             observed |= self._step_actor(batch)
-        self._skipped = self._skipped + 1 - self._finite
+        self._skipped += ~self._finite
         return observed
 
     def _step_critics(self, batch: Transitions) -> dict[Metric, Tensor | float]:
         config = self.config
         temperature = self._log_temperature.exp()
         with torch.no_grad():
-            actions, log_probs = self._policy.act(batch.next_observations, self._noise(len(batch.rewards)))
+            actions, log_probs = self._policy.act(batch.next_observations, batch.drawn.following)
             log_probs = of_decisions(log_probs)
             following = self._targets(self._policy.normalized(batch.next_observations), actions)
-            if config.critics_in_target < config.num_critics:
-                drawn = torch.randperm(config.num_critics, generator=self._generator)[: config.critics_in_target]
-                following = following[drawn.to(self._device)]
+            if batch.drawn.critics is not None:
+                following = following[batch.drawn.critics]
         targets = soft_target(
             batch.rewards,
             batch.terminated,
@@ -220,7 +240,7 @@ class SAC(OffPolicyAlgorithm):
         }
 
     def _step_actor(self, batch: Transitions) -> dict[Metric, Tensor | float]:
-        noise, likely = self._noise(len(batch.rewards)), None
+        noise, likely = batch.drawn.acting, None
         if self.cloning_coef and batch.demonstrations:
             actions, log_probs, likely = self._policy.act_and_mode(batch.observations, noise)
         else:
@@ -253,14 +273,14 @@ class SAC(OffPolicyAlgorithm):
         norm = clip_norm(gradient, self._max_grad_norm)
         finite = torch.isfinite(norm)
         self._optimizers[name].step(gradient, finite)
-        self._finite = self._finite * finite
+        self._finite &= finite
         return norm
 
     def state(self) -> dict[str, Tensor]:
         state = {f"critics/{name}": tensor for name, tensor in self._critics.state_dict().items()}
         state |= {f"targets/{name}": tensor for name, tensor in self._targets.state_dict().items()}
         state["log_temperature"] = self._log_temperature
-        state["steps"] = torch.tensor(self._steps)
+        state["steps"] = self._steps
         for name, optimizer in self._optimizers.items():
             state |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state().items()}
         return state
@@ -272,6 +292,6 @@ class SAC(OffPolicyAlgorithm):
         self._critics.load_state_dict(below("critics/"))
         self._targets.load_state_dict(below("targets/"))
         self._log_temperature.copy_(state["log_temperature"])
-        self._steps = int(state["steps"])
+        self._steps.copy_(state["steps"])
         for name, optimizer in self._optimizers.items():
             optimizer.load_state(below(f"optimizer/{name}/"))

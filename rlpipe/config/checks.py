@@ -91,6 +91,11 @@ def _check_device(config: Config) -> None:
     device = config.learner.device
     if device.startswith("cuda") and config.cluster.gpus_per_learner == 0:
         raise ConfigError(f"learner.device is {device!r}, but cluster.gpus_per_learner is 0: leave one of them out.")
+    if config.learner.graphs is True and device == "cpu":
+        raise ConfigError(
+            "learner.graphs is true, but learner.device is cpu, where there are no CUDA graphs: set "
+            "learner.graphs=auto, or learner.device=cuda."
+        )
 
 
 def _check_split(config: Config) -> None:

@@ -304,6 +304,10 @@ class LearnerConfig:
     before those of several learners are summed."""
     compile: bool = option(False, affects=Affects.COMPARISON, fixed=True)
     """Compile the loss with ``torch.compile`` (PPO, GRPO). Needs a C++ compiler, and minutes at the start."""
+    graphs: bool | str = option(AUTO, choices=(AUTO,), affects=Affects.COMPARISON, fixed=True)
+    """Record each gradient step once as a CUDA graph and replay it, which spares a GPU the wait for the host
+    ([cluster.md](cluster.md#gpus)). ``auto``: where there is a GPU and the step can be recorded; a note says why not.
+    ``true`` makes that an error; ``false`` never records."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlpipe.functional.augmentation import draw_shifts, shifted
 from rlpipe.trajectory import SpaceSpec, Tree
@@ -20,12 +21,14 @@ class RandomShift:
         self._names = [name for name, leaf in (spec.leaves or {}).items() if leaf.is_image] if pixels else []
         self._pixels, self._generator = pixels, generator
 
-    def __call__(self, observations: Any) -> Any:
+    def draw(self, count: int) -> Tensor | None:
+        """Draws the shifts of so many observations; None if nothing is moved."""
+        return draw_shifts(count, self._pixels, self._generator) if self._names else None
+
+    def __call__(self, observations: Any, shifts: Tensor | None) -> Any:
         """Returns observations, [B, D], a tree with leaves [B, ...], or either in ``Sequences``, with images moved."""
-        if isinstance(observations, Sequences):
-            return replace(observations, observations=self(observations.observations))
-        if not self._names or not isinstance(observations, Tree):
+        if shifts is None:
             return observations
-        shifts = draw_shifts(len(observations), self._pixels, self._generator)
-        moved = {name: shifted(observations[name], shifts) for name in self._names}
-        return Tree(observations.leaves | moved)
+        if isinstance(observations, Sequences):
+            return replace(observations, observations=self(observations.observations, shifts))
+        return Tree(observations.leaves | {name: shifted(observations[name], shifts) for name in self._names})

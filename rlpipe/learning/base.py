@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.functional.commitments import sha256_of_arrays
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
 from rlpipe.learning.shares import Share
+from rlpipe.learning.stepper import Stepper
 from rlpipe.learning.threads import LearnerThreads
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -71,6 +72,11 @@ class LearnerBase(ABC):
         changed, self._stage = stage != self._stage, stage
         self._config = self._stages[stage].config
         return changed
+
+    def _make_stepper(self, state: Callable[[], Mapping[str, object]]) -> Stepper:
+        """Makes what runs the gradient steps, given the objects that they read and write."""
+        settings = lambda: {"learner": self._config.learner, **state()}  # noqa: E731
+        return Stepper(self._device, self._config.learner.graphs, settings)
 
     def _make_algorithm(self) -> Any:
         return self._config.algorithm_class(self._config.algorithm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.on_device import DeviceObservations
 from rlpipe.metrics.spans import spans
 from rlpipe.policies.base import Snapshot
@@ -29,6 +30,18 @@ from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import tensors
+
+
+class Clone(NamedTuple):
+    """Draws of a gradient step.
+
+    Attributes:
+        steps: [B] int64 demonstrated steps.
+        shifts: [B, 2] of their images; None where nothing moves.
+    """
+
+    steps: Tensor
+    shifts: Tensor | None
 
 
 class CloningLearner(LearnerBase):
@@ -69,6 +82,7 @@ class CloningLearner(LearnerBase):
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
         self._policy.update_normalizer(tensors(loaded.observations).to(self._device)[~held_out])
         self._policy.fit_actions(torch.from_numpy(loaded.actions).to(self._device))
+        self._stepper = self._make_stepper(lambda: {"policy": self._policy, "optimizer": self._optimizer})
         self._best = (float("inf"), 0)
         self._best_weights = self._policy.weights()
         self._finished = False
@@ -89,15 +103,9 @@ class CloningLearner(LearnerBase):
         began = self._now()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.set_options(self._learning_rates(iteration, window)[:1])
-        limit = self._config.learner.max_grad_norm
-        minibatches = self._draw()
-        for index in minibatches:
-            sample = self._train[index]
-            loss = replace(sample, observations=self._shift(sample.observations)).loss(self._policy, kind)
-            gradient = self._optimizer.gradients(loss.mean())
-            norm = clip_norm(gradient, limit)
-            self._optimizer.step(gradient)
-            measured.add({m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm})
+        steps = self._draw()
+        for observed in self._stepper.run(self._learn, steps):
+            measured.add(observed)
         with torch.no_grad():
             pieces = self._held_out.pieces(self._options.batch_size)
             left = torch.cat([piece.loss(self._policy, kind) for piece in pieces])
@@ -111,7 +119,8 @@ class CloningLearner(LearnerBase):
             self._policy.load_weights(self._best_weights)
         window.observe(m.CLONING_FINISHED, float(self._finished))
         window.observe(m.CLONING_BEST_EPOCH, self._best[1])
-        window.observe(m.NUM_UPDATES, len(minibatches))
+        window.observe(m.NUM_UPDATES, len(steps))
+        window.notes += self._stepper.take_notes()
         window.observe(m.TOTAL_TIMESTEPS, 0)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)
@@ -122,13 +131,25 @@ class CloningLearner(LearnerBase):
         window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window
 
-    def _draw(self) -> Sequence[Tensor]:
+    def _draw(self) -> list[Clone]:
         """Draws the steps of each minibatch of an epoch; whole demonstrations, in order, for a policy with a memory."""
         if self._whole is not None:
             order, sizes, _ = self._whole.draw()
-            return torch.split(order, sizes)
-        order = torch.randperm(len(self._train), generator=self._generator).to(self._device)
-        return torch.split(order, self._options.batch_size)
+            minibatches = torch.split(order, sizes)
+        else:
+            order = torch.randperm(len(self._train), generator=self._generator)
+            minibatches = torch.split(order, self._options.batch_size)
+        return [Clone(index, self._shift.draw(len(index))) for index in minibatches]
+
+    def _learn(self, drawn: Clone) -> dict[Metric, Tensor]:
+        """Takes one gradient step."""
+        sample = self._train[drawn.steps]
+        sample = replace(sample, observations=self._shift(sample.observations, drawn.shifts))
+        loss = sample.loss(self._policy, self._options.loss)
+        gradient = self._optimizer.gradients(loss.mean())
+        norm = clip_norm(gradient, self._config.learner.max_grad_norm)
+        self._optimizer.step(gradient)
+        return {m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm}
 
     def state(self) -> Arrays:
         arrays = self._common_state()

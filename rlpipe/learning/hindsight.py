@@ -16,7 +16,9 @@ from rlpipe.envs.shared.goals import ACHIEVED, DESIRED, GoalTask
 from rlpipe.functional.hindsight import first_true, terminated_under_goal
 from rlpipe.learning.episodes import Episodes, Later
 from rlpipe.learning.replay import REWARD, TERMINATED, ReplayBuffer, StoredRows
+from rlpipe.learning.structures import moved
 from rlpipe.metrics import catalogue as m
+from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
 
@@ -54,7 +56,7 @@ class HindsightBuffer(ReplayBuffer):
         super().add(batch)
         self._episodes.add(batch, first, self._oldest)
 
-    def draw(self, count: int, generator: torch.Generator) -> StoredRows:
+    def draw(self, count: int, generator: torch.Generator) -> tuple[StoredRows, Mapping[Metric, Tensor]]:
         shape = (self._candidates, count)
         steps = torch.randint(len(self), shape, generator=generator)
         intended = torch.rand(count, generator=generator) < self._share
@@ -66,8 +68,8 @@ class HindsightBuffer(ReplayBuffer):
         drawn, later = steps[first_ahead], Later(later.numbers[first_ahead], later.ahead[first_ahead])
         relabelled = intended & torch.from_numpy(later.ahead >= 0)
         index = relabelled.nonzero()[:, 0]
-        rows = self._at(drawn)
-        device = rows.numbers.device
+        device = self._rows.device
+        rows = self.read(*moved([self._places(drawn)], device))
         index_there = index.to(device)
         before = rows.numbers[index_there, REWARD]
         if len(index):
@@ -79,7 +81,7 @@ class HindsightBuffer(ReplayBuffer):
             m.RELABELLED_AHEAD: torch.from_numpy(later.ahead)[index].to(device),
             m.GOALS_AHEAD: torch.from_numpy(ahead.astype(np.float64)).to(device),
         }
-        return rows._replace(observed=observed)
+        return rows, observed
 
     def _is_ahead(self, steps: Tensor, later: Later) -> NDArray[np.bool_]:
         """[K, B] True where what a later step achieved had not been achieved before a step.
@@ -92,7 +94,8 @@ class HindsightBuffer(ReplayBuffer):
         listed = later.ahead >= 0
         ahead = np.zeros_like(listed)
         if listed.any():  # a task's own reward function may not accept an empty batch
-            before = self._numbers[self._places(steps[torch.from_numpy(listed)]).cpu(), 0]
+            before = self._places(steps[torch.from_numpy(listed)]).before
+            assert before is not None
             had = self._frames.leaf(ACHIEVED, before).cpu().numpy()
             goals = self._achieved_after(torch.from_numpy(later.numbers[listed])).cpu().numpy()
             ahead[listed] = self.task.rewards(had, goals) < self.task.rewards(goals, goals)

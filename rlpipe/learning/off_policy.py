@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from rlpipe.config.schema import Stage
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.hindsight import HindsightBuffer
-from rlpipe.learning.replay import ReplayBuffer
+from rlpipe.learning.replay import Drawn, ReplayBuffer
+from rlpipe.learning.stepper import STEPS
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -33,6 +34,24 @@ from rlpipe.trajectory.tree import tensors
 
 LEAST_STEPS = 1
 """Gradient steps of an iteration that leaves no time for more."""
+
+
+class StepInputs(NamedTuple):
+    """Everything that is drawn for a gradient step.
+
+    Attributes:
+        experience: own transitions.
+        demonstrated: demonstrated ones, the last of the batch; None for none.
+        shifts: [B, 2] of the images before and after; None where nothing moves.
+        drawn: from ``OffPolicyAlgorithm.draw``.
+        version: [] float32 of the learner's weights.
+    """
+
+    experience: Drawn
+    demonstrated: Drawn | None
+    shifts: tuple[Tensor | None, Tensor | None]
+    drawn: Any
+    version: Tensor
 
 
 class OffPolicyLearner(LearnerBase):
@@ -64,6 +83,8 @@ class OffPolicyLearner(LearnerBase):
             self._demonstrations = loaded.num_trajectories
             self._unseen = tensors(loaded.observations).to(self._device)
         self._shift = RandomShift(self._options.random_shift, spec, self._generator)
+        self._stepper = self._make_stepper(lambda: {"algorithm": self._algorithm, "policy": self._policy})
+        self._skipped = 0
         self._debt = 0.0
         self._pace: float | None = None
 
@@ -110,7 +131,6 @@ class OffPolicyLearner(LearnerBase):
         self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
         if self._replay.added >= self._options.learning_starts:
             self._threads.measure_if_due(self._rehearsal(), self._pace)
-        skipped = self._algorithm.skipped
         stepping = time.perf_counter()
         steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, measured)
         self._pace = (time.perf_counter() - stepping) / steps if steps else self._pace
@@ -123,7 +143,8 @@ class OffPolicyLearner(LearnerBase):
         published = self._now()
         moments = [began, received, trained, published]
         window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
-        skipped = self._algorithm.skipped - skipped
+        skipped, self._skipped = self._algorithm.skipped - self._skipped, self._algorithm.skipped
+        window.notes += self._stepper.take_notes()
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
         if steps:
@@ -157,45 +178,62 @@ class OffPolicyLearner(LearnerBase):
             self._debt += options.update_to_data * collected
             due = int(self._debt)
             self._debt -= due
-            for _ in range(due):
-                measured.add(self._step())
+            for begin in range(0, due, STEPS):
+                self._step(min(STEPS, due - begin), measured)
             return due
-        steps = 0
+        steps, together = 0, STEPS if self._stepper.records else LEAST_STEPS
         while steps < LEAST_STEPS or self._now() - began < seconds:  # on a GPU, queued steps have taken no time yet
-            measured.add(self._step())
-            steps += 1
+            self._step(together, measured)
+            steps += together
         return steps
 
     def _rehearsal(self) -> Callable[[], object]:
         """Returns gradient steps of a copy, on any stored transitions, to measure how long they take."""
         copied: OffPolicyAlgorithm | None = None
-        rows = self._replay.draw(self._options.batch_size, torch.Generator().manual_seed(0))
+        count = self._options.batch_size
+        drawn, _ = self._replay.draw(count, torch.Generator().manual_seed(0))
 
         def steps() -> None:
             nonlocal copied
             copied = copied or copy.deepcopy(self._algorithm)
             for _ in range(2):  # with one of the policy, which is due every other time by default
-                copied.step(self._replay.transitions(rows))
+                copied.step(self._replay.transitions(self._replay.read(drawn))._replace(drawn=copied.draw(count)))
 
         return steps
 
-    def _step(self) -> dict[Metric, Tensor | float]:
-        count = self._options.batch_size
-        demonstrated = round(count * self._algorithm.demo_share) if self._demo_buffer is not None else 0
-        rows = self._replay.draw(count - demonstrated, self._generator)
+    def _step(self, count: int, measured: DeviceObservations) -> None:
+        """Takes so many gradient steps, at most ``STEPS``; all that is random in them is drawn first."""
+        inputs = [self._draw(measured) for _ in range(count)]
+        for observed in self._stepper.run(self._learn, inputs):
+            measured.add(observed)
+
+    def _draw(self, measured: DeviceObservations) -> StepInputs:
+        """Draws, on the host, all that is random in a gradient step, in the order that makes runs repeatable."""
+        count, demonstrated = self._options.batch_size, None
+        share = round(count * self._algorithm.demo_share) if self._demo_buffer is not None else 0
+        experience, observed = self._replay.draw(count - share, self._generator)
+        measured.add(observed)
+        if self._demo_buffer is not None and share:
+            demonstrated, _ = self._demo_buffer.draw(share, self._generator)
+        shifts = (self._shift.draw(count), self._shift.draw(count))
+        version = torch.tensor(self._version, dtype=torch.float32)
+        return StepInputs(experience, demonstrated, shifts, self._algorithm.draw(count), version)
+
+    def _learn(self, inputs: StepInputs) -> dict[Metric, Tensor | float]:
+        """Takes one gradient step with what was drawn for it."""
+        rows = self._replay.read(inputs.experience)
         batch = experience = self._replay.transitions(rows)
-        drawn = {
-            **rows.observed,
-            m.STALENESS: self._version - self._replay.versions(rows),
-            m.REPLAY_REWARD: experience.rewards,
-        }
-        if self._demo_buffer is not None and demonstrated:
-            rows = rows + self._demo_buffer.draw(demonstrated, self._generator)
-            batch = self._replay.transitions(rows, demonstrated)
+        observed = {m.STALENESS: inputs.version - self._replay.versions(rows), m.REPLAY_REWARD: experience.rewards}
+        if self._demo_buffer is not None and inputs.demonstrated is not None:
+            demonstrated = self._demo_buffer.read(inputs.demonstrated)
+            batch = self._replay.transitions(rows + demonstrated, len(demonstrated.numbers))
+        before, after = inputs.shifts
         batch = batch._replace(
-            observations=self._shift(batch.observations), next_observations=self._shift(batch.next_observations)
+            observations=self._shift(batch.observations, before),
+            next_observations=self._shift(batch.next_observations, after),
+            drawn=inputs.drawn,
         )
-        return drawn | dict(self._algorithm.step(batch))
+        return observed | dict(self._algorithm.step(batch))
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import platform
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, Terms
+from rlpipe.algorithms.base import OnPolicyAlgorithm, Samples, SamplesT, Terms
 from rlpipe.algorithms.behaviour_cloning import LIKELIHOOD
 from rlpipe.algorithms.shared.optimizer import FlatAdam, clip_norm
 from rlpipe.config.schema import Stage
@@ -51,6 +52,76 @@ def join(
     total = sum(batch.rewards.shape[1] for batch in batches)
     share = share or Share(range(len(batches)), range(total), 0, total)
     return TrajectoryBatch.joined(batches, version, share.columns, share.first, share.environments).to(device)
+
+
+SIZES = 16
+"""Sizes of minibatches that are told apart, from none to all of the decisions valid."""
+
+
+class Minibatch(NamedTuple):
+    """Everything that one gradient step learns from.
+
+    Attributes:
+        samples: [B] this learner's decisions.
+        total: [] float32, number of decisions of all learners.
+        present: [B] bool, False where a decision only fills the minibatch up to a usual size; None if all count.
+        demonstrated: [D] int64, demonstrated decisions to clone; None for none.
+        cloning: [] float32 weight of their loss.
+    """
+
+    samples: Samples
+    total: Tensor
+    present: Tensor | None = None
+    demonstrated: Tensor | None = None
+    cloning: Tensor | None = None
+
+
+class Gradients(NamedTuple):
+    """Summands of one learner, or their sums over all.
+
+    Attributes:
+        loss: [] loss of a minibatch.
+        flat: [P] gradients.
+    """
+
+    loss: Tensor
+    flat: Tensor
+
+
+class Learnt(NamedTuple):
+    """Observations of a gradient step.
+
+    Attributes:
+        terms: from the algorithm's loss.
+        distances: [D] cloning loss of each demonstrated decision; None for none.
+    """
+
+    terms: Terms
+    distances: Tensor | None
+
+
+def usual_size(length: int, most: int) -> int:
+    """Returns the size that a minibatch is filled up to: one of few, so that few are recorded.
+
+    Args:
+        length: number of its decisions.
+        most: usual number, if all decisions are valid, which needs no filling.
+    """
+    return most - (most - length) // (step := math.ceil(most / SIZES)) * step
+
+
+def filled(samples: SamplesT, size: int) -> tuple[SamplesT, Tensor | None]:
+    """Fills decisions up to a size, with copies of the first one.
+
+    Returns:
+        The decisions, and bool [size] that is False for the copies; None if there are none.
+    """
+    length = len(samples)
+    if length in (0, size):
+        return samples, None
+    numbers = torch.arange(size, device=samples.actions.device)
+    present = numbers < length
+    return samples.select(numbers.where(present, 0)), present
 
 
 class Learner(LearnerBase):
@@ -85,8 +156,13 @@ class Learner(LearnerBase):
         if loaded is not None and any(stage.config.algorithm.cloning_coef for stage in stages):
             self._demonstrations = chunked_decisions(loaded, self._config.policy.chunk_size, self._device)
         self._pace: float | None = None
+        self._spent: defaultdict[Metric, float] = defaultdict(float)  # seconds of an update, by metric
+        self._most = 0  # own decisions of a minibatch, if each of an iteration is valid
         self._begin()
         self._compile()
+        self._stepper = self._make_stepper(
+            lambda: {"algorithm": self._algorithm, "policy": self._policy, "optimizer": self._optimizer}
+        )
 
     def _begin(self) -> None:
         """Freezes a copy of the present policy as the reference, if any stage compares with one."""
@@ -143,7 +219,9 @@ class Learner(LearnerBase):
         rates = self._learning_rates(iteration, common)
         self._optimizer.set_options(rates if self._learns_critic else rates[:1])
         began = time.perf_counter()
-        spent = self._run_epochs(samples, iteration, measured, common)
+        self._spent.clear()
+        self._most = math.ceil(trajectories.rewards.numel() / self._config.algorithm.num_minibatches)
+        self._run_epochs(samples, iteration, measured, common)
         self._pace = (time.perf_counter() - began) / max(1, len(samples))
         with torch.no_grad():
             self._policy.update_normalizer(samples.raw_observations, self._learners)
@@ -157,6 +235,7 @@ class Learner(LearnerBase):
         absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
         snapshot = self.snapshot() if self._learners.first else absent
         marks.append(self._now())
+        window.notes += self._stepper.take_notes()
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
         self._observe_versions(window, batches, share)
@@ -167,7 +246,7 @@ class Learner(LearnerBase):
         window.observe(m.COMPUTE_ADV_TIME, prepared)
         window.observe(m.RUN_TRAINING_TIME, trained)
         window.observe(m.PUBLISH_WEIGHTS_TIME, published)
-        for metric, seconds in spent.items() if self._device.type == "cpu" else ():
+        for metric, seconds in self._spent.items() if self._device.type == "cpu" else ():
             window.observe(metric, seconds)  # on a GPU the host's clock only sees work being queued
         common.observe(m.CAL_ADVANTAGES, received + prepared)
         common.observe(m.SYNC_WEIGHTS, published)
@@ -193,12 +272,9 @@ class Learner(LearnerBase):
         group_size = self._config.algorithm.group_size or 1
         return share_of_learner(self._learners.rank, self._learners.size, fragments, environments, group_size)
 
-    def _run_epochs(
-        self, samples: Samples, iteration: int, measured: DeviceObservations, common: MetricWindow
-    ) -> dict[Metric, float]:
-        """Runs the epochs of an update; returns the seconds spent, by metric."""
+    def _run_epochs(self, samples: Samples, iteration: int, measured: DeviceObservations, common: MetricWindow) -> None:
+        """Runs the epochs of an update."""
         config = self._config.algorithm
-        spent: defaultdict[Metric, float] = defaultdict(float)
         cloning = cloning_weight(config.cloning_coef, config.cloning_decay, iteration)
         together = samples.trajectory if samples.has_memory else None
         minibatches = Minibatches(samples.position, config.num_minibatches, self._learners, self._generator, together)
@@ -208,21 +284,12 @@ class Learner(LearnerBase):
         sizes: list[int] = []
         for _ in range(config.update_epochs if minibatches.total else 0):
             order, lengths, counts = minibatches.draw()
-            shuffled, begin = samples.select(order), 0
-            for length, count in zip(lengths, counts, strict=True):
-                began = time.perf_counter()
-                with self._autocast():
-                    loss = self._loss(self._policy, shuffled.select(slice(begin, begin + length)))
-                    total = loss.each.sum() / count
-                    if config.cloning_coef:
-                        distance = self._cloning_loss(config.cloning_batch_size)
-                        total = total + cloning * distance.sum() / config.cloning_batch_size
-                        measured.add({m.CLONING_LOSS: distance.detach()})
-                gradients = self._optimizer.gradients(total)
-                spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
-                measured.add_common(self._descend(total.detach(), gradients, spent))
-                terms.append(loss.terms)
-                begin += length
+            steps = self._minibatches(samples.select(order), lengths, counts, cloning)
+            for length, (learnt, observed) in zip(lengths, self._take(steps), strict=True):
+                measured.add_common(observed)
+                if learnt.distances is not None:
+                    measured.add({m.CLONING_LOSS: learnt.distances})
+                terms.append({name: term[:length] for name, term in learnt.terms.items()})
             orders.append(order)
             own_sizes += lengths
             sizes += counts
@@ -232,9 +299,9 @@ class Learner(LearnerBase):
             index = torch.cat(orders)
             with torch.no_grad():
                 joined = {name: torch.cat([minibatch[name] for minibatch in terms]) for name in terms[0]}
-                observed = self._algorithm.measure(samples, index, joined)
+                values = self._algorithm.measure(samples, index, joined)
                 split = MinibatchSizes(own_sizes, sizes, minibatches.per_epoch)
-                measured.add_update(observed, samples.trajectory[index], split)
+                measured.add_update(values, samples.trajectory[index], split)
         else:
             common.observe(m.NUM_UPDATES, 0)
             common.observe(m.NONFINITE_STEPS, 0)
@@ -243,26 +310,62 @@ class Learner(LearnerBase):
         common.observe(m.EPOCHS_RUN, len(orders))
         common.observe(m.NUM_UPDATE_EPOCHS, len(orders))
         common.observe(m.NUM_SAMPLES, sum(sizes))
-        return spent
 
-    def _descend(self, total: Tensor, gradients: Tensor, spent: dict[Metric, float]) -> dict[Metric, Tensor]:
-        """Takes one optimiser step with the gradients of all learners, unless the loss or a gradient is not finite.
+    def _minibatches(
+        self, shuffled: Samples, lengths: Sequence[int], counts: Sequence[int], cloning: float
+    ) -> list[Minibatch]:
+        """Cuts the decisions of an epoch into minibatches, and draws what each of them clones."""
+        config, steps, begin = self._config.algorithm, [], 0
+        weight = torch.tensor(cloning, dtype=torch.float32) if config.cloning_coef else None
+        for length, count in zip(lengths, counts, strict=True):
+            samples, present = shuffled.select(slice(begin, begin + length)), None
+            if self._stepper.records and not samples.has_memory:
+                samples, present = filled(samples, usual_size(length, self._most))
+            demonstrated = self._draw_demonstrated(config.cloning_batch_size) if config.cloning_coef else None
+            steps.append(Minibatch(samples, torch.tensor(float(count)), present, demonstrated, weight))
+            begin += length
+        return steps
 
-        Args:
-            total: this learner's summand of the loss
-            gradients: [P] this learner's summand of the gradients
-            spent: seconds by metric, which this method adds to
-        """
+    def _take(self, steps: Sequence[Minibatch]) -> list[tuple[Learnt, dict[Metric, Tensor]]]:
+        """Takes a gradient step on each minibatch; returns what came out of it, and its metrics."""
+        if self._learners.size == 1:
+            return self._stepper.run(self._learn, steps)
+        results = []
+        for step in steps:
+            ((gradients, learnt),) = self._stepper.run(self._differentiate, [step])
+            began = time.perf_counter()
+            summed = self._learners.sum(torch.cat([gradients.loss.reshape(1), gradients.flat]))
+            self._spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
+            results.append((learnt, *self._stepper.run(self._descend, [Gradients(summed[0], summed[1:])])))
+        return results
+
+    def _learn(self, minibatch: Minibatch) -> tuple[Learnt, dict[Metric, Tensor]]:
+        """Takes the gradient step of a single learner."""
+        gradients, learnt = self._differentiate(minibatch)
+        return learnt, self._descend(gradients)
+
+    def _differentiate(self, minibatch: Minibatch) -> tuple[Gradients, Learnt]:
+        """Computes this learner's summands of the loss and of its gradients."""
+        began, distances = time.perf_counter(), None
+        with self._autocast():
+            loss = self._loss(self._policy, minibatch.samples)
+            each = loss.each if minibatch.present is None else loss.each.where(minibatch.present, 0.0)
+            total = each.sum() / minibatch.total
+            if minibatch.demonstrated is not None and minibatch.cloning is not None:
+                cloned = self._cloning_loss(minibatch.demonstrated)
+                total = total + minibatch.cloning * cloned.sum() / self._config.algorithm.cloning_batch_size
+                distances = cloned.detach()
+        gradients = self._optimizer.gradients(total)
+        self._spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
+        return Gradients(total.detach(), gradients), Learnt(loss.terms, distances)
+
+    def _descend(self, gradients: Gradients) -> dict[Metric, Tensor]:
+        """Takes one optimiser step with the sums over all learners, unless the loss or a gradient is not finite."""
         began = time.perf_counter()
-        if self._learners.size > 1:
-            summed = self._learners.sum(torch.cat([total.reshape(1), gradients]))
-            total, gradients = summed[0], summed[1:]
-            spent[m.SYNC_GRADIENTS_TIME] += time.perf_counter() - began
-        synced = time.perf_counter()
-        observed = self._clip(gradients)
-        finite = torch.isfinite(torch.stack([total, *observed.values()])).all()
-        self._optimizer.step(gradients, finite)
-        spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - synced
+        observed = self._clip(gradients.flat)
+        finite = torch.isfinite(torch.stack([gradients.loss, *observed.values()])).all()
+        self._optimizer.step(gradients.flat, finite)
+        self._spent[m.OPTIMIZER_STEP_TIME] += time.perf_counter() - began
         return {**observed, m.NUM_UPDATES: finite, m.NONFINITE_STEPS: ~finite}
 
     def _compare_files(self) -> None:
@@ -297,14 +400,17 @@ class Learner(LearnerBase):
         total, count = self._learners.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
         return float(total / count)
 
-    def _cloning_loss(self, count: int) -> Tensor:
-        """Returns the cloning loss of this learner's share of freshly drawn demonstrated steps."""
+    def _draw_demonstrated(self, count: int) -> Tensor:
+        """[D] int64, this learner's share of freshly drawn demonstrated decisions."""
         assert self._demonstrations is not None
-        drawn = torch.randint(len(self._demonstrations), (count,), generator=self._generator)[
-            self._learners.rank :: self._learners.size
-        ]
+        drawn = torch.randint(len(self._demonstrations), (count,), generator=self._generator)
+        return drawn[self._learners.rank :: self._learners.size]
+
+    def _cloning_loss(self, drawn: Tensor) -> Tensor:
+        """[D] cloning loss of demonstrated decisions."""
+        assert self._demonstrations is not None
         kind = LIKELIHOOD if self._policy.in_tokens else "squared"  # the most likely tokens have no gradient
-        return self._demonstrations[drawn.to(self._device)].loss(self._policy, kind)
+        return self._demonstrations[drawn].loss(self._policy, kind)
 
     def _clip(self, gradients: Tensor) -> dict[Metric, Tensor]:
         """Clips the gradients; returns the norms before clipping, and 1 if the actor's were clipped."""

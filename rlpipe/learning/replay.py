@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,21 +29,37 @@ class StoredRows(NamedTuple):
     Attributes:
         numbers: [B, width] float32.
         observations: trees of the observations before and after; None where ``numbers`` holds them.
-        observed: values of metrics about how they were drawn.
     """
 
     numbers: Tensor
     observations: tuple[Tree, Tree] | None = None
-    observed: Mapping[Metric, Tensor] = MappingProxyType({})
 
     def __add__(self, other: object) -> StoredRows:
-        """Appends other rows, without their metrics."""
+        """Appends other rows."""
         assert isinstance(other, StoredRows)
         numbers = torch.cat([self.numbers, other.numbers])
         if self.observations is None or other.observations is None:
             return StoredRows(numbers)
         before, after = zip(self.observations, other.observations, strict=True)
         return StoredRows(numbers, (joined(before), joined(after)))
+
+
+class Places(NamedTuple):
+    """Places of transitions in a buffer, drawn on the host.
+
+    Attributes:
+        rows: [B] int64, of their numbers.
+        before: [B] int64, of the observations before; None where the numbers hold them.
+        after: [B] int64, of those after.
+    """
+
+    rows: Tensor
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+
+Drawn = Places | StoredRows
+"""Transitions that were drawn: their places, or copies of them, if they are not learnt from as they are stored."""
 
 
 class ReplayBuffer:
@@ -78,9 +93,10 @@ class ReplayBuffer:
         """Number of the oldest transition, where all that were taken are counted."""
         return self._end - len(self)
 
-    def _places(self, numbers: Tensor) -> Tensor:
-        """Returns the rows that hold transitions, given their numbers, 0 for the oldest."""
-        return ((self._oldest + numbers) % self.capacity).to(self._rows.device)
+    def _places(self, numbers: Tensor) -> Places:
+        """Returns where transitions lie, given their numbers, 0 for the oldest; all on the host."""
+        rows = (self._oldest + numbers) % self.capacity
+        return Places(rows) if self._frames is None else Places(rows, *self._numbers[rows].unbind(-1))
 
     def _add(self, columns: Sequence[NDArray[Any]], numbers: NDArray[np.int64] | None = None) -> None:
         rows = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1, dtype=np.float32)
@@ -155,21 +171,25 @@ class ReplayBuffer:
             empty = np.empty((len(d), 0), dtype=np.float32)
             self._add([empty, empty, *columns], first + np.stack([np.arange(len(d)), after[last]], axis=-1))
 
-    def draw(self, count: int, generator: torch.Generator) -> StoredRows:
-        """Draws rows uniformly, with replacement; see ``transitions``."""
-        return self._at(torch.randint(len(self), (count,), generator=generator))
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Drawn, Mapping[Metric, Tensor]]:
+        """Draws transitions uniformly, with replacement.
 
-    def _at(self, numbers: Tensor) -> StoredRows:
-        """Returns a copy of the rows with these numbers, 0 for the oldest."""
-        places = self._places(numbers)
-        rows = self._rows.index_select(0, places)
-        if self._frames is None:
+        Returns:
+            Argument of ``read``, and metrics of how they were drawn.
+        """
+        return self._places(torch.randint(len(self), (count,), generator=generator)), {}
+
+    def read(self, drawn: Drawn) -> StoredRows:
+        """Copies transitions from where they lie; their places are on the buffer's device."""
+        if isinstance(drawn, StoredRows):
+            return drawn
+        rows = self._rows.index_select(0, drawn.rows)
+        if self._frames is None or drawn.before is None or drawn.after is None:
             return StoredRows(rows)
-        before, after = self._numbers[places.cpu()].unbind(-1)
-        return StoredRows(rows, (self._frames.at(before), self._frames.at(after)))
+        return StoredRows(rows, (self._frames.at(drawn.before), self._frames.at(drawn.after)))
 
     def transitions(self, rows: StoredRows, demonstrations: int = 0) -> Transitions:
-        """Unpacks rows from ``draw``, of which so many at the end are demonstrated."""
+        """Unpacks rows from ``read``, of which so many at the end are demonstrated."""
         before, after, actions, *numbers, _ = torch.split(rows.numbers, list(self._widths), 1)
         rewards, discounts, terminated, truncated = (column[:, 0] for column in numbers)
         observations, following = (before, after) if rows.observations is None else rows.observations
@@ -181,10 +201,10 @@ class ReplayBuffer:
 
     def state(self) -> dict[str, Tensor]:
         """Returns all transitions, the oldest first."""
-        places = self._places(torch.arange(len(self)))
-        state = {"rows": self._rows[places], "added": torch.tensor(self.added)}
+        places = self._places(torch.arange(len(self))).rows
+        state = {"rows": self._rows[places.to(self._rows.device)], "added": torch.tensor(self.added)}
         if self._frames is not None:
-            state |= {"numbers": self._numbers[places.cpu()] - self._frames.first, **self._frames.state()}
+            state |= {"numbers": self._numbers[places] - self._frames.first, **self._frames.state()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

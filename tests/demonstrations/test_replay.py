@@ -71,7 +71,7 @@ def test_a_replay_buffer_holds_each_demonstrated_frame_once(tmp_path):
     buffer = ReplayBuffer(7, SPEC, CPU, 0.5)
     buffer.add_demonstrations(shown)
     assert buffer.state()["frames/pose"].flatten().tolist() == [0, 1, 2, 0, 1, 3, 2]
-    batch = buffer.transitions(buffer.draw(400, torch.Generator().manual_seed(0)))
+    batch = buffer.transitions(buffer.read(buffer.draw(400, torch.Generator().manual_seed(0))[0]))
     pairs = zip(batch.observations["pose"][:, 0].tolist(), batch.next_observations["rgb"][:, 0, 0, 0].tolist(),
                 batch.terminated.tolist(), strict=True)  # fmt: skip
     assert sorted(set(pairs)) == [(0, 1, 0), (1, 2, 0), (1, 2, 1), (2, 3, 1)]

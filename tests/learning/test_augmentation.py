@@ -34,14 +34,18 @@ def seen(count=4):
     })  # fmt: skip
 
 
+def moved(observations):
+    shift = RandomShift(4, SPEC, torch.Generator().manual_seed(1))
+    return shift(observations, shift.draw(len(observations)))
+
+
 def test_all_images_of_an_observation_move_alike_and_nothing_else_does():
     before = seen()
-    after = RandomShift(4, SPEC, torch.Generator().manual_seed(1))(before)
+    after = moved(before)
     assert torch.equal(after["rgb"][..., :1].short(), after["depth"])
     assert not torch.equal(after["depth"], before["depth"])
     assert torch.equal(after["state"], before["state"])
-    again = RandomShift(4, SPEC, torch.Generator().manual_seed(1))(before)
-    assert torch.equal(again["rgb"], after["rgb"])
+    assert torch.equal(moved(before)["rgb"], after["rgb"])
 
 
 @pytest.mark.parametrize(("pixels", "spec"), [(0, SPEC), (4, SpaceSpec(2, 1))])
@@ -49,7 +53,8 @@ def test_without_a_shift_or_images_no_random_number_is_drawn(pixels, spec):
     generator = torch.Generator().manual_seed(1)
     state = generator.get_state()
     observations = seen() if spec is SPEC else torch.zeros(4, 2)
-    assert RandomShift(pixels, spec, generator)(observations) is observations
+    shift = RandomShift(pixels, spec, generator)
+    assert shift(observations, shift.draw(4)) is observations
     assert torch.equal(generator.get_state(), state)
 
 
@@ -90,18 +95,19 @@ def encoder(policy):
     return torch.cat([weight.detach().flatten().clone() for weight in policy.actor_features.parameters()])
 
 
-def batch():
+def batch(algorithm):
     ones = torch.ones(4)
-    return Transitions(seen(), seen(), torch.zeros(4, 1), ones, 0.5 * ones, 0 * ones, 0 * ones)
+    numbers = (torch.zeros(4, 1), ones, 0.5 * ones, 0 * ones, 0 * ones)
+    return Transitions(seen(), seen(), *numbers, drawn=algorithm.draw(4))
 
 
 def test_the_critics_loss_trains_a_shared_encoder_and_the_actors_does_not(tmp_path):
     policy, algorithm = begun(tmp_path)
     assert algorithm._critics.features is policy.actor_features
     first = encoder(policy)
-    algorithm._step_actor(batch())
+    algorithm._step_actor(batch(algorithm))
     assert torch.equal(encoder(policy), first)
-    algorithm._step_critics(batch())
+    algorithm._step_critics(batch(algorithm))
     assert not torch.equal(encoder(policy), first)
     held = {id(weight) for weight in policy.actor_parameters()}
     assert not held & {id(weight) for weight in algorithm._critics.parameters()}
@@ -110,7 +116,7 @@ def test_the_critics_loss_trains_a_shared_encoder_and_the_actors_does_not(tmp_pa
 def test_targets_follow_a_shared_encoder_slowly(tmp_path):
     policy, algorithm = begun(tmp_path, "algorithm.target_rate=0.5")
     before = encoder(policy)
-    algorithm._step_critics(batch())
+    algorithm._step_critics(batch(algorithm))
     target = torch.cat([weight.detach().flatten() for weight in algorithm._targets.features.parameters()])
     assert torch.allclose(target, 0.5 * before + 0.5 * encoder(policy), atol=1e-6)
 

@@ -7,36 +7,15 @@ import pytest
 import torch
 
 import rlpipe
-from rlpipe.collection.worker import RolloutWorker
-from rlpipe.learning.base import learner_class
 from rlpipe.metrics import CATALOGUE
-from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.first_weights import with_base_policy
-from tests.helpers.demonstrations import demonstrator
-from tests.helpers.kinds import KINDS
-from tests.helpers.runs import lines, sac, scripted
+from tests.helpers.learners import MAKE, STEP, collected, learner_of
+from tests.helpers.runs import lines
 
 DEVICES = [
     "cpu",  # where there is no GPU, at least that the comparison itself holds
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
 ]
-STEP = 3e-4
-"""Learning rate. Adam moves a weight by about as much in a step, whichever sign rounding gives a vanishing gradient."""
-
-
-def rlpd(folder, *overrides):
-    return sac(
-        folder, "algorithm.name=rlpd", "policy.normalize_observations=true", *overrides, demos=demonstrator(folder)
-    )
-
-
-def cloning(folder, *overrides):
-    algorithm = {"name": "behaviour_cloning", "epochs": 3, "batch_size": 16}
-    policy = {"name": "mlp", "hidden_sizes": [8]}
-    return scripted(folder, *overrides, demos=demonstrator(folder), algorithm=algorithm, policy=policy)
-
-
-MAKE = {name: kind.config for name, kind in KINDS.items()} | {"rlpd": rlpd, "cloning": cloning}
 
 
 @pytest.fixture(params=MAKE)
@@ -45,17 +24,6 @@ def make(request, tmp_path):
     return lambda *overrides: with_base_policy(
         MAKE[request.param](tmp_path, f"learner.lr={STEP}", "rollout.num_workers=1", *overrides)
     )
-
-
-def learner_of(config, spec):
-    return learner_class(config)(config.schedule, spec)
-
-
-def collected(config, count=2):
-    """The spaces, and so many fragments under the first weights, or none for what learns from demonstrations alone."""
-    worker = RolloutWorker(config.schedule, 0, 1)
-    fragments = [(worker.collect(Snapshot(0, NoWeights.FROM_SEED), 0)[0],) for _ in range(count)]
-    return worker.ready().spec, fragments if config.algorithm_class.collects else [()] * count
 
 
 def numbers(window):

@@ -33,7 +33,7 @@ def fragment(first, steps, ends=()):
 
 def drawn(buffer, count=400):
     """Distinct transitions of a large draw: (image before, image after, reward)."""
-    batch = buffer.transitions(buffer.draw(count, torch.Generator().manual_seed(0)))
+    batch = buffer.transitions(buffer.read(buffer.draw(count, torch.Generator().manual_seed(0))[0]))
     before, after = (tree["image"].flatten().tolist() for tree in (batch.observations, batch.next_observations))
     return sorted(set(zip(before, after, batch.rewards.int().tolist(), strict=True)))
 
@@ -42,7 +42,7 @@ def test_transitions_find_their_frames_and_the_true_successor_of_an_end():
     buffer = ReplayBuffer(10, SPEC, CPU, 0.5)
     buffer.add(fragment(0, 3, ends=[1]))
     assert drawn(buffer) == [(0, 1, 0), (1, 99, 1), (2, 3, 2)]
-    assert buffer.draw(1, torch.Generator()).observations[0]["image"].dtype == torch.uint8
+    assert buffer.read(buffer.draw(1, torch.Generator())[0]).observations[0]["image"].dtype == torch.uint8
 
 
 def test_each_frame_is_stored_once():

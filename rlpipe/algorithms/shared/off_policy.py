@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Transitions(NamedTuple):
         terminated: [B] 1 where the task ended with the transition, else 0.
         truncated: [B] 1 where a time limit cut the episode off, else 0.
         demonstrations: number of transitions, at the end of the batch, that are demonstrated.
+        drawn: from ``OffPolicyAlgorithm.draw``, with its tensors on the learner's device.
     """
 
     observations: Tensor | Tree
@@ -44,6 +45,7 @@ class Transitions(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     demonstrations: int = 0
+    drawn: Any = None
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,21 @@ class OffPolicyAlgorithm(Algorithm):
     def policy_replaced(self) -> None:
         """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
 
+    def draw(self, count: int) -> Any:  # noqa: ARG002 - for subclasses that draw
+        """Draws, on the host, what is random in the next gradient step on so many transitions, and chooses its kind.
+
+        A step that draws and counts here, and not in ``step``, can be recorded as a CUDA graph
+        ([extending.md](extending.md)).
+
+        Returns:
+            Tensors in a tuple or any other structure, which ``step`` gets as ``batch.drawn``. What is no tensor tells
+            kinds of steps apart.
+        """
+        return None
+
     @abstractmethod
     def step(self, batch: Transitions) -> Observed:
-        """Takes one gradient step. Returns its metrics."""
+        """Takes one gradient step, without gradients in what it returns: its metrics."""
 
     @abstractmethod
     def set_optimisation(self, actor_lr: float, critic_lr: float, eps: float, max_grad_norm: float | None) -> None:

@@ -56,7 +56,12 @@ class FlatAdam:
             raise ValueError("a parameter appears twice, in one group or in two; each can be optimised once only.")
         self.groups = [flatten(group) for group in members]
         self._counts = [len(group) for group in members]
-        self._rates, self._eps = [0.0] * len(members), eps
+        self._eps = eps
+        # On the device, so that a recorded step has the present rate: rounded to float32 on a GPU, exact on a CPU.
+        self._rates = [
+            torch.zeros((), dtype=torch.float32 if group.is_cuda else torch.float64, device=group.device)
+            for group in self.groups
+        ]
         self._moments = [(torch.zeros_like(group), torch.zeros_like(group)) for group in self.groups]
         self._steps = [torch.zeros((), device=group.device) for group in self.groups]
         masters = itertools.chain.from_iterable(map(_pieces, self.groups, members))
@@ -74,7 +79,9 @@ class FlatAdam:
         """
         if len(rates) != len(self.groups):
             raise ValueError(f"{len(rates)} learning rates do not fit {len(self.groups)} groups of parameters.")
-        self._rates, self._eps = list(rates), self._eps if eps is None else eps
+        for present, rate in zip(self._rates, rates, strict=True):
+            present.fill_(rate)
+        self._eps = self._eps if eps is None else eps
 
     def gradients(self, loss: Tensor) -> Tensor:
         """[P] gradient of a scalar, of all groups side by side; 0 where a parameter has no part in it."""

@@ -1,0 +1,178 @@
+"""Gradient steps that are recorded once and replayed are the steps that Python takes, to the last bit."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from rlpipe.errors import ConfigError
+from rlpipe.learning import stepper
+from rlpipe.learning.on_policy import usual_size
+from rlpipe.learning.stepper import WARM_UP, Stepper
+from rlpipe.training.first_weights import with_base_policy
+from tests.helpers.emulated_graphs import EmulatedGraphs
+from tests.helpers.learners import MAKE, collected, learner_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Graphs for everything that is made from now on."""
+    recorder = EmulatedGraphs()
+    monkeypatch.setattr(stepper, "make_recorder", lambda device: recorder)
+    return recorder
+
+
+# --- learners
+
+KINDS = ["cloning", "rlpd", "tree, ppo", "tree, chunks, grpo", "tree, chunks, sac"]
+RARER = [name for name in MAKE if name not in KINDS and "gru" not in name]
+UPDATES = 8
+
+
+def updated(learner, iterations):
+    """All arrays of a learner after some updates, and the metrics of each, without times."""
+    windows = [learner.update(0, number, *batches)[1] for number, batches in enumerate(iterations, 1)]
+    assert [note for window in windows for note in window.notes] == []
+    return learner.state(), [
+        {name: repr(state) for name, state in window.states.items() if not name.startswith("time/")}
+        for window in windows
+    ]
+
+
+def unequal(expected, found):
+    """Names under which arrays differ in any bit."""
+    assert expected.keys() == found.keys()
+    return [name for name, array in expected.items() if array.tobytes() != found[name].tobytes()]
+
+
+@pytest.mark.parametrize("name", [*KINDS, *(pytest.param(name, marks=pytest.mark.soak) for name in RARER)])
+def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypatch):
+    """Weights, moments, targets and metrics, while learning rates fall."""
+    config = with_base_policy(
+        MAKE[name](tmp_path, "learner.lr_schedule=linear", "learner.num_threads=1", "rollout.num_workers=1")
+    )
+    spec, batches = collected(config)
+    iterations = [batches[number % len(batches)] for number in range(UPDATES)]
+    arrays, metrics = updated(learner_of(config, spec), iterations)
+    recorder = EmulatedGraphs()
+    monkeypatch.setattr(stepper, "make_recorder", lambda device: recorder)
+    replayed, same = updated(learner_of(config, spec), iterations)
+    assert recorder.replays > recorder.recordings
+    assert unequal(arrays, replayed) == []
+    assert same == metrics
+
+
+# --- single programs
+
+
+class Weight:
+    """A weight that follows its input, and what a careless program may do besides."""
+
+    def __init__(self):
+        self.value = torch.zeros(2)
+        self.rate, self.steps, self.mean = 0.5, 0, torch.zeros(2)
+
+    def follow(self, target):
+        self.value += self.rate * (target - self.value)
+        return {"value": self.value.clone()}
+
+    def read(self, target):
+        return self.follow(target if float(self.value.sum()) < 1e9 else 0 * target)
+
+    def mask(self, target):
+        return self.follow(target[target > -1.0])
+
+    def draw(self, target):
+        return self.follow(target + torch.rand(2))
+
+    def copy_number(self, target):
+        return self.follow(target * torch.tensor(self.rate))
+
+    def count(self, target):
+        self.steps += 1
+        return self.follow(target)
+
+    def replace(self, target):
+        self.mean = 0.5 * (self.mean + target)
+        return self.follow(self.mean)
+
+
+def steps_of(weight, graphs="auto"):
+    return Stepper(CPU, graphs, lambda: {"weight": weight})
+
+
+def values(program, inputs):
+    return [program(each)["value"].tolist() for each in inputs]
+
+
+TARGETS = [torch.tensor([float(number), 1.0]) for number in range(1, 30)]
+
+
+def test_steps_are_recorded_in_powers_of_two_after_a_warm_up_and_give_what_python_gives(recorder):
+    expected, weight = Weight(), Weight()
+    told = steps_of(weight).run(weight.follow, TARGETS)
+    assert [each["value"].tolist() for each in told] == values(expected.follow, TARGETS)
+    assert WARM_UP == 3
+    assert recorder.recordings == 3  # of 8, then of 2, and of 1: the first 8 of 29 steps were the warm-up
+    assert recorder.replays == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("read", r"test_graphs\.py:\d+ reads a number on the host"),
+        ("mask", r"test_graphs\.py:\d+ selects by a mask"),
+        ("draw", r"test_graphs\.py:\d+ draws random numbers"),
+        ("copy_number", r"test_graphs\.py:\d+ makes a tensor of a number of the host"),
+        ("count", "weight.steps changes in each step, but not in place"),
+        ("replace", "weight.mean changes in each step, but not in place"),
+    ],
+)
+def test_a_step_that_a_replay_could_not_repeat_runs_as_python_says_and_a_note_says_why(program, reason, recorder):
+    expected, weight = Weight(), Weight()
+    torch.manual_seed(0)
+    results = values(getattr(expected, program), TARGETS)
+    torch.manual_seed(0)
+    stepper = steps_of(weight)
+    assert [each["value"].tolist() for each in stepper.run(getattr(weight, program), TARGETS)] == results
+    (note,) = stepper.take_notes()
+    assert re.search(reason, note)
+    assert recorder.recordings == 0
+    with pytest.raises(ConfigError, match="learner.graphs is true, but .*" + reason):
+        steps_of(weight, True).run(getattr(weight, program), TARGETS)
+
+
+def test_a_number_that_changes_asks_for_another_recording_and_one_that_always_changes_for_none(recorder):
+    expected, weight = Weight(), Weight()
+    stepper = steps_of(weight)
+    for update in range(12):
+        expected.rate = weight.rate = 1.0 / (2 + update)
+        found = stepper.run(weight.follow, TARGETS[:4])
+        assert [each["value"].tolist() for each in found] == [
+            expected.follow(each)["value"].tolist() for each in TARGETS[:4]
+        ]
+    (note,) = stepper.take_notes()
+    assert "weight.rate, which a recording keeps, changes again and again, now from 0.0909" in note
+
+
+def test_a_recording_that_fails_is_told_and_the_steps_are_taken(recorder, monkeypatch):
+    def fail(function):
+        raise RuntimeError("CUDA error: operation not permitted\nand more")
+
+    monkeypatch.setattr(recorder, "record", fail)
+    expected, weight = Weight(), Weight()
+    stepper = steps_of(weight)
+    found = stepper.run(weight.follow, TARGETS)
+    assert [each["value"].tolist() for each in found] == values(expected.follow, TARGETS)
+    assert stepper.take_notes() == [
+        "gradient steps run without CUDA graphs (learner.graphs): RuntimeError: CUDA error: operation not permitted."
+    ]
+
+
+@pytest.mark.parametrize(("length", "size"), [(400, 400), (399, 400), (376, 400), (375, 375), (1, 25), (410, 425)])
+def test_minibatches_are_filled_up_to_few_sizes(length, size):
+    assert usual_size(length, 400) == size
