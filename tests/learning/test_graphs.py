@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlpipe.errors import ConfigError
 from rlpipe.learning import stepper
@@ -64,6 +65,38 @@ def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypat
     assert recorder.replays > recorder.recordings
     assert unequal(arrays, replayed) == []
     assert same == metrics
+
+
+def fakes(name, tmp_path, monkeypatch):
+    """Errors of the steps of a learner, each taken once on tensors that have a shape and no numbers; None for none."""
+    config = with_base_policy(MAKE[name](tmp_path, "learner.num_threads=1", "rollout.num_workers=1"))
+    spec, iterations = collected(config)
+    errors = []
+
+    def run(self, program, inputs):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            try:
+                errors.append(program(inputs[-1]) and None)
+            except RuntimeError as error:
+                errors.append(str(error))
+        return [program(each) for each in inputs]
+
+    monkeypatch.setattr(Stepper, "run", run)
+    learner = learner_of(config, spec)
+    for number, batches in enumerate([*iterations, *iterations], 1):
+        learner.update(0, number, *batches)
+    return errors
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_step_needs_a_number_of_the_host(name, tmp_path, monkeypatch):
+    errors = fakes(name, tmp_path, monkeypatch)
+    assert errors
+    assert set(errors) == {None}
+
+
+def test_a_memory_does(tmp_path, monkeypatch):
+    assert "_unique2" in fakes("tree, gru, shared encoder, ppo", tmp_path, monkeypatch)[0]
 
 
 # --- single programs

@@ -23,6 +23,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.functional.advantages import normalize
 from rlpipe.functional.aggregation import loss_weights
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
+from rlpipe.learning import stepper
 from rlpipe.learning.on_policy import Learner, join
 from rlpipe.learning.process_group import _interface_towards, open_rendezvous
 from rlpipe.learning.shares import Minibatches, share_of_learner
@@ -31,6 +32,7 @@ from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
 from rlpipe.policies.shared.moments import RunningMoments
+from tests.helpers.emulated_graphs import EmulatedGraphs
 from tests.helpers.runs import lines, scripted, to_mapping
 
 CARTPOLE = {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 12}
@@ -119,6 +121,18 @@ def learn_apart(*args):
         torch.distributed.destroy_process_group()
 
 
+def learn_in_replays(*args):
+    """The same with gradient steps that are recorded and replayed."""
+    original, recorder = stepper.make_recorder, EmulatedGraphs()
+    stepper.make_recorder = lambda _: recorder
+    try:
+        state, windows = learn_apart(*args)
+    finally:
+        stepper.make_recorder = original
+    assert recorder.replays > recorder.recordings > 1  # up to the gradient, and after the sum
+    return state, windows
+
+
 @pytest.fixture(scope="module")
 def together():
     """Gives the states of so many learners, and the windows of each iteration as one."""
@@ -126,9 +140,9 @@ def together():
     context.set_forkserver_preload([__name__])  # libraries load once for all of them
     with ProcessPoolExecutor(5, context) as pool:
 
-        def learners(size, plan, spec, iterations):
+        def learners(size, plan, spec, iterations, learn=learn_apart):
             store, meeting = open_rendezvous("127.0.0.1", size)
-            futures = [pool.submit(learn_apart, rank, meeting, plan, spec, iterations) for rank in range(size)]
+            futures = [pool.submit(learn, rank, meeting, plan, spec, iterations) for rank in range(size)]
             for future in as_completed(futures):
                 future.result()  # what the first to fail raised
             answers = [future.result() for future in futures]
@@ -176,6 +190,18 @@ def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one
         assert told(several) == pytest.approx(told(one), rel=1e-4, abs=1e-5)
         exact = ("train/num_samples", "train/n_updates", "train/epochs_run", "train/nonfinite_steps")
         assert [told(several)[name] for name in exact] == [told(one)[name] for name in exact]
+
+
+@pytest.mark.parametrize("algorithm", [PPO, GRPO], ids=["ppo", "grpo"])
+def test_learners_that_replay_their_steps_end_with_the_weights_and_the_numbers_of_one(tmp_path, algorithm, together):
+    plan, spec, iterations = collected(run_config(tmp_path, algorithm), 2)
+    alone, windows = learn(0, None, plan, spec, iterations * 3)
+    states, shared = together(2, plan, spec, iterations * 3, learn_in_replays)
+    for name, array in alone.items():
+        np.testing.assert_array_equal(states[0][name], states[1][name], err_msg=name)
+        np.testing.assert_allclose(states[0][name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+    for expected, found in zip(windows, shared, strict=True):
+        assert told(found) == pytest.approx(told(expected), rel=1e-2, abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.parametrize("algorithm", [PPO, GRPO], ids=["ppo", "grpo"])
