@@ -46,6 +46,22 @@ def how_it_failed(error: BaseException) -> str:
     return f"raised {type(error).__name__}{f': {message}' if message else ''}"
 
 
+def advice_on(error: BaseException | None) -> str:
+    """Returns what to try where a GPU's memory is full or the GPU itself fails; empty for any other error."""
+    name, message = type(error).__name__, str(error)
+    if name == "OutOfMemoryError" and "CUDA" in message:
+        return (
+            "The memory of the GPU is full. rlpipe doctor CONFIG estimates what a learner needs. Resume with "
+            "learner.micro_batch or policy.checkpoint_gradients=true, or with learner.device=cpu."
+        )
+    if name == "AcceleratorError" or message.startswith("CUDA error"):
+        return (
+            "The GPU failed, or its driver: nvidia-smi shows whether it is still there. Resume on another machine, or "
+            "with learner.device=cpu."
+        )
+    return ""
+
+
 class ForeignError(RuntimeError):
     """Stands in for what would end a process, or cannot be sent to another. The message is from ``how_it_failed``."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from rlpipe.distributed.nodes import is_alive
-from rlpipe.errors import ConfigError, ContractError, how_it_failed
+from rlpipe.errors import ConfigError, ContractError, advice_on, how_it_failed
 
 if TYPE_CHECKING:
     from rlpipe.distributed.actors import Location
@@ -70,7 +70,7 @@ def describe_end(error: BaseException | None, where: Location | None, log: list[
         traceback = message[: first - 1]  # of what was raised first; its last line is the exception itself
         actors = list(dict.fromkeys(_ACTOR.findall(str(error))))  # each that was called by the one before it
         where_else = f" in {actors[-1]}" if len(actors) > 1 else ""
-        return End(f"{how_it_failed(cause)}{where_else}", _excerpt(traceback))
+        return End(f"{how_it_failed(cause)}{where_else}", _excerpt(traceback), advice_on(cause))
     if where is None:  # it never started, so it has no log
         message = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
         return End("could not be started", _excerpt(message), "The lines above are Ray's own explanation.")

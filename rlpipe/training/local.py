@@ -16,7 +16,7 @@ from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
 from rlpipe.config.selection import number_of_workers
-from rlpipe.errors import ConfigError, Fault, RunError, how_it_failed
+from rlpipe.errors import ConfigError, Fault, RunError, advice_on, how_it_failed
 from rlpipe.learning.base import LearnerBase, learner_class
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, Status
@@ -41,7 +41,8 @@ def _actor(name: str, doing: str) -> Iterator[None]:
         what, raised = how_it_failed(error), error.__cause__ or error
         lines = "".join(traceback.format_exception(None, raised, raised.__traceback__)).splitlines()[-_LOG_LINES:-1]
         what, *log = (redacted(text, os.environ) for text in (what, *lines))
-        raise RunError(Fault(name, what, doing, platform.node(), "", os.getpid(), tuple(log))) from error
+        fault = Fault(name, what, doing, platform.node(), "", os.getpid(), tuple(log), advice_on(raised))
+        raise RunError(fault) from error
 
 
 class LocalEngine:
