@@ -16,7 +16,8 @@ from rlpipe.learning.on_policy import Learner, join
 from rlpipe.policies.base import Policy, build_policy
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
-from rlpipe.trajectory.tree import Tree, tensors
+from rlpipe.trajectory.synthetic import synthetic_batch, synthetic_observations
+from rlpipe.trajectory.tree import tensors
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8
 ARM_ACTIONS = 4  # of PickCube-v1 with pd_ee_delta_pos
@@ -64,33 +65,9 @@ def of_tokens(chunk_size: int, hidden: Sequence[int], **decoder: Any) -> Subject
     return Subject({"name": "tokens", "chunk_size": chunk_size, "hidden_sizes": list(hidden), **decoder})
 
 
-def random_observations(draw: np.random.Generator, spec: SpaceSpec, *leading: int) -> Any:
-    """[*leading, ...] observations: bytes of pictures, or numbers of a state."""
-    if spec.leaves is None:
-        return draw.standard_normal((*leading, spec.observation_dim), dtype=np.float32)
-    leaves = spec.leaves.items()
-    return Tree({name: draw.integers(256, size=(*leading, *leaf.shape), dtype=np.uint8) for name, leaf in leaves})
-
-
 def random_batch(envs: int, subject: Subject) -> TrajectoryBatch:
     """Fragment of random numbers in which one decision in a hundred ends an episode."""
-    draw = np.random.default_rng(0)
-    shape, spec, chunk = (STEPS, envs), subject.spec, subject.chunk_size
-    terminated = draw.random(shape) < 0.01
-    ended = np.flatnonzero(terminated)
-    return TrajectoryBatch(
-        random_observations(draw, spec, STEPS + 1, envs),
-        draw.standard_normal((*shape, chunk * spec.action_dim), dtype=np.float32),
-        draw.standard_normal(shape, dtype=np.float32) - 10.0,
-        draw.standard_normal(shape, dtype=np.float32),
-        terminated,
-        np.zeros_like(terminated),
-        np.ones_like(terminated),
-        random_observations(draw, spec, len(ended)),
-        ended,
-        0,
-        num_steps=None if chunk == 1 else np.full(shape, chunk),
-    )
+    return synthetic_batch(subject.spec, STEPS, envs, chunk_size=subject.chunk_size)
 
 
 def configuration(
@@ -141,7 +118,7 @@ def acting(subject: Subject, rows: int, device: str) -> tuple[Callable[[], Any],
     config = configuration(subject, STEPS, device, "float32", compiled=False)
     policy = subject.build(config).to(device)
     draw = np.random.default_rng(0)
-    observations = tensors(random_observations(draw, subject.spec, rows))
+    observations = tensors(synthetic_observations(subject.spec, draw, rows))
     noise = torch.from_numpy(policy.noise(draw, rows))
 
     def act() -> Any:

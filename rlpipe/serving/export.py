@@ -34,6 +34,7 @@ from rlpipe.serving.card import card_text, record_card
 from rlpipe.serving.loading import CARD, card_of, decisions_of, policy_of
 from rlpipe.serving.runner import ActingPolicy
 from rlpipe.trajectory import SpaceSpec, Tree
+from rlpipe.trajectory.synthetic import synthetic_observations
 
 OPSET = 18
 GRAPH = "policy.onnx"
@@ -243,20 +244,8 @@ def differences(expected: NDArray[Any], actions: NDArray[Any], spaces: SpaceSpec
 
 def random_observations(spaces: SpaceSpec, count: int, generator: np.random.Generator) -> Any:
     """Returns random observations, [count, ...]; of a tree, by the names of its leaves."""
-    if spaces.leaves is None:
-        return generator.normal(size=(count, spaces.observation_dim)).astype(np.float32)
-    observations = {}
-    for name, leaf in spaces.leaves.items():
-        shape = (count, *leaf.shape)
-        array: NDArray[Any]
-        if leaf.choices is not None:
-            array = generator.integers(np.asarray(leaf.choices).reshape(leaf.shape), size=shape)
-        elif leaf.dtype == "float32":
-            array = generator.normal(size=shape)
-        else:
-            array = generator.integers(0, 100, size=shape)
-        observations[name] = array.astype(leaf.dtype)
-    return observations
+    observations = synthetic_observations(spaces, generator, count)
+    return observations.leaves if isinstance(observations, Tree) else observations
 
 
 def _visited(state: Checkpoint, policy: Policy, card: Mapping[str, Any]) -> Any:
