@@ -34,6 +34,7 @@ from rlpipe.plugins import nearest
 _METADATA = "rlpipe"
 _ALIKE = 0.6
 """Similarity from which a legal word is taken for what was meant."""
+_BOOLEANS = ("true", "false")
 _LONGEST_NAME = 255
 _LARGEST = 10**300
 """Numbers from here on are refused before they are written out, digit by digit."""
@@ -72,7 +73,8 @@ class Option:
         above: number that a legal one exceeds.
         most: largest legal number.
         below: number that a legal one does not reach.
-        choices: legal words; beside limits, the words that are legal in place of a number.
+        choices: legal words; beside limits, the words that are legal in place of a number; ``true`` and ``false`` are
+            the two values of a bool.
         checks: further demands on the whole value.
         unit: unit of the value, empty for none.
         affects: what another value makes different. A plug-in's section declares it for all its options.
@@ -216,7 +218,8 @@ def _check_storable(key: str, value: Any) -> None:
 
 def _check_legal(key: str, value: Any, declared: Option) -> None:
     """Checks one value against the limits and the legal words of its key."""
-    if value in declared.choices:
+    texts = [word for word in declared.choices if word not in _BOOLEANS]  # the text "true" is none of the two
+    if value in texts or (isinstance(value, bool) and str(value).lower() in declared.choices):
         return
     if declared.limits and declared.choices and isinstance(value, str):
         words = " or ".join(declared.choices)

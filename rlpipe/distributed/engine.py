@@ -170,6 +170,8 @@ class RayEngine:
         count, plan = self._launcher.num_learners, self._launcher.plan_ref
         if count == 1:
             self._learners[0].make(plan, ready.spec)
+            if self._config.learner.graphs is True:
+                self.wait([self._learners[0].call(LearnerBase.rehearse)])
         else:
             self._rendezvous_store, rendezvous = open_rendezvous(ray.util.get_node_ip_address(), count)
             for rank, learner in enumerate(self._learners):

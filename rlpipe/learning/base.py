@@ -22,6 +22,7 @@ from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
 from rlpipe.functional.commitments import sha256_of_arrays
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
+from rlpipe.learning.device_choice import choose_device, devices, on_device, trial_of
 from rlpipe.learning.shares import Share
 from rlpipe.learning.stepper import Stepper
 from rlpipe.learning.threads import LearnerThreads
@@ -49,14 +50,16 @@ class LearnerBase(ABC):
         """
         config = stages[0].config
         config.algorithm.check_spaces(spec)
-        self._stages = stages
+        self._stages, self._spec = stages, spec
         self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until
         self._threads = LearnerThreads(config.learner.num_threads, _most_threads(config, num_learners))
         self._threads.apply()
         device = config.learner.device
         check_device(device)
-        self._device = torch.device(device if device != AUTO else "cuda" if torch.cuda.is_available() else "cpu")
+        self._chooses_device = device == AUTO and num_learners == 1  # and has not chosen yet
+        self._device = torch.device(devices()[0] if device == AUTO else device)
+        self._notes: list[str] = []  # for the user, of the next update
         self._policy = build_policy(config, spec).to(self._device)
         self._generator = torch.Generator().manual_seed(config.runner.seed)
         self._version = 0
@@ -76,7 +79,7 @@ class LearnerBase(ABC):
     def _make_stepper(self, state: Callable[[], Mapping[str, object]]) -> Stepper:
         """Makes what runs the gradient steps, given the objects that they read and write."""
         settings = lambda: {"learner": self._config.learner, **state()}  # noqa: E731
-        return Stepper(self._device, self._config.learner.graphs, settings)
+        return Stepper(self._device, self._config.learner.graphs, settings, self._notes)
 
     def _make_algorithm(self) -> Any:
         return self._config.algorithm_class(self._config.algorithm)
@@ -104,12 +107,45 @@ class LearnerBase(ABC):
         Returns:
             New weights, and the ``train/`` and ``rollout/`` metrics.
         """
-        if iteration > FIRST_ITERATIONS:
-            return self._update(stage, iteration, *batches, fragments=fragments)
-        before = sha256_of_arrays(self._policy.weights())
+        if self._chooses_device:
+            self._choose_device()
+        first = iteration <= FIRST_ITERATIONS
+        before = sha256_of_arrays(self._policy.weights()) if first else ""
         snapshot, window = self._update(stage, iteration, *batches, fragments=fragments)
-        window.fingerprints.append(UpdateFingerprint(before, sha256_of_arrays(self._policy.weights())))
+        if first:
+            window.fingerprints.append(UpdateFingerprint(before, sha256_of_arrays(self._policy.weights())))
+        window.notes += self._notes
+        self._notes.clear()
         return snapshot, window
+
+    def rehearse(self) -> None:
+        """Takes a few gradient steps in another learner, on random numbers, where each must be recorded.
+
+        Raises:
+            ConfigError: ``learner.graphs`` is true, and steps cannot be recorded.
+        """
+        config = self._config
+        if config.learner.graphs is True and (trial := trial_of(config, self._spec)) is not None:
+            options, batch = trial
+            type(self)(on_device(self._stages[:1], config.learner.device, **options), self._spec).update(0, 1, batch)
+
+    def _choose_device(self) -> None:
+        """Moves to the device whose gradient steps take less time, and leaves a note."""
+        parameters = sum(parameter.numel() for parameter in self._policy.parameters())
+        device, reason = choose_device(
+            lambda stages: type(self)(stages, self._spec), self._stages, self._spec, parameters
+        )
+        self._move(device)
+        self._notes += [reason] if reason else []
+
+    def _move(self, device: str) -> None:
+        """Continues on a device that was chosen: a learner that is made anew there takes over everything."""
+        self._chooses_device = False
+        if device == self._device.type:
+            return
+        successor = type(self)(on_device(self._stages, device), self._spec)
+        successor.load_state(self.state())
+        self.__dict__ = successor.__dict__
 
     @abstractmethod
     def _update(
@@ -144,6 +180,12 @@ class LearnerBase(ABC):
         Raises:
             ConfigError: they do not fit this policy, algorithm or optimiser.
         """
+        if (
+            self._chooses_device
+            and "on_gpu" in arrays
+            and (device := "cuda" if arrays["on_gpu"] else "cpu") in devices()
+        ):
+            self._move(device)
         try:
             self.load_state(arrays)
         except ConfigError as error:
@@ -157,6 +199,8 @@ class LearnerBase(ABC):
         arrays: Arrays = {f"policy/{name}": array for name, array in self._policy.weights().items()}
         arrays["generator"] = self._generator.get_state().numpy().copy()
         arrays["version"] = np.array(self._version)
+        if not self._chooses_device:
+            arrays["on_gpu"] = np.array(int(self._device.type == "cuda"))
         return arrays | {f"curriculum/{name}": values for name, values in self._curriculum.state().items()}
 
     def _load_common_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -120,7 +120,6 @@ class CloningLearner(LearnerBase):
         window.observe(m.CLONING_FINISHED, float(self._finished))
         window.observe(m.CLONING_BEST_EPOCH, self._best[1])
         window.observe(m.NUM_UPDATES, len(steps))
-        window.notes += self._stepper.take_notes()
         window.observe(m.TOTAL_TIMESTEPS, 0)
         window.observe(m.STAGE, stage)
         window.observe(m.VERSION, self._version)

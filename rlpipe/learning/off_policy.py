@@ -144,7 +144,6 @@ class OffPolicyLearner(LearnerBase):
         moments = [began, received, trained, published]
         window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
         skipped, self._skipped = self._algorithm.skipped - self._skipped, self._algorithm.skipped
-        window.notes += self._stepper.take_notes()
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
         if steps:

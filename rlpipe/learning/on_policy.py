@@ -235,7 +235,6 @@ class Learner(LearnerBase):
         absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
         snapshot = self.snapshot() if self._learners.first else absent
         marks.append(self._now())
-        window.notes += self._stepper.take_notes()
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
         self._observe_versions(window, batches, share)

@@ -92,19 +92,22 @@ class Recording:
 
 
 class Stepper:
-    """Runs the gradient steps of a learner on its device.
+    """Runs the gradient steps of a learner on its device."""
 
-    Attributes:
-        notes: sentences for the user about steps that are not recorded, until someone takes them.
-    """
-
-    def __init__(self, device: torch.device, graphs: bool | str, state: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        graphs: bool | str,
+        state: Callable[[], Mapping[str, object]],
+        notes: list[str],
+    ) -> None:
         """Takes steps as ``learner.graphs`` says.
 
         Args:
             device: device of the learner.
             graphs: value of ``learner.graphs``.
             state: returns the objects, by name, that programs read and write beside their inputs.
+            notes: gets a sentence for the user if steps are not recorded.
         Raises:
             ConfigError: graphs are required, and nothing records them on this device.
         """
@@ -116,7 +119,7 @@ class Stepper:
         self._warm: Counter[Hashable] = Counter()
         self._facts: dict[str, Hashable] = {}  # as they were when the present recordings were made
         self._changes = 0
-        self.notes: list[str] = []
+        self._notes = notes
 
     @property
     def records(self) -> bool:
@@ -205,7 +208,7 @@ class Stepper:
                 f"learner.graphs is true, but the gradient steps of this run cannot be recorded: {reason}. Set "
                 "learner.graphs=auto, which then runs them without."
             )
-        self.notes.append(f"gradient steps run without CUDA graphs (learner.graphs): {reason}.")
+        self._notes.append(f"gradient steps run without CUDA graphs (learner.graphs): {reason}.")
         self._probe()
 
     def _probe(self) -> None:
@@ -217,8 +220,3 @@ class Stepper:
                 f"{self._device} does not work any more after a recording of CUDA graphs failed ({error}): resume with "
                 "learner.graphs=false."
             ) from error
-
-    def take_notes(self) -> list[str]:
-        """Returns the notes since the last call."""
-        notes, self.notes = self.notes, []
-        return notes

@@ -82,6 +82,7 @@ class LocalEngine:
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
         with _actor("learner", "start"):
             self._learner = learner_class(self._config)(self._plan, ready.spec)
+            self._learner.rehearse()
             if state is not None:
                 self._learner.resume(state.arrays, state.path)
             return self._learner.snapshot() if warm is None else self._learner.begin_with(warm)

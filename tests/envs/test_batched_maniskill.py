@@ -188,7 +188,7 @@ def test_another_version_of_maniskill_falls_back(monkeypatch):
 def test_other_words_than_auto_are_refused(value):
     from rlpipe.config.fields import check_fields
 
-    with pytest.raises(ConfigError, match=r"env\.train\.batched is .*; it must be auto, true or false"):
+    with pytest.raises(ConfigError, match=r"env\.train\.batched is .*Allowed values: auto, true, false"):
         check_fields(config(batched=value), "env.train")
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import rlpipe
+from rlpipe.algorithms.ppo import PPO
 from rlpipe.errors import ConfigError
 from rlpipe.learning import stepper
 from rlpipe.learning.on_policy import usual_size
@@ -15,6 +17,7 @@ from rlpipe.learning.stepper import WARM_UP, Stepper
 from rlpipe.training.first_weights import with_base_policy
 from tests.helpers.emulated_graphs import EmulatedGraphs
 from tests.helpers.learners import MAKE, collected, learner_of
+from tests.helpers.runs import lines, scripted
 
 CPU = torch.device("cpu")
 
@@ -99,6 +102,39 @@ def test_a_memory_does(tmp_path, monkeypatch):
     assert "_unique2" in fakes("tree, gru, shared encoder, ppo", tmp_path, monkeypatch)[0]
 
 
+class Reads(PPO):
+    """PPO that looks at its loss on the host."""
+
+    def loss(self, policy, samples):
+        loss = super().loss(policy, samples)
+        assert float(loss.each.detach().sum()) < 1e9
+        return loss
+
+
+def test_where_graphs_are_required_a_plug_in_that_reads_is_refused_before_the_run(recorder, tmp_path):
+    algorithm = {"name": "tests.learning.test_graphs:Reads", "update_epochs": 1, "num_minibatches": 2}
+    with pytest.raises(ConfigError, match=r"learner\.graphs is true, but .*test_graphs\.py:\d+ reads a number"):
+        rlpipe.train(scripted(tmp_path, "learner.graphs=true", algorithm=algorithm), local=True)
+    assert not any(tmp_path.iterdir())
+
+
+def test_otherwise_it_trains_without_graphs_and_the_run_says_so_once(recorder, tmp_path):
+    algorithm = {"name": "tests.learning.test_graphs:Reads", "update_epochs": 1, "num_minibatches": 2}
+    run = rlpipe.train(scripted(tmp_path, algorithm=algorithm), local=True).directory
+    notes = [event["message"] for event in lines(run, "events.jsonl") if "CUDA graphs" in event["message"]]
+    assert len(notes) == 1
+    assert "test_graphs.py" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"), [("cpu", "learner.device is cpu"), ("auto", "there are no CUDA graphs on cpu")]
+)
+def test_without_a_gpu_graphs_cannot_be_required(device, reason, tmp_path):
+    with pytest.raises(ConfigError, match=f"learner.graphs is true, but {reason}"):
+        rlpipe.train(scripted(tmp_path, "learner.graphs=true", f"learner.device={device}"), local=True)
+    assert not any(tmp_path.iterdir())
+
+
 # --- single programs
 
 
@@ -135,7 +171,9 @@ class Weight:
 
 
 def steps_of(weight, graphs="auto"):
-    return Stepper(CPU, graphs, lambda: {"weight": weight})
+    """Runs steps, and the list that gets its notes."""
+    notes = []
+    return Stepper(CPU, graphs, lambda: {"weight": weight}, notes), notes
 
 
 def values(program, inputs):
@@ -147,7 +185,7 @@ TARGETS = [torch.tensor([float(number), 1.0]) for number in range(1, 30)]
 
 def test_steps_are_recorded_in_powers_of_two_after_a_warm_up_and_give_what_python_gives(recorder):
     expected, weight = Weight(), Weight()
-    told = steps_of(weight).run(weight.follow, TARGETS)
+    told = steps_of(weight)[0].run(weight.follow, TARGETS)
     assert [each["value"].tolist() for each in told] == values(expected.follow, TARGETS)
     assert WARM_UP == 3
     assert recorder.recordings == 3  # of 8, then of 2, and of 1: the first 8 of 29 steps were the warm-up
@@ -170,25 +208,25 @@ def test_a_step_that_a_replay_could_not_repeat_runs_as_python_says_and_a_note_sa
     torch.manual_seed(0)
     results = values(getattr(expected, program), TARGETS)
     torch.manual_seed(0)
-    stepper = steps_of(weight)
+    stepper, notes = steps_of(weight)
     assert [each["value"].tolist() for each in stepper.run(getattr(weight, program), TARGETS)] == results
-    (note,) = stepper.take_notes()
+    (note,) = notes
     assert re.search(reason, note)
     assert recorder.recordings == 0
     with pytest.raises(ConfigError, match="learner.graphs is true, but .*" + reason):
-        steps_of(weight, True).run(getattr(weight, program), TARGETS)
+        steps_of(weight, True)[0].run(getattr(weight, program), TARGETS)
 
 
 def test_a_number_that_changes_asks_for_another_recording_and_one_that_always_changes_for_none(recorder):
     expected, weight = Weight(), Weight()
-    stepper = steps_of(weight)
+    stepper, notes = steps_of(weight)
     for update in range(12):
         expected.rate = weight.rate = 1.0 / (2 + update)
         found = stepper.run(weight.follow, TARGETS[:4])
         assert [each["value"].tolist() for each in found] == [
             expected.follow(each)["value"].tolist() for each in TARGETS[:4]
         ]
-    (note,) = stepper.take_notes()
+    (note,) = notes
     assert "weight.rate, which a recording keeps, changes again and again, now from 0.0909" in note
 
 
@@ -198,10 +236,10 @@ def test_a_recording_that_fails_is_told_and_the_steps_are_taken(recorder, monkey
 
     monkeypatch.setattr(recorder, "record", fail)
     expected, weight = Weight(), Weight()
-    stepper = steps_of(weight)
+    stepper, notes = steps_of(weight)
     found = stepper.run(weight.follow, TARGETS)
     assert [each["value"].tolist() for each in found] == values(expected.follow, TARGETS)
-    assert stepper.take_notes() == [
+    assert notes == [
         "gradient steps run without CUDA graphs (learner.graphs): RuntimeError: CUDA error: operation not permitted."
     ]
 

@@ -11,11 +11,6 @@ from rlpipe.envs.maniskill.cameras import MODES
 from rlpipe.errors import ConfigError
 
 
-def _check_batched(key: str, value: Any) -> None:
-    if not isinstance(value, bool) and value != "auto":
-        raise ConfigError(f"{key} is {value!r}; it must be auto, true or false.")
-
-
 @dataclass(frozen=True)
 class ManiSkillConfig(SimulatorConfig):
     """Options of a ManiSkill task. Needs ``pip install 'rlpipe[maniskill]'``."""
@@ -28,7 +23,7 @@ class ManiSkillConfig(SimulatorConfig):
     """``sparse``: 1 where success holds, else 0. ``dense``, ``normalized_dense`` (at most 1 a step), or ``none``."""
     max_episode_steps: int | None = option(None, unit="environment steps")
     """Time limit; None keeps the registered one."""
-    batched: bool | str = option("auto", checks=(_check_batched,))
+    batched: bool | str = option("auto", choices=("auto", "true", "false"))
     """Step all environments of a worker as one, with the same numbers in less time: ``auto`` where a check at the start
     finds no different number, ``true`` (an error where it does), or ``false``
     ([simulators.md](simulators.md#maniskill)). Cameras are always drawn in turn."""
