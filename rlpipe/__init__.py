@@ -176,25 +176,13 @@ def evaluate_until_decided(
 
     from rlpipe.analysis.evaluation_report import folder_of
     from rlpipe.errors import ConfigError, command_line
-    from rlpipe.serving.external.naming import external_source, is_external
     from rlpipe.training import until_decided
-    from rlpipe.training.evaluation import baseline_source
 
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--margin is {margin}; it must be above 0 and below 1: a difference of success rates.")
     changes = _changes_of(overrides, episodes, replays)
     options = [*changes[len(_QUIET) :], *["--local"] * local]
-    ours = _side(first, best, changes)
-    quota = ours.config.evaluation
-    changes += [f"evaluation.episodes={quota.episodes}", f"evaluation.first_seed={quota.first_seed}"]
-    if str(against) in ("random", "zero"):
-        source = baseline_source(ours.config, str(against))
-        theirs = until_decided.Side(str(against), ours.config, make_source=source)
-    elif is_external(str(against)):
-        theirs = until_decided.Side(str(against), ours.config, make_source=external_source(ours.config, str(against)))
-    else:
-        theirs = _side(against, best, changes)
-        until_decided.check_alike(ours, theirs)
+    ours, theirs = _sides(first, str(against), best, changes)
     for config in (ours.config, theirs.config):
         _check_machine(config, local, ray_address)
     engine = _engine(until_decided.shared_workers(ours.config).without_learner(), local, ray_address)
@@ -287,8 +275,9 @@ def _changes_of(overrides: Sequence[str], episodes: int | None, replays: int | N
     return changes + ([] if replays is None else [f"evaluation.replays={replays}"])
 
 
-def _checkpoint(path: Path, best: bool, changes: Sequence[str]) -> tuple[Checkpoint, Plan]:
-    """Reads a checkpoint, as of ``_named``, and the configuration that it was trained with, with changes."""
+def _checkpoint(path: Path, best: bool, changes: Sequence[str], option: str = "--policy") -> tuple[Checkpoint, Plan]:
+    """Reads a checkpoint, as of ``_named``, and the configuration that it was trained with, with changes; ``option`` of
+    the command names a policy without one."""
     from rlpipe.config import shipped
     from rlpipe.config.loading import load_config
     from rlpipe.config.tree import from_yaml
@@ -298,18 +287,30 @@ def _checkpoint(path: Path, best: bool, changes: Sequence[str]) -> tuple[Checkpo
     if str(path) in shipped.names() or (path.suffix in (".yaml", ".yml") and path.is_file()):
         raise ConfigError(
             f"{path} is a configuration, which has learnt nothing: name a run that was trained with it, or "
-            "evaluate a policy that has learnt nothing, such as with --policy random."
+            f"evaluate a policy that has learnt nothing, such as with {option} random."
         )
     state, trained_with = find_checkpoint(path, best)
     return state, load_config(from_yaml(trained_with), changes)
 
 
-def _side(named: str | Path, best: bool, changes: Sequence[str]) -> Side:
-    """Reads one of two policies that are evaluated against each other."""
-    from rlpipe.training.until_decided import Side
+def _sides(first: str | Path, against: str, best: bool, changes: Sequence[str]) -> tuple[Side, Side]:
+    """Reads the two policies of ``evaluate_until_decided``: a checkpoint, and another one, a baseline or a policy from
+    elsewhere, in the episodes of the first."""
+    from rlpipe.serving.external.naming import external_source, is_external
+    from rlpipe.training.evaluation import baseline_source
+    from rlpipe.training.until_decided import Side, check_alike
 
-    state, config = _checkpoint(_named(named), best, changes)
-    return Side(str(named), config, state)
+    state, config = _checkpoint(_named(first), best, changes)
+    ours = Side(str(first), config, state)
+    if (is_baseline := against in ("random", "zero")) or is_external(against):
+        make_source = (baseline_source if is_baseline else external_source)(config, against, "--against")
+        return ours, Side(against, config, make_source=make_source)
+    quota = config.evaluation
+    same_episodes = [f"evaluation.episodes={quota.episodes}", f"evaluation.first_seed={quota.first_seed}"]
+    state, config = _checkpoint(_named(against), best, [*changes, *same_episodes], "--against")
+    theirs = Side(against, config, state)
+    check_alike(ours, theirs)
+    return ours, theirs
 
 
 def _evaluate_source(

@@ -47,14 +47,14 @@ class Baseline(ActionSource):
 class Random(Baseline):
     """Uniform actions: within the bounds, or among the discrete actions."""
 
-    def __init__(self, spec: SpaceSpec) -> None:
-        """Raises ConfigError if a continuous action is unbounded."""
+    def __init__(self, spec: SpaceSpec, option: str = "--policy") -> None:
+        """Raises ConfigError if a continuous action is unbounded; ``option`` is that of the command that names it."""
         super().__init__(spec)
         low, high = spec.action_low, spec.action_high
         if low is not None and high is not None and (first := first_unbounded(low, high)) is not None:
             raise ConfigError(
-                f"--policy is random, which draws actions within their bounds, but number {first} of them lies between "
-                f"{low[first]} and {high[first]}: {GIVE_BOUNDS}. --policy zero needs none."
+                f"{option} is random, which draws actions within their bounds, but number {first} of them lies between "
+                f"{low[first]} and {high[first]}: {GIVE_BOUNDS}. {option} zero needs none."
             )
 
     def action(self, episode: int, step: int, generator: np.random.Generator) -> NDArray[Any]:  # noqa: ARG002 - a draw

@@ -396,6 +396,9 @@ class RayEngine:
                 # A failed call is done too; getting its object raises what it raised. Windows are small.
                 self.get(ref)
 
+    def put(self, value: Any) -> Any:
+        return ray.put(value)
+
     def get(self, ref: Any) -> Any:
         if not isinstance(ref, ray.ObjectRef):
             return ref

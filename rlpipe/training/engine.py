@@ -132,6 +132,9 @@ class Engine(Protocol):
             ConfigError: an actor raised it.
         """
 
+    def put(self, value: Any) -> Ref:
+        """Returns a reference to an object, so that several calls send it to a machine only once."""
+
     def get(self, ref: Ref) -> Any:
         """Returns the object behind a reference."""
 

@@ -89,12 +89,12 @@ def evaluate_source(
     return EvaluationReport.of(window, config, policy=name)
 
 
-def baseline_source(config: Plan, name: str) -> Callable[[SpaceSpec], ActionSource]:
-    """Returns what makes a baseline for the spaces of a simulator."""
+def baseline_source(config: Plan, name: str, option: str = "--policy") -> Callable[[SpaceSpec], ActionSource]:
+    """Returns what makes a baseline, which an option names, for the spaces of a simulator."""
 
     def make(spec: SpaceSpec) -> Baseline:
         if name != "replay":
-            return {"random": Random, "zero": Zero}[name](spec)
+            return Random(spec, option) if name == "random" else Zero(spec)
         assert config.demos is not None  # or the check before would have refused it
         return DemonstratedActions(spec, load_actions(config.demos, spec, config.num_demos, config.runner.seed))
 

@@ -155,6 +155,9 @@ class LocalEngine:
     def wait(self, refs: list[Any]) -> None:
         """Does nothing: every reference is an object already."""
 
+    def put(self, value: Any) -> Any:
+        return value
+
     def get(self, ref: Any) -> Any:
         return ref
 

@@ -29,7 +29,7 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
-from rlpipe.training.engine import Engine
+from rlpipe.training.engine import Engine, Ref
 from rlpipe.training.evaluation import Progress
 from rlpipe.trajectory import SpaceSpec
 
@@ -237,7 +237,7 @@ def evaluate_until_decided(
         ready = engine.start_workers(shared_workers(first.config).schedule, 0)
         if not ready.has_success:
             raise ConfigError(f"{first.config.env.eval.task_name} tells no success, so there is none to compare.")
-        acting = [side.acting(ready) for side in (first, second)]
+        acting = [engine.put(side.acting(ready)) for side in (first, second)]
         watch = _Watch(progress, 2 * most)
         for block in blocks(first.config):
             episodes = _episodes_of(first.config, block)
@@ -279,9 +279,7 @@ def _outcomes(window: MetricWindow) -> dict[tuple[int, str], bool]:
     return success
 
 
-def _evaluated(
-    engine: Engine, acting: CheckpointPolicy | ActionSource, watch: _Watch, episodes: Collection[EpisodeKey]
-) -> MetricWindow:
+def _evaluated(engine: Engine, acting: Ref, watch: _Watch, episodes: Collection[EpisodeKey]) -> MetricWindow:
     """Evaluates one policy in the episodes of a block on all workers, and returns the merged window."""
     windows = engine.evaluate(acting, watch, episodes)
     for window in windows:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rlpipe
 from rlpipe.analysis.comparison import compare
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.cli.exit_codes import ExitCode
+from rlpipe.collection.baselines import Random
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.functional.paired import anytime_interval
 from rlpipe.training import until_decided
 from rlpipe.training.until_decided import Tally, Verdict, blocks
+from rlpipe.trajectory import SpaceSpec
 from tests.helpers.commands import command
 from tests.helpers.runs import gru, scripted
 
@@ -229,6 +232,36 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, options, said):
     answer = command("evaluate", str(tmp_path), *options)
     assert answer.code == ExitCode.REFUSED
     assert said in " ".join(answer.err.split())
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("nothing.onnx", "--against is nothing.onnx, but there is no such file"),
+        ("tests.helpers.outside:np", "--against tests.helpers.outside:np is module; it must be a function or a class"),
+        ("tests.helpers.outside:absent", "--against is 'tests.helpers.outside:absent', but importing it failed"),
+        ("ws://127.0.0.1:1", "--against ws://127.0.0.1:1 could not be reached"),
+        ("ppo_cartpole", "such as with --against random"),
+    ],
+)
+def test_an_error_names_the_option_that_was_typed(policy, said, run_of_reach):
+    with pytest.raises(ConfigError) as error:
+        rlpipe.evaluate_until_decided(
+            run_of_reach, policy, overrides=["evaluation.external.connect_timeout=0.1"], local=True
+        )
+    assert said in str(error.value)
+    assert "--policy" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def run_of_reach(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("reach"), "one", env=REACH)
+
+
+def test_actions_without_bounds_are_refused_under_the_option_that_names_the_baseline():
+    bound = np.full(2, np.inf, np.float32)
+    with pytest.raises(ConfigError, match=r"--against is random, .* --against zero needs none"):
+        Random(SpaceSpec(3, 2, None, -bound, bound), "--against")
 
 
 # --- the command

@@ -29,17 +29,18 @@ class ExternalPolicy(ActionSource):
     is never counted as a failed episode.
     """
 
-    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig, option: str = "--policy") -> None:
         """Takes the policy's name and what it is shown.
 
         Args:
-            name: what ``--policy`` says, for errors.
+            name: name of the policy, or its address.
             spec: spaces of the simulator.
             config: how observations reach the policy.
+            option: option of the command that names it, for errors.
         Raises:
             ConfigError: an input names a leaf that does not exist.
         """
-        self.name, self.spec, self.config = name, spec, config
+        self.name, self.spec, self.config, self.option = name, spec, config, option
         leaves = [VECTOR] if spec.leaves is None else [*spec.leaves]
         for key, leaf in config.inputs.items():
             if not leaf.startswith(LITERAL) and leaf not in leaves:
@@ -48,6 +49,11 @@ class ExternalPolicy(ActionSource):
                     f"There are {', '.join(leaves)}; a text for the policy begins with {LITERAL}."
                 )
         self._planned: dict[int, tuple[RunningEpisode, Any, deque[NDArray[Any]]]] = {}
+
+    @property
+    def argument(self) -> str:
+        """The option that names the policy, with its name: ``--policy model.onnx``."""
+        return f"{self.option} {self.name}"
 
     @abstractmethod
     def begin(self, episode: RunningEpisode) -> Any:

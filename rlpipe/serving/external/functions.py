@@ -23,22 +23,22 @@ class FunctionPolicy(ExternalPolicy):
     when one begins, with ``seed=`` if it takes one.
     """
 
-    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig, option: str = "--policy") -> None:
         """Imports it once, so that what is wrong with it is known before anything starts.
 
         Raises:
             ConfigError: there is no such function or class, or the class has no ``act``.
         """
-        super().__init__(name, spec, config)
-        target = imported(name, "--policy")
+        super().__init__(name, spec, config, option)
+        target = imported(name, option)
         if isinstance(target, type) and not callable(getattr(target, "act", None)):
-            raise ConfigError(f"--policy {name} is a class without act(observation): give it one, or name a function.")
+            raise ConfigError(f"{self.argument} is a class without act(observation): give it one, or name a function.")
         if not callable(target):
-            raise ConfigError(f"--policy {name} is {type(target).__name__}; it must be a function or a class.")
+            raise ConfigError(f"{self.argument} is {type(target).__name__}; it must be a function or a class.")
         self._idle: list[Any] = []
 
     def begin(self, episode: RunningEpisode) -> Any:
-        target = imported(self.name, "--policy")
+        target = imported(self.name, self.option)
         if not isinstance(target, type):
             return target
         with self._calling("begin an episode"):

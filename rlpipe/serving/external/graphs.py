@@ -26,19 +26,19 @@ class GraphPolicy(ExternalPolicy):
     first output holds the actions.
     """
 
-    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig, option: str = "--policy") -> None:
         """Opens the graph once, so that what is wrong with it is known before anything starts.
 
         Raises:
             ConfigError: onnxruntime is missing, the file is no graph, or it takes something else.
         """
-        super().__init__(name, spec, config)
-        require("onnxruntime", "onnx", f"--policy {name}")
+        super().__init__(name, spec, config, option)
+        require("onnxruntime", "onnx", self.argument)
         self._session: Any = None
         card = self._card()
         if card and not SpaceSpec.from_json(card["spaces"]).same_as(spec):
             raise ConfigError(
-                f"--policy {name} was exported for other observations or actions than those of this task: "
+                f"{self.argument} was exported for other observations or actions than those of this task: "
                 f"{_sizes(SpaceSpec.from_json(card['spaces']))} instead of {_sizes(spec)}."
             )
         if not card:
@@ -57,7 +57,7 @@ class GraphPolicy(ExternalPolicy):
             except Exception as error:  # onnxruntime has an exception for each kind, without a common base
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise ConfigError(
-                    f"--policy {self.name} cannot be opened as an ONNX graph by onnxruntime {onnxruntime.__version__}: "
+                    f"{self.argument} cannot be opened as an ONNX graph by onnxruntime {onnxruntime.__version__}: "
                     f"{reason}."
                 ) from error
         return self._session
@@ -70,7 +70,7 @@ class GraphPolicy(ExternalPolicy):
         try:
             return {key: json.loads(text) for key, text in properties.items()}
         except ValueError as error:
-            raise ConfigError(f"--policy {self.name} has properties that are not JSON: {error}.") from error
+            raise ConfigError(f"{self.argument} has properties that are not JSON: {error}.") from error
 
     def _check_inputs(self) -> None:
         """Checks that each input of a graph of others has an observation of its shape."""
@@ -81,7 +81,7 @@ class GraphPolicy(ExternalPolicy):
             if array is None or (is_fixed and np.shape(array) != shape):
                 what = "there is none of that name" if array is None else f"the observation has {np.shape(array)}"
                 raise ConfigError(
-                    f"--policy {self.name} has the input {entry.name} of the shape {list(entry.shape)}, but {what}: "
+                    f"{self.argument} has the input {entry.name} of the shape {list(entry.shape)}, but {what}: "
                     "evaluation.external.inputs says which leaf an input gets."
                 )
 

@@ -25,20 +25,20 @@ def is_external(name: str) -> bool:
     )
 
 
-def external_source(config: Plan, name: str) -> Callable[[SpaceSpec], ExternalPolicy]:
-    """Returns what makes the policy that ``--policy`` names, for the spaces of a simulator.
+def external_source(config: Plan, name: str, option: str = "--policy") -> Callable[[SpaceSpec], ExternalPolicy]:
+    """Returns what makes the policy that an option names, for the spaces of a simulator.
 
     Raises:
         ConfigError: there is nothing of that name, or, as far as this is known before anything starts, it does not fit.
     """
-    class_, external = _class_of(name), config.evaluation.external
+    class_, external = _class_of(name, option), config.evaluation.external
     if (spaces := config.eval_facts.find_spaces()) is not None:
-        class_(name, spaces, external)
-    return lambda spec: class_(name, spec, external)
+        class_(name, spaces, external, option)
+    return lambda spec: class_(name, spec, external, option)
 
 
-def _class_of(name: str) -> Callable[[str, SpaceSpec, ExternalConfig], ExternalPolicy]:
-    """Returns the class of the policy that ``--policy`` names.
+def _class_of(name: str, option: str) -> Callable[[str, SpaceSpec, ExternalConfig, str], ExternalPolicy]:
+    """Returns the class of the policy that an option names.
 
     Raises:
         ConfigError: there is nothing of that name.
@@ -49,7 +49,7 @@ def _class_of(name: str) -> Callable[[str, SpaceSpec, ExternalConfig], ExternalP
         return SocketPolicy
     if name.endswith((".onnx", ".zip")):
         if not Path(name).is_file():
-            raise ConfigError(f"--policy is {name}, but there is no such file.")
+            raise ConfigError(f"{option} is {name}, but there is no such file.")
         if name.endswith(".onnx"):
             from rlpipe.serving.external.graphs import GraphPolicy
 
@@ -62,6 +62,6 @@ def _class_of(name: str) -> Callable[[str, SpaceSpec, ExternalConfig], ExternalP
 
         return FunctionPolicy
     raise ConfigError(
-        f"--policy is {name!r}{nearest(name, BASELINE_NAMES)} Allowed values: {', '.join(BASELINE_NAMES)}; or a policy "
+        f"{option} is {name!r}{nearest(name, BASELINE_NAMES)} Allowed values: {', '.join(BASELINE_NAMES)}; or a policy "
         f"from elsewhere: {KINDS}."
     )

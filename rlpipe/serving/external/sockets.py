@@ -16,19 +16,19 @@ from rlpipe.trajectory import SpaceSpec
 class SocketPolicy(ExternalPolicy):
     """Asks a server, over a connection of its own for each running episode: there, one episode is one connection."""
 
-    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig, option: str = "--policy") -> None:
         """Connects once, so that a wrong address is known before anything starts.
 
         Raises:
             ConfigError: there is no such server, or it speaks another protocol.
         """
-        super().__init__(name, spec, config)
+        super().__init__(name, spec, config, option)
         for module in ("msgpack", "websockets"):
-            require(module, "serve", f"--policy {name}")
+            require(module, "serve", self.argument)
         try:
             self._connected().close()
         except ServerError as error:
-            raise ConfigError(f"--policy {error}") from error
+            raise ConfigError(f"{self.option} {error}") from error
 
     def _connected(self) -> PolicyClient:
         config = self.config

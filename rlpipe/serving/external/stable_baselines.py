@@ -52,14 +52,14 @@ class StableBaselinesPolicy(ExternalPolicy):
     Where it was trained behind a ``VecNormalize``, the observations are normalised by its saved statistics.
     """
 
-    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig) -> None:
+    def __init__(self, name: str, spec: SpaceSpec, config: ExternalConfig, option: str = "--policy") -> None:
         """Builds it once, so that what is wrong with it is known before anything starts.
 
         Raises:
             ConfigError: stable_baselines3 is missing, the file is something else, or its policy does not fit the task.
         """
-        super().__init__(name, spec, config)
-        require("stable_baselines3", "sb3", f"--policy {name}")
+        super().__init__(name, spec, config, option)
+        require("stable_baselines3", "sb3", self.argument)
         self._file = Path(name).absolute()
         self._policy: Any = None
         self._normalizer: Normalizer | None = None
@@ -68,7 +68,7 @@ class StableBaselinesPolicy(ExternalPolicy):
         try:
             self._read(self.shown(spec.observations(1)[0]))
         except ValueError as error:
-            raise ConfigError(f"--policy {name}: its VecNormalize does not fit what it reads: {error}.") from error
+            raise ConfigError(f"{self.argument}: its VecNormalize does not fit what it reads: {error}.") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_policy": None}
@@ -95,8 +95,8 @@ class StableBaselinesPolicy(ExternalPolicy):
         file = next((file for file in beside(self._file) if file.is_file()), None)
         if file is None:
             return None
-        _report_normalizer(self.name, file.name)
-        return read_normalizer(file, f"the VecNormalize of --policy {self.name}")
+        _report_normalizer(self.argument, file.name)
+        return read_normalizer(file, f"the VecNormalize of {self.argument}")
 
     def _open(self) -> Any:
         """Returns the policy of this process."""
@@ -120,11 +120,11 @@ class StableBaselinesPolicy(ExternalPolicy):
                 data, weights = (archive.read(part) for part in parts)
             return json.loads(data), torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
         except OSError as error:
-            raise ConfigError(f"--policy {self.name} cannot be read: {error.strerror}.") from error
+            raise ConfigError(f"{self.argument} cannot be read: {error.strerror}.") from error
         except Exception as error:  # a damaged archive raises whatever its first wrong byte leads to
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(
-                f"--policy {self.name} is no model that Stable-Baselines3 saved, or holds more than numbers: {reason}"
+                f"{self.argument} is no model that Stable-Baselines3 saved, or holds more than numbers: {reason}"
             ) from error
 
     def _built(self, data: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> Any:
@@ -146,7 +146,7 @@ class StableBaselinesPolicy(ExternalPolicy):
         except Exception as error:  # options and weights are those of a file, whatever they are
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"--policy {self.name} does not fit this task, or another version of Stable-Baselines3 saved it: "
+                f"{self.argument} does not fit this task, or another version of Stable-Baselines3 saved it: "
                 f"{reason[:300]}"
             ) from error
         policy.set_training_mode(False)
@@ -161,7 +161,7 @@ class StableBaselinesPolicy(ExternalPolicy):
         module = _saved(data, "policy_class").get("__module__")
         if module not in _CLASSES:
             raise ConfigError(
-                f"--policy {self.name} was saved with a policy class of {module or 'no module'}. Only those of PPO, "
+                f"{self.argument} was saved with a policy class of {module or 'no module'}. Only those of PPO, "
                 f"A2C, SAC, TD3, DDPG and DQN are read, because others need code that the file holds. {_INSTEAD}"
             )
         return getattr(importlib.import_module(module), _CLASSES[module])
@@ -179,7 +179,7 @@ class StableBaselinesPolicy(ExternalPolicy):
             options[name] = _class_of(value) if isinstance(value, str) else value  # no option of a policy is a text
             if isinstance(value, str) and options[name] is None:
                 raise ConfigError(
-                    f"--policy {self.name} was saved with policy_kwargs {name}={value[:80]}, which is no activation of "
+                    f"{self.argument} was saved with policy_kwargs {name}={value[:80]}, which is no activation of "
                     f"torch and no extractor of Stable-Baselines3: reading it would execute what the file holds. "
                     f"{_INSTEAD}"
                 )
@@ -198,9 +198,7 @@ class StableBaselinesPolicy(ExternalPolicy):
         arrays = example if isinstance(example, Mapping) else {VECTOR: example}
         sources = self.config.inputs or {name: name for name in leaves}
         if texts := [name for name in arrays if sources[name] not in leaves]:
-            raise ConfigError(
-                f"evaluation.external.inputs.{texts[0]} is a text, but --policy {self.name} reads numbers."
-            )
+            raise ConfigError(f"evaluation.external.inputs.{texts[0]} is a text, but {self.argument} reads numbers.")
         parts = {
             name: _space_of(leaves[sources[name]], array.shape, self.config.image_layout)
             for name, array in arrays.items()
@@ -209,7 +207,7 @@ class StableBaselinesPolicy(ExternalPolicy):
             return spaces.Dict(parts)
         if len(parts) > 1:
             raise ConfigError(
-                f"--policy {self.name} reads one array, and there are {', '.join(parts)}: name one, such as "
+                f"{self.argument} reads one array, and there are {', '.join(parts)}: name one, such as "
                 f"'evaluation.external.inputs={{observation: {next(iter(parts))}}}'."
             )
         return next(iter(parts.values()))
@@ -223,26 +221,24 @@ class StableBaselinesPolicy(ExternalPolicy):
         shape, action = _saved(data, "observation_space").get("_shape"), _saved(data, "action_space")
         if isinstance(shape, list) and observed.shape is not None and math.prod(shape) != math.prod(observed.shape):
             raise ConfigError(
-                f"--policy {self.name} was trained on observations of the shape {shape}; those of this task have "
+                f"{self.argument} was trained on observations of the shape {shape}; those of this task have "
                 f"{list(observed.shape)}."
             )
         kind = re.search(r"(\w+)'>$", str(action.get(":type:")))
         if kind is not None and kind[1] != type(acted).__name__:
-            raise ConfigError(
-                f"--policy {self.name} was trained on actions of the kind {kind[1]}; here they are {acted}."
-            )
+            raise ConfigError(f"{self.argument} was trained on actions of the kind {kind[1]}; here they are {acted}.")
         for bound, ours in (("low", self.spec.action_low), ("high", self.spec.action_high)):
             theirs = _numbers(action.get(bound))
             if ours is not None and theirs.shape == ours.shape and not np.allclose(theirs, ours, rtol=1e-4):
                 raise ConfigError(
-                    f"--policy {self.name} was trained on actions whose {bound} is {theirs.tolist()}; here it is "
+                    f"{self.argument} was trained on actions whose {bound} is {theirs.tolist()}; here it is "
                     f"{ours.tolist()}, so its actions would mean something else."
                 )
 
 
 @cache  # a policy is made for a check, and again to act
-def _report_normalizer(policy: str, normalizer: str) -> None:
-    logging.getLogger("rlpipe").info("What --policy %s reads is normalised by %s beside it.", policy, normalizer)
+def _report_normalizer(argument: str, normalizer: str) -> None:
+    logging.getLogger("rlpipe").info("What %s reads is normalised by %s beside it.", argument, normalizer)
 
 
 def beside(file: Path) -> list[Path]:
