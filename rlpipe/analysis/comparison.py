@@ -127,7 +127,7 @@ class Comparison:
         groups: groups in the order in which they were named; the others are compared with the first
         differences: one for each group but the first
         tasks: the same for each task; empty where the runs have only one
-        pairs: for success, every two groups of one run each in the same episodes
+        pairs: for success, every two groups in the same episodes
         best_set: labels of the groups than which none is shown to be better; together they hold the best one with a
             probability of 95 %; empty for a metric that does not rank policies
         baselines: results of policies that have learnt nothing, in the same episodes; in no group and no difference
@@ -419,10 +419,10 @@ def _values(metric: Metric, *groups: Sequence[EvaluatedRun]) -> tuple[list[list[
 
 
 def _pairs(metric: Metric, groups: Sequence[Group]) -> list[Pair]:
-    """Compares every two groups of one run each in the same episodes, where the metric is a share."""
+    """Compares every two groups in the same episodes, where the metric is a share."""
     if metric.reduction is not Mean:
         return []
-    return pairs_of(metric, [(group.label, group.runs[0]) for group in groups if len(group.runs) == 1])
+    return pairs_of(metric, [(group.label, group.runs) for group in groups])
 
 
 def _best_set(metric: Metric, groups: Sequence[Group]) -> list[int]:

@@ -6,23 +6,19 @@ the same name in both; how many run side by side, and how actions are chosen, ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any, TypeAlias
 
 from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.analysis.evaluation_report import value_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import command_line
-from rlpipe.functional.intervals import wilson_interval
-from rlpipe.functional.paired import (
-    holm_adjusted,
-    mcnemar_test,
-    pairs_needed,
-    tango_interval,
-)
+from rlpipe.functional.intervals import difference_interval, difference_test, wilson_interval
+from rlpipe.functional.paired import holm_adjusted, mcnemar_test, pairs_needed
 from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Episode
 
@@ -42,27 +38,30 @@ LEAST_DIFFERENCE = 0.05
 
 @dataclass(frozen=True)
 class Pair:
-    """Two policies in the same episodes.
+    """Two policies in the same episodes, or two groups of training seeds.
 
     Attributes:
         first: label of the one
         second: label of the other
-        pairs: number of episodes that both ran
-        unpaired: number of episodes that only one of them ran
-        first_only: task and seed of the episodes in which only the first succeeds
-        second_only: task and seed of those in which only the second does
+        runs: number of runs of each; with more than one, seeds are resampled as well as episodes
+        pairs: number of episodes that all of them ran
+        unpaired: number of episodes that only some of them ran
+        first_only: task and seed of the episodes in which only the first succeeds; empty where one has several runs
+        second_only: task and seed of those in which only the second does, likewise
         difference: rate of the first minus that of the second, over these episodes
-        low: lower bound of the difference, 95 %: Tango 1998
+        low: lower bound of the difference, 95 %: Tango 1998, or of several runs ``difference_interval``
         high: upper bound of it
-        p_value: of the exact McNemar test
+        p_value: of the exact McNemar test, or of several runs of ``difference_test``
         p_adjusted: adjusted over all pairs of the comparison: Holm 1979
-        further_pairs: pairs that are missing for a power of 0.8 to find ``for_difference``; None where it is decided
+        further_pairs: pairs that are missing for a power of 0.8 to find ``for_difference``; None where it is decided,
+            and of several runs
         for_difference: observed difference, at least ``LEAST_DIFFERENCE``; None likewise
         replays: commands that show one of the flipping episodes; empty where no such episode has two replays
     """
 
     first: str
     second: str
+    runs: tuple[int, int]
     pairs: int
     unpaired: int
     first_only: list[EpisodeKey]
@@ -83,8 +82,13 @@ class Pair:
 
     @property
     def is_too_alike(self) -> bool:
-        """True if too few pairs differ for any test at 5 % to decide."""
-        return len(self.first_only) + len(self.second_only) < FEWEST_DISCORDANT
+        """True if too few pairs of two policies differ for any test at 5 % to decide."""
+        return not self.is_over_seeds and len(self.first_only) + len(self.second_only) < FEWEST_DISCORDANT
+
+    @property
+    def is_over_seeds(self) -> bool:
+        """True if one of the two has several runs."""
+        return max(self.runs) > 1
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields."""
@@ -130,46 +134,49 @@ def shared_values(metric: Metric, groups: Sequence[Sequence[EvaluatedRun]]) -> l
     return [[[each[key] for key in order] for each in group] for group in values]
 
 
-def pairs_of(metric: Metric, sides: Sequence[tuple[str, EvaluatedRun]]) -> list[Pair]:
-    """Compares every two policies that ran some of the same episodes.
+def pairs_of(metric: Metric, sides: Sequence[tuple[str, Sequence[EvaluatedRun]]]) -> list[Pair]:
+    """Compares every two policies, or groups of training seeds, all of whose runs ran some of the same episodes.
 
     Args:
         metric: success, of whichever kind
-        sides: label and evaluation of each policy
+        sides: label and evaluations of each
     """
-    values = [values_by_episode(metric, run) for _, run in sides]
-    pairs = [
-        _pair(sides[i][0], sides[j][0], values[i], values[j], replays=_replays_of(sides[i][1], sides[j][1]))
-        for i in range(len(sides))
-        for j in range(i + 1, len(sides))
-        if values[i].keys() & values[j].keys() and same_simulator([sides[i][1], sides[j][1]])
-    ]
+    compared = (_pair(metric, *first, *second) for first, second in combinations(sides, 2))
+    pairs = [pair for pair in compared if pair is not None]
     adjusted = holm_adjusted([pair.p_value for pair in pairs])
     z = NormalDist().inv_cdf(1 - LEVEL / 2 / max(1, len(pairs)))
     return [_planned(replace(pair, p_adjusted=p), z) for pair, p in zip(pairs, adjusted, strict=True)]
 
 
 def _pair(
-    first: str,
-    second: str,
-    ours: dict[EpisodeKey, float],
-    theirs: dict[EpisodeKey, float],
-    replays: Callable[[Sequence[EpisodeKey]], list[str]],
-) -> Pair:
-    episodes = sorted(ours.keys() & theirs.keys())
-    wins = [key for key in episodes if ours[key] > theirs[key]]
-    losses = [key for key in episodes if ours[key] < theirs[key]]
-    low, high = tango_interval(len(episodes), len(wins), len(losses))
-    p_value = mcnemar_test(len(wins), len(losses))
+    metric: Metric, first: str, ours: Sequence[EvaluatedRun], second: str, theirs: Sequence[EvaluatedRun]
+) -> Pair | None:
+    """Compares two groups of runs; None if they have no episode in common."""
+    values = [values_by_episode(metric, run) for run in (*ours, *theirs)]
+    every_episode = [run.keys() for run in values]
+    episodes = sorted(set.intersection(*map(set, every_episode)))
+    if not episodes or not same_simulator([*ours, *theirs]):
+        return None
+    rows = [[run[key] for key in episodes] for run in values]
+    mine, others = rows[: len(ours)], rows[len(ours) :]
+    wins, losses = list[EpisodeKey](), list[EpisodeKey]()
+    if is_one_each := len(rows) == 2:
+        wins = [key for key, our, their in zip(episodes, *rows, strict=True) if our > their]
+        losses = [key for key, our, their in zip(episodes, *rows, strict=True) if our < their]
+    p_value = mcnemar_test(len(wins), len(losses)) if is_one_each else difference_test(mine, others, shared=True)
+    low, high = difference_interval(mine, others, shares=True, shared=True)
+    difference = fmean(our - their for one in mine for other in others for our, their in zip(one, other, strict=True))
+    replays = _replays_of(ours[0], theirs[0], [*wins, *losses])
+    unpaired = len(set().union(*every_episode)) - len(episodes)
     return Pair(
-        first, second, len(episodes), len(ours.keys() ^ theirs.keys()), wins, losses,
-        (len(wins) - len(losses)) / len(episodes), low, high, p_value, p_value, replays=replays([*wins, *losses]),
+        first, second, (len(ours), len(theirs)), len(episodes), unpaired, wins, losses, difference, low, high, p_value,
+        p_value, replays=replays,
     )  # fmt: skip
 
 
 def _planned(pair: Pair, z: float) -> Pair:
-    """Returns a pair with the number of further episodes that it would take, if it is not decided."""
-    if pair.is_decided:
+    """Returns a pair of policies with the number of further episodes that it would take, if it is not decided."""
+    if pair.is_decided or pair.is_over_seeds:
         return pair
     _, discordant = wilson_interval(len(pair.first_only) + len(pair.second_only), pair.pairs)
     difference = max(abs(pair.difference), LEAST_DIFFERENCE)
@@ -177,24 +184,20 @@ def _planned(pair: Pair, z: float) -> Pair:
     return replace(pair, further_pairs=max(0, missing), for_difference=difference)
 
 
-def _replays_of(first: EvaluatedRun, second: EvaluatedRun) -> Callable[[Sequence[EpisodeKey]], list[str]]:
-    """Returns what gives the commands that show the first of some episodes of which both have a replay."""
-
-    def commands(episodes: Sequence[EpisodeKey]) -> list[str]:
-        numbers = [{_key(episode): n for n, episode in enumerate(run.replayed(), 1)} for run in (first, second)]
-        both = next((key for key in episodes if all(key in each for each in numbers)), None)
-        if both is None:
-            return []
-        lines = []
-        for run, each in zip((first, second), numbers, strict=True):
-            folder, name = run.replay_set
-            if folder.resolve().is_relative_to(Path.cwd()):
-                folder = folder.resolve().relative_to(Path.cwd())
-            page = ["--out", folder / f"replay-{name}.html"]  # or the second would replace the first
-            lines.append(command_line("replay", folder, "--set", name, "--episode", each[both], *page))
-        return lines
-
-    return commands
+def _replays_of(first: EvaluatedRun, second: EvaluatedRun, episodes: Sequence[EpisodeKey]) -> list[str]:
+    """Returns the commands that show the first of some episodes of which both have a replay."""
+    numbers = [{_key(episode): n for n, episode in enumerate(run.replayed(), 1)} for run in (first, second)]
+    both = next((key for key in episodes if all(key in each for each in numbers)), None)
+    if both is None:
+        return []
+    lines = []
+    for run, each in zip((first, second), numbers, strict=True):
+        folder, name = run.replay_set
+        if folder.resolve().is_relative_to(Path.cwd()):
+            folder = folder.resolve().relative_to(Path.cwd())
+        page = ["--out", folder / f"replay-{name}.html"]  # or the second would replace the first
+        lines.append(command_line("replay", folder, "--set", name, "--episode", each[both], *page))
+    return lines
 
 
 def number_of(key: EpisodeKey) -> str:

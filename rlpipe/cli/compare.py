@@ -16,7 +16,7 @@ from rich.text import Text
 from rlpipe.analysis.comparison import Comparison
 from rlpipe.analysis.comparison import compare as compare_runs
 from rlpipe.analysis.evaluated_run import ORIGINS
-from rlpipe.analysis.pairs import FEWEST_DISCORDANT, Pair, number_of
+from rlpipe.analysis.pairs import FEWEST_DISCORDANT, LEAST_DIFFERENCE, Pair, number_of
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval, protocol_lines
 from rlpipe.cli.streams import console_for_results, print_json, table_of_results
@@ -67,9 +67,10 @@ def screen(comparison: Comparison) -> RenderableType:
     """Lays out a comparison, or the results of a single group, for the terminal."""
     name = comparison.metric.partition("/")[2]
     parts: list[RenderableType] = [Text(name, style="bold"), _values(comparison)]
-    if comparison.differences and not _only_pairs(comparison):
+    if not _only_pairs(comparison) or any(difference.over_seeds for difference in comparison.differences):
         first = Text(comparison.groups[0].label, style="bold cyan")
-        parts += ["", Text.assemble((f"{name}, difference from ", "bold"), first), _differences(comparison)]
+        what = "P(better) than" if _only_pairs(comparison) else "difference from"
+        parts += ["", Text.assemble((f"{name}, {what} ", "bold"), first), _differences(comparison)]
     if comparison.pairs:
         parts += ["", Text(f"{name}, pair by pair in the same episodes", style="bold"), _pairs(comparison)]
         parts += _flips(comparison)
@@ -80,7 +81,9 @@ def screen(comparison: Comparison) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(style="dim")
-    facts.add_row("protocol", escape("\n".join(protocol_lines(comparison.protocol))))
+    is_trained = any(run.policy is None for group in comparison.groups for run in group.runs)
+    lines = protocol_lines(comparison.protocol, None if is_trained else "each policy")
+    facts.add_row("protocol", escape("\n".join(lines)))
     facts.add_row("reading", "\n".join(_notes(comparison)))
     for warning in comparison.warnings:
         facts.add_row("[yellow]warning[/]", escape(warning))
@@ -123,7 +126,9 @@ def _values(comparison: Comparison) -> Table:
 
 
 def _differences(comparison: Comparison) -> Table:
-    table = _table(comparison, "difference", "95 % interval", "P(better)", "95 % interval")
+    """Table with a row for each group but the first; the differences themselves only where no pair holds them."""
+    columns = [] if _only_pairs(comparison) else ["difference", "95 % interval"]
+    table = _table(comparison, *columns, "P(better)", "95 % interval")
     for difference in comparison.differences:
         chance = [Text("-"), Text("one seed", style="dim")]
         if difference.probability is not None:
@@ -131,17 +136,14 @@ def _differences(comparison: Comparison) -> Table:
             bounds = "-" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
             chance = [Text(f"{value:.2f}"), Text(bounds)]
         style = "bold" if difference.low > 0 or difference.high < 0 else ""
-        table.add_row(
-            escape(difference.label),
-            Text(formats.result(difference.value, signed=True), style=style),
-            interval(difference.low, difference.high, signed=True),
-            *chance,
-        )
+        value = Text(formats.result(difference.value, signed=True), style=style)
+        cells = [value, interval(difference.low, difference.high, signed=True)] if columns else []
+        table.add_row(escape(difference.label), *cells, *chance)
     return table
 
 
 def _only_pairs(comparison: Comparison) -> bool:
-    """True if the pairs hold all differences: each group is one run, and every two ran the same episodes."""
+    """True if the pairs hold all differences, because every two groups ran the same episodes."""
     count = len(comparison.groups)
     return len(comparison.pairs) == count * (count - 1) / 2
 
@@ -151,10 +153,10 @@ SHOWN_FLIPS = 5
 
 
 def _pairs(comparison: Comparison) -> Table:
-    """Table with a row for every two policies that ran the same episodes."""
+    """Table with a row for every two groups that ran the same episodes."""
     table = table_of_results()
     table.add_column("", max_width=36, style="cyan", overflow="fold")
-    for column in ("difference", "95 % interval", "only 1st", "only 2nd", "p (Holm)"):
+    for column in ("difference", "95 % interval", "only 1st", "only 2nd", "p (Holm)", "better", "more"):
         table.add_column(column, justify="right", no_wrap=True)
     for pair in comparison.pairs:
         plus = "+" if pair.difference > 0 else ""
@@ -162,18 +164,20 @@ def _pairs(comparison: Comparison) -> Table:
             escape(f"{pair.first}\n- {pair.second}"),
             Text(f"{plus}{formats.result(pair.difference)}", style="bold" if pair.is_decided else ""),
             interval(pair.low, pair.high, signed=True),
-            f"{len(pair.first_only):,}",
-            f"{len(pair.second_only):,}",
+            *("-" if pair.is_over_seeds else f"{len(only):,}" for only in (pair.first_only, pair.second_only)),
             f"{pair.p_adjusted:.3f}" if pair.p_adjusted >= 0.001 else "< 0.001",
+            ("1st" if pair.difference > 0 else "2nd") if pair.is_decided else "?",
+            "-" if pair.further_pairs is None else f"{pair.further_pairs:,}",
         )
     return table
 
 
 def _flips(comparison: Comparison) -> list[RenderableType]:
-    """Lines on each pair: what is missing where it is not decided, the episodes that flip, and how to see one."""
+    """Lines on each two policies of which one alone solves some episodes: which, and how to see one."""
     lines: list[RenderableType] = []
     for pair in comparison.pairs:
-        lines += ["", Text.assemble((pair.first, "cyan"), " - ", (pair.second, "cyan"), f": {_verdict(pair)}")]
+        if pair.first_only or pair.second_only:
+            lines += ["", Text.assemble((pair.first, "cyan"), " - ", (pair.second, "cyan"))]
         for place, episodes in (("first", pair.first_only), ("second", pair.second_only)):
             if episodes:
                 names = ", ".join(map(number_of, episodes[:SHOWN_FLIPS]))
@@ -183,21 +187,26 @@ def _flips(comparison: Comparison) -> list[RenderableType]:
     return lines
 
 
-def _verdict(pair: Pair) -> str:
-    """Says in a sentence what the episodes of two policies show."""
-    each = f"{pair.pairs:,} episodes of both"
-    if pair.unpaired:
-        each += f", {pair.unpaired:,} of only one left out"
-    if pair.is_decided:
-        return f"{pair.first if pair.difference > 0 else pair.second} is better, over {each}."
-    if pair.is_too_alike:
-        each += f"; fewer than {FEWEST_DISCORDANT} of them differ, which no test can decide"
-    if not pair.further_pairs:
-        return f"it cannot be told, over {each}; a difference of {pair.for_difference:.2f} would have shown."
-    return (
-        f"it cannot be told, over {each}. About {pair.further_pairs:,} more would show a difference of "
-        f"{pair.for_difference:.2f} (power 0.8)."
-    )
+def _notes_on_pairs(pairs: Sequence[Pair]) -> list[str]:
+    """Notes on the table of pairs, one per line."""
+    fewest, most = (function(pair.pairs for pair in pairs) for function in (min, max))
+    count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    notes = [f"pairs: over {count} episodes that both ran; p is adjusted over all pairs (Holm 1979)"]
+    if unpaired := max(pair.unpaired for pair in pairs):
+        notes.append(f"pairs: up to {unpaired:,} episodes that only one of the two ran are left out")
+    if not all(pair.is_over_seeds for pair in pairs):
+        notes.append("pairs of one seed each: interval of Tango (1998), exact test of McNemar")
+        notes.append("they compare these policies, not their methods: other training seeds are not covered")
+        notes.append("only 1st, only 2nd: episodes that one of the two solves; --json names all of them")
+    if any(pair.is_over_seeds for pair in pairs):
+        notes.append("pairs with several seeds: bootstrap over seeds and over the episodes that they share (Owen 2007)")
+    if any(not pair.is_decided for pair in pairs):
+        notes.append("?: which one is better cannot be told")
+    if any(pair.is_too_alike for pair in pairs):
+        notes.append(f"fewer than {FEWEST_DISCORDANT} episodes that only one solves can decide nothing")
+    if any(pair.further_pairs is not None for pair in pairs):
+        notes.append(f"more: episodes missing to show this difference, or {LEAST_DIFFERENCE} if smaller (power 0.8)")
+    return notes
 
 
 def _tasks(comparison: Comparison) -> Table:
@@ -239,13 +248,12 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     if any(len(group.runs) > 1 for group in comparison.groups):
         notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
     if comparison.pairs:
-        notes.append("pairs: interval of Tango (1998); exact test of McNemar, adjusted over all pairs (Holm 1979)")
-        notes.append("pairs compare these policies, not their methods: other training seeds are not covered")
-        notes.append("only 1st, only 2nd: episodes that one of the two solves; --json names all of them")
+        notes += _notes_on_pairs(comparison.pairs)
     if any(task.differences for task in comparison.tasks):
         notes.append("by task, in parentheses: difference from the first, where its 95 % interval leaves out 0")
     if any(difference.over_seeds for difference in comparison.differences):
-        notes.append("difference: bootstrap over seeds and episodes; never narrower than over the episodes alone")
+        if not _only_pairs(comparison):
+            notes.append("difference: bootstrap over seeds and episodes; never narrower than over the episodes alone")
         notes.append("P(better): how likely a run beats one of the others; ties count half (Agarwal et al. 2021)")
     probabilities = [difference.probability for difference in comparison.differences]
     if any(probability is not None and probability[1] is None for probability in probabilities):

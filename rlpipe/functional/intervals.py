@@ -123,12 +123,7 @@ def bootstrap_difference(
         shared: number i is the same episode in every run of both.
         level: of confidence.
     """
-    generator = np.random.default_rng(0)
-    if shared:
-        ours, theirs = _crossed_means([first, second], generator)
-    else:
-        ours, theirs = _pooled_means(first, generator), _pooled_means(second, generator)
-    return _percentiles(ours - theirs, level)
+    return _percentiles(_drawn_differences(first, second, shared), level)
 
 
 def widened_over_runs(
@@ -195,6 +190,40 @@ def probability_of_improvement(
     rows = generator.integers(x.size, size=(RESAMPLES, x.size, 1))
     columns = generator.integers(y.size, size=(RESAMPLES, 1, y.size))
     return float(beats.mean()), *_percentiles(beats[rows, columns].mean((1, 2)), level)
+
+
+def difference_test(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, shared: bool = False
+) -> float:
+    """Two-sided p-value of equal shares in two groups of runs: one minus the highest level at which
+    ``difference_interval`` leaves out 0.  Davison and Hinkley 1997, section 4.4, with 1 added to what was drawn.
+
+    It is the larger one of the bootstrap's, at least 2 / (RESAMPLES + 1), and of Newcombe's.
+
+    Args:
+        ours: 0 or 1 for each episode, of each run, of which one group at least has several
+        theirs: likewise
+        shared: number i is the same episode in every run of both
+    """
+    drawn = _drawn_differences(ours, theirs, shared)
+    beyond = 1 + min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
+    counts = [(round(sum(map(sum, runs))), sum(map(len, runs))) for runs in (ours, theirs)]
+    lowest_z, highest_z = 0.0, 40.0  # between which Newcombe's interval begins to hold 0
+    for _ in range(50):
+        z = (lowest_z + highest_z) / 2
+        low, high = newcombe_interval(counts[0], counts[1], z=z)
+        lowest_z, highest_z = (lowest_z, z) if low <= 0 <= high else (z, highest_z)
+    return max(min(1.0, 2 * beyond / (RESAMPLES + 1)), math.erfc(lowest_z / math.sqrt(2)))
+
+
+def _drawn_differences(first: Sequence[ArrayLike], second: Sequence[ArrayLike], shared: bool) -> NDArray[np.float64]:
+    """[RESAMPLES] differences of the means of two groups of runs."""
+    generator = np.random.default_rng(0)
+    if shared:
+        ours, theirs = _crossed_means([first, second], generator)
+    else:
+        ours, theirs = _pooled_means(first, generator), _pooled_means(second, generator)
+    return ours - theirs
 
 
 def _percentiles(drawn: NDArray[np.float64], level: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from rlpipe import files
 from rlpipe.analysis import logs
 from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.diagnosis import Diagnosis, diagnose_log
-from rlpipe.analysis.evaluated_run import EvaluatedRun
+from rlpipe.analysis.evaluated_run import EvaluatedRun, policy_label
 from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, estimates, records_in
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
@@ -76,7 +76,7 @@ class RunContent:
         ledger: training episodes
         evaluations: newest evaluation episodes, by the iteration after which they ran
         evaluations_left_out: number of older evaluations
-        recorded: (file, record, estimates) of each ``rlpipe evaluate``, the newest first
+        recorded: (file, policy, record, estimates) of each ``rlpipe evaluate``, the newest first
         timeline: newest iteration by actor
         phases: seconds of each phase of the driver over the run
         settings: all configuration keys, dotted; those that came after the run have their defaults
@@ -98,7 +98,7 @@ class RunContent:
     ledger: Ledger | None = None
     evaluations: Mapping[int, list[dict[str, Any]]] = field(default_factory=dict)
     evaluations_left_out: int = 0
-    recorded: list[tuple[str, shapes.EvaluationRecord, list[Estimate]]] = field(default_factory=list)
+    recorded: list[tuple[str, str, shapes.EvaluationRecord, list[Estimate]]] = field(default_factory=list)
     timeline: Timeline | None = None
     phases: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] | None = None
@@ -172,9 +172,11 @@ def _of_run(directory: RunDirectory) -> RunContent:
     return _with_result(content)
 
 
-def _recorded(file: Path) -> tuple[str, shapes.EvaluationRecord, list[Estimate]]:
+def _recorded(file: Path) -> tuple[str, str, shapes.EvaluationRecord, list[Estimate]]:
     record = files.read(file, shapes.EvaluationRecord)
-    return f"{EVALUATIONS}/{file.name}", record, estimates([Episode.from_row(row) for row in record["episodes"]])
+    policy, episodes = record.get("policy"), [Episode.from_row(row) for row in record["episodes"]]
+    label = policy_label(policy, record["protocol"]) if policy else f"iteration {record['iteration']}"
+    return f"{EVALUATIONS}/{file.name}", label, record, estimates(episodes)
 
 
 def _phases(course: Course) -> dict[str, float]:

@@ -19,7 +19,7 @@ from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.config.loading import load_config
 from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.shared.make import make_simulator
-from rlpipe.errors import ConfigError
+from rlpipe.envs.shared.tasks import evaluation_allotment, tasks_of
 from rlpipe.trajectory import Episode, Observations, Tree
 
 KEY = "env.eval"
@@ -28,7 +28,7 @@ NO_LIMIT = 1_000_000
 
 
 class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
-    """Evaluation task of a configuration. The episode ``i`` of vla-eval has the seed ``first_seed + i``.
+    """Evaluation tasks of a configuration. The episode ``i`` of each has the seed ``first_seed + i``.
 
     A model server is sent ``state``, or the leaves of the observation by their names, pictures below ``images``; with
     ``rlpipe serve --protocol vla-eval``, episodes are those of ``rlpipe evaluate``.
@@ -37,7 +37,7 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
     render_backends = frozenset({"cpu", "gpu"})
 
     def __init__(self, config: str, first_seed: int | None = None, overrides: Sequence[str] = ()) -> None:
-        """Makes the simulator.
+        """Makes the simulator of the first task.
 
         Args:
             config: run directory, YAML file or name of a shipped configuration.
@@ -49,17 +49,29 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
         super().__init__()
         folder = Path(config)
         plan = load_config(folder / "config.yaml" if folder.is_dir() else config, overrides)
-        if plan.env.eval.tasks:
-            raise ConfigError(f"{config} has several tasks (env.eval.tasks); vla-eval runs one at a time.")
-        self._options, self._noise_seed = plan.env.eval, plan.runner.seed
+        self._env, self._noise_seed = plan.env, plan.runner.seed
+        options = plan.env.eval
+        self._tasks = {task.label: task.config for task in tasks_of(options, KEY)} or {options.task_name: options}
         self._first_seed = plan.evaluation.first_seed if first_seed is None else first_seed
         self._seeds: deque[int] = deque()
-        self._simulator = make_simulator(
-            self._options, 1, lambda _: self._seeds.popleft() if self._seeds else None, key=KEY
-        )
         self._seed = 0
         self._tracker: EpisodeTracker | None = None
         self._episode: Episode | None = None
+        self._open(next(iter(self._tasks)))
+
+    def _open(self, task: str) -> None:
+        """Makes the simulator of a task."""
+        allotment = evaluation_allotment(self._env.eval, self._env.train, [list(self._tasks).index(task)])
+        self._task, self._simulator = (
+            task,
+            make_simulator(
+                self._env.eval,
+                1,
+                lambda _: self._seeds.popleft() if self._seeds else None,
+                key=KEY,
+                allotment=allotment,
+            ),
+        )
         if any(leaf.shape[2:] == (1,) for leaf in (self._simulator.spec.leaves or {}).values()):
             set_image_format("raw")  # Pillow, which vla-eval compresses pictures with, takes no single channel
 
@@ -69,12 +81,13 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
         return {}
 
     def get_tasks(self) -> list[dict[str, Any]]:
-        """Returns the one task."""
-        return [{"name": self._options.task_name, "suite": "rlpipe"}]
+        """Returns the tasks: one, or those of ``env.eval.tasks`` by their labels."""
+        return [{"name": name, "suite": "rlpipe"} for name in self._tasks]
 
     def get_metadata(self) -> dict[str, Any]:
-        """Returns the time limit of an episode."""
-        return {"max_steps": simulator_class(self._options, KEY).describe(self._options, KEY).time_limit or NO_LIMIT}
+        """Returns the time limit of an episode, the longest one of all tasks."""
+        facts = [simulator_class(options, KEY).describe(options, KEY) for options in self._tasks.values()]
+        return {"max_steps": max(each.time_limit or NO_LIMIT for each in facts)}
 
     def get_metric_keys(self) -> dict[str, str]:
         """Returns what of ``get_step_result`` is averaged."""
@@ -82,6 +95,9 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
 
     def reset(self, task: dict[str, Any]) -> Observations:
         """Begins an episode, and leaves its seed in the task, with which the server of the model is told of it."""
+        if task["name"] != self._task:
+            self._simulator.close()
+            self._open(task["name"])
         self._seed = task["seed"] = self._first_seed + task["episode_idx"]
         self._seeds, self._episode = deque([self._seed]), None
         observations, beginnings = reset(self._simulator, [self._noise_seed, self._seed])

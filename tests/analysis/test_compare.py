@@ -587,8 +587,10 @@ def test_the_table_shows_groups_differences_and_levels(runs):
     assert code == 0
     assert "bad | 0.250 | [0.000, 0.667] | 12 | 2 | 0.167 | 0.333" in rows
     assert "good | 0.944* | [0.742, 1.000] | 18 | 3 | 0.833 | 1.000" in rows
-    assert "success_once, difference from bad" in rows
-    assert next(row for row in rows if row.startswith("good | +0.694")).endswith("| 1.00 | -")
+    assert "success_once, P(better) than bad" in rows
+    assert "good | 1.00 | -" in rows
+    row = next(row for row in rows if row.startswith("bad | -0.694")).split(" | ")
+    assert row[3:] == ["-", "-", "0.001", "2nd", "-"]
     assert "all pairs of runs agree" in table
     assert "good | 2 of 3 | 72 | 0:00:30" in rows
     assert max(map(len, table.splitlines())) <= 100

@@ -16,7 +16,8 @@ from rlpipe.analysis.pairs import pairs_of
 from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import protocol
 from rlpipe.errors import ConfigError
-from rlpipe.functional.paired import mcnemar_test, tango_interval
+from rlpipe.functional.intervals import difference_interval, difference_test
+from rlpipe.functional.paired import holm_adjusted, mcnemar_test, tango_interval
 from rlpipe.metrics import catalogue as m
 from rlpipe.run.replays import FOLDER, ReplayFolder, ReplaySet
 from rlpipe.trajectory import Episode, Replay
@@ -161,7 +162,7 @@ def test_tasks_are_paired_by_their_name_and_their_seed(tmp_path):
     ours, theirs = (EvaluatedRun.of_record(record(tmp_path, number, "11")) for number in (1, 2))
     tasks = [episode(0, True, "push"), episode(0, True, "pull")]
     one, other = dataclasses.replace(ours, episodes=tasks), dataclasses.replace(theirs, episodes=tasks[::-1])
-    (pair,) = pairs_of(m.EVAL_SUCCESS_ONCE, [("one", one), ("other", other)])
+    (pair,) = pairs_of(m.EVAL_SUCCESS_ONCE, [("one", [one]), ("other", [other])])
     assert (pair.pairs, pair.first_only, pair.second_only) == (2, [], [])
 
 
@@ -219,8 +220,8 @@ def test_the_table_shows_pairs_flips_and_the_set_of_the_best(records):
     for line in (
         "success_once, pair by pair in the same episodes",
         "reach seed 3, iteration 4 0.840*",
-        "+0.180 [+0.031, +0.330] 12 3 0.035",
-        "reach seed 3, iteration 4 is better, over 50 episodes of both.",
+        "+0.180 [+0.031, +0.330] 12 3 0.035 1st -",
+        "pairs: over 50 episodes that both ran",
         "only the second: 1000012, 1000013, 1000014",
         "and 7 more",
         "other training seeds are not covered",
@@ -232,10 +233,62 @@ def test_the_table_shows_pairs_flips_and_the_set_of_the_best(records):
 def test_the_table_says_where_too_few_episodes_differ_to_decide(tmp_path):
     files = [record(tmp_path, 1, "1100000000"), record(tmp_path, 2, "0000000000", "b")]
     screen = " ".join(command("compare", *map(str, files)).out.split())
-    assert (
-        "it cannot be told, over 10 episodes of both; fewer than 6 of them differ, which no test can decide" in screen
-    )
-    assert "About 88 more would show a difference of 0.20 (power 0.8)." in screen
+    assert "2 0 0.500 ? 88" in screen
+    assert "fewer than 6 episodes that only one solves can decide nothing" in screen
+    assert "more: episodes missing to show this difference, or 0.05 if smaller (power 0.8)" in screen
+
+
+def test_that_it_cannot_be_told_is_said_once_for_all_pairs(tmp_path):
+    files = [record(tmp_path, number, "1010101010", f"policy_{number}.onnx") for number in range(1, 5)]
+    screen = command("compare", *map(str, files)).out
+    assert screen.count("cannot be told") == 1
+    assert screen.count("only the ") == 0  # no episode flips
+
+
+def test_whether_actions_are_the_most_likely_ones_is_said_of_policies_that_were_trained_here(tmp_path, records):
+    theirs = [records[1], record(tmp_path / "evaluations", 3, OURS, "a.onnx")]
+    assert "actions of each policy" in (screen := command("compare", *map(str, theirs)).out)
+    assert "most likely actions" not in screen
+    assert "most likely actions" in command("compare", *map(str, records)).out
+
+
+# --- training seeds
+
+
+@pytest.fixture
+def seeds(tmp_path) -> list[Group]:
+    """Two groups of three seeds each that meet in the same 50 episodes, and a policy that fails in all of them."""
+    runs = [EvaluatedRun.of_record(record(tmp_path, number, OURS)) for number in (1, 2, 3)]
+    others = [EvaluatedRun.of_record(record(tmp_path, number, "0" * 25 + "1" * 5 + "0" * 20)) for number in (4, 5, 6)]
+    nothing = [EvaluatedRun.of_record(record(tmp_path, 7, "0" * 50, "random"))]
+    return [("ours", runs), ("others", others), ("random", nothing)]
+
+
+Group = tuple[str, list[EvaluatedRun]]
+
+
+def test_groups_of_seeds_have_a_row_among_the_pairs_by_the_crossed_bootstrap(seeds):
+    first = pairs_of(m.EVAL_SUCCESS_ONCE, seeds)[0]
+    ours, others = ([float(digit) for digit in outcomes] for outcomes in (OURS, "0" * 25 + "1" * 5 + "0" * 20))
+    rows = [ours] * 3, [others] * 3
+    assert (first.first, first.second, first.runs, first.pairs) == ("ours", "others", (3, 3), 50)
+    assert first.difference == 37 / 50
+    assert (first.low, first.high) == difference_interval(*rows, shares=True, shared=True)
+    assert first.p_value == difference_test(*rows, shared=True)
+    assert (first.first_only, first.second_only, first.is_too_alike, first.further_pairs) == ([], [], False, None)
+
+
+def test_p_values_are_adjusted_over_pairs_of_policies_and_of_groups_of_seeds(seeds):
+    pairs = pairs_of(m.EVAL_SUCCESS_ONCE, seeds)
+    assert [pair.runs for pair in pairs] == [(3, 3), (3, 1), (3, 1)]
+    assert [pair.p_adjusted for pair in pairs] == holm_adjusted([pair.p_value for pair in pairs])
+
+
+def test_a_group_of_which_one_run_met_other_episodes_is_paired_in_those_that_all_met(seeds, tmp_path):
+    (_, runs), others, _ = seeds
+    short = EvaluatedRun.of_record(record(tmp_path, 8, OURS[:20]))
+    pair = pairs_of(m.EVAL_SUCCESS_ONCE, [("ours", [*runs, short]), others])[0]
+    assert (pair.runs, pair.pairs, pair.unpaired) == ((4, 3), 20, 30)
 
 
 def test_json_holds_pairs_and_the_set_of_the_best(records):

@@ -145,6 +145,20 @@ def test_a_baseline_stands_beside_the_result(run):
         file.unlink()
 
 
+def test_each_record_says_whose_policy_it_evaluated(run, tmp_path):
+    copy = copied(run, tmp_path)
+    protocol = json.loads((run / "run.json").read_text())["protocol"] | {"demonstrations": "demos/push.h5"}
+    rows = lines(run, "eval_episodes.jsonl")[-6:]
+    for policy in (None, "random", "replay", "my_policies:act", "a.onnx"):
+        record = {"policy": policy, "iteration": 0 if policy else 4, "protocol": protocol, "episodes": rows}
+        write_record(copy / "evaluations", record)
+    text = text_of(report([copy]))
+    labels = ["iteration 4", "floor: random", "floor: replay of push.h5", "my_policies:act", "a.onnx"]
+    for number, label in enumerate(labels, 1):
+        assert f"evaluations/{number}.json {label} success_once" in text
+    assert text.count("floor: a.onnx") == text.count("floor: my_policies") == 0
+
+
 def test_a_result_under_another_protocol_than_while_training_names_what_differs(run, tmp_path):
     copy = copied(run, tmp_path)
     protocol = json.loads((run / "run.json").read_text())["protocol"]

@@ -11,6 +11,7 @@ from rlpipe.functional.intervals import (
     bootstrap_difference,
     bootstrap_over_runs,
     difference_interval,
+    difference_test,
     wilson_interval,
 )
 from rlpipe.functional.paired import tango_interval
@@ -52,6 +53,19 @@ def test_equal_runs_do_not_differ_where_they_share_their_episodes():
     run = [1, 0] * 50
     assert bootstrap_difference([run] * 2, [run] * 2, shared=True) == (0, 0)
     assert difference_interval([run] * 2, [run] * 2, shares=True, shared=True)[1] > 0.05  # 100 episodes are not certain
+
+
+def test_the_test_of_a_difference_rejects_at_5_percent_where_the_interval_leaves_out_0():
+    """Groups of two runs in 20 episodes: the first solves so many of them, the second four."""
+    theirs = [[1] * 4 + [0] * 16] * 2
+    p_values = []
+    for solved in range(4, 21):
+        ours = [[1] * solved + [0] * (20 - solved)] * 2
+        low, _ = difference_interval(ours, theirs, shares=True, shared=True)
+        p_values.append(difference_test(ours, theirs, shared=True))
+        assert (p_values[-1] < 0.05) == (low > 0)
+        assert p_values[-1] == difference_test(theirs, ours, shared=True)
+    assert (p_values[0], p_values == sorted(p_values, reverse=True)) == (1, True)
 
 
 def test_one_run_each_in_the_same_episodes_has_tangos_interval():
