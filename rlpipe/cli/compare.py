@@ -133,11 +133,11 @@ def _differences(comparison: Comparison) -> Table:
         chance = [Text("-"), Text("one seed", style="dim")]
         if difference.probability is not None:
             value, low, high = difference.probability
-            bounds = "-" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
-            chance = [Text(f"{value:.2f}"), Text(bounds)]
+            chance = [Text(f"{value:.2f}"), Text("-" if low is None or high is None else f"[{low:.2f}, {high:.2f}]")]
         style = "bold" if difference.low > 0 or difference.high < 0 else ""
-        value = Text(formats.result(difference.value, signed=True), style=style)
-        cells = [value, interval(difference.low, difference.high, signed=True)] if columns else []
+        mean = Text(formats.result(difference.value, signed=True), style=style)
+        bounds = Text(interval(difference.low, difference.high, signed=True))
+        cells = [mean, bounds] if columns else []
         table.add_row(escape(difference.label), *cells, *chance)
     return table
 
@@ -148,6 +148,8 @@ def _only_pairs(comparison: Comparison) -> bool:
     return len(comparison.pairs) == count * (count - 1) / 2
 
 
+FEW_SEEDS = 10
+"""Runs of each group below which a bootstrap over seeds may promise too much (``difference_test``)."""
 SHOWN_FLIPS = 5
 """Episodes that are named of those in which only one of two policies succeeds."""
 
@@ -200,6 +202,11 @@ def _notes_on_pairs(pairs: Sequence[Pair]) -> list[str]:
         notes.append("only 1st, only 2nd: episodes that one of the two solves; --json names all of them")
     if any(pair.is_over_seeds for pair in pairs):
         notes.append("pairs with several seeds: bootstrap over seeds and over the episodes that they share (Owen 2007)")
+        if (
+            min(max(pair.runs) if 1 in pair.runs else min(pair.runs) for pair in pairs if pair.is_over_seeds)
+            < FEW_SEEDS
+        ):
+            notes.append(f"fewer than {FEW_SEEDS} seeds that differ much: p is too small, and the interval too narrow")
     if any(not pair.is_decided for pair in pairs):
         notes.append("?: which one is better cannot be told")
     if any(pair.is_too_alike for pair in pairs):

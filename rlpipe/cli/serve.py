@@ -16,8 +16,6 @@ from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError, UserInterrupt
 from rlpipe.plugins import nearest, require
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 def serve(
     path: Annotated[
@@ -50,14 +48,13 @@ def serve(
     Each connection has a memory and noise of its own. Nothing that a client sends is executed; anyone who reaches the
     port is answered.
     """
-    from rlpipe.serving.wire import PROTOCOLS
-
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"--protocol is {protocol!r}; legal are {', '.join(PROTOCOLS)}{nearest(protocol, PROTOCOLS)}")
     for package in ("msgpack", "websockets"):
         require(package, "serve", "rlpipe serve")
     from rlpipe.serving.server import PolicyServer, metadata_of, recorded_policy, request_keys
+    from rlpipe.serving.wire import LOOPBACK, PROTOCOLS
 
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"--protocol is {protocol!r}; legal are {', '.join(PROTOCOLS)}{nearest(protocol, PROTOCOLS)}")
     policy, record = recorded_policy(path, best=best)
     metadata = metadata_of(policy, record, request_keys(policy.card, renamed or []))
     server = PolicyServer(policy, metadata, protocol=protocol, host=host, port=port)

@@ -198,7 +198,9 @@ def difference_test(
     """Two-sided p-value of equal shares in two groups of runs: one minus the highest level at which
     ``difference_interval`` leaves out 0.  Davison and Hinkley 1997, section 4.4, with 1 added to what was drawn.
 
-    It is the larger one of the bootstrap's, at least 2 / (RESAMPLES + 1), and of Newcombe's.
+    It is the larger one of the bootstrap's, at least 2 / (RESAMPLES + 1), and of Newcombe's. With few seeds that differ
+    much (a standard deviation of 1.5 in the logit of success, 100 episodes) it is below 0.05 for 20, 17, 10 and 5 % of
+    equal groups of 2, 3, 5 and 10 seeds each; with a third of that deviation for 9, 6, 3 and 4 %.
 
     Args:
         ours: 0 or 1 for each episode, of each run, of which one group at least has several

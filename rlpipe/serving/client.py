@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from rlpipe.serving.wire import (
     LARGEST_MESSAGE,
+    LOOPBACK,
     PROTOCOL_VERSION,
     Frame,
     WireError,
@@ -25,6 +26,8 @@ from rlpipe.serving.wire import (
     shortened,
 )
 
+T = TypeVar("T")
+
 RETRY_SECONDS = 0.2
 """Wait before a server that is not there yet is tried again."""
 CLOSE_SECONDS = 1.0
@@ -32,7 +35,6 @@ TOO_LARGE = 1009
 """Code with which a connection ends when a message is longer than is read (RFC 6455, section 7.4.1)."""
 STATE_KEYS = {"openpi": "observation/state", "vla-eval": "state"}
 """Key of an observation that is one array, by protocol."""
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ServerError(RuntimeError):
@@ -92,7 +94,7 @@ class PolicyClient:
         seeded = {"seed": seed} if seed is not None and self._is_ours else {}
         if self.protocol == "vla-eval":
             self._end_episode()
-            self._send(self._frame("episode_start", {"task": {"name": task, **seeded}}))
+            self._send_frame("episode_start", {"task": {"name": task, **seeded}})
         elif self._is_ours:
             self._first = {"reset": True, **seeded}
         elif self._steps:
@@ -114,9 +116,9 @@ class PolicyClient:
         if self.protocol == "vla-eval":
             answer = self._exchange("observation", dict(request), "action")
         else:
-            self._send(self._packed({**request, **self._first}))
+            self._send(lambda: pack_openpi({**request, **self._first}))
             self._first = {}
-            answer = self._read(self._receive(self._deadline()))
+            answer = self._receive(mapping, self._deadline())
         self._steps += 1
         return self._actions(answer)
 
@@ -165,7 +167,7 @@ class PolicyClient:
             hello = {"harness_version": "rlpipe", "protocol_version": PROTOCOL_VERSION}
             self.metadata = self._exchange("hello", hello, "hello")
         else:
-            self.metadata = self._read(self._receive(self._deadline()))
+            self.metadata = self._receive(mapping, self._deadline())
 
     def _shut(self) -> None:
         connection, self._connection = self._connection, None
@@ -175,21 +177,30 @@ class PolicyClient:
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout
 
-    def _send(self, message: bytes) -> None:
+    def _connected(self) -> ClientConnection:
         if self._connection is None:
             raise ServerError(f"the connection to {self.url} is closed.")
+        return self._connection
+
+    def _send_frame(self, kind: str, payload: dict[str, Any]) -> None:
+        self._seq += 1
+        self._send(Frame(kind, payload, self._seq).packed)
+
+    def _send(self, pack: Callable[[], bytes]) -> None:
+        """Sends what is packed."""
         try:
-            self._connection.send(message)
+            self._connected().send(pack())
+        except WireError as error:
+            self._fail(f"was not asked, because {error}".rstrip("."), error)
         except ConnectionClosed as error:
             if isinstance(error.__cause__, BlockingIOError):  # of ``_limit_sending``
                 self._fail(f"read nothing for {self._timeout:g} s", error)
             self._fail_closed(error)
 
-    def _receive(self, deadline: float) -> bytes:
-        if self._connection is None:
-            raise ServerError(f"the connection to {self.url} is closed.")
+    def _receive(self, read: Callable[[bytes], T], deadline: float) -> T:
+        """Returns what is read out of the next message."""
         try:
-            message = self._connection.recv(timeout=deadline - time.monotonic())
+            message = self._connected().recv(timeout=deadline - time.monotonic())
         except TimeoutError as error:
             self._fail(
                 f"sent nothing within {self._timeout:g} s. Give it more time if it is slow; if it never does, "
@@ -200,40 +211,19 @@ class PolicyClient:
             self._fail_closed(error)
         if isinstance(message, str):
             self._fail(f"answered with a text: {shortened(message)!r}")
-        return message
-
-    # --- messages
-
-    def _packed(self, request: Mapping[str, Any]) -> bytes:
         try:
-            return pack_openpi(request)
-        except WireError as error:
-            self._fail(f"was not asked, because {error}".rstrip("."), error)
-
-    def _frame(self, kind: str, payload: dict[str, Any]) -> bytes:
-        self._seq += 1
-        try:
-            return Frame(kind, payload, self._seq).packed()
-        except WireError as error:
-            self._fail(f"was not asked, because {error}".rstrip("."), error)
-
-    def _read(self, message: bytes) -> dict[str, Any]:
-        try:
-            return mapping(message)
+            return read(message)
         except WireError as error:
             self._fail(f"answered what cannot be read: {error}".rstrip("."), error)
 
+    # --- messages
+
     def _exchange(self, kind: str, payload: dict[str, Any], expected: str) -> dict[str, Any]:
         """Sends a frame and returns the payload of its answer; answers to other frames are dropped."""
-        self._send(self._frame(kind, payload))
+        self._send_frame(kind, payload)
         deadline = self._deadline()
-        while True:
-            try:
-                frame = Frame.read(self._receive(deadline))
-            except WireError as error:
-                self._fail(f"answered what cannot be read: {error}".rstrip("."), error)
-            if frame.seq == self._seq:
-                break
+        while (frame := self._receive(Frame.read, deadline)).seq != self._seq:
+            pass
         if frame.type == "error":
             self._fail(f"reports an error: {shortened(str(frame.payload.get('error')))}".rstrip("."))
         if frame.type != expected:
@@ -244,7 +234,7 @@ class PolicyClient:
         if self._is_running and self.protocol == "vla-eval":
             self._is_running = False
             seconds = round(time.monotonic() - self._since, 3)
-            self._send(self._frame("episode_end", {"metrics": {}, "steps": self._steps, "elapsed_sec": seconds}))
+            self._send_frame("episode_end", {"metrics": {}, "steps": self._steps, "elapsed_sec": seconds})
 
     def _actions(self, answer: Mapping[str, Any]) -> NDArray[Any]:
         """Returns the actions of an answer, [H, A], once they are what actions must be."""

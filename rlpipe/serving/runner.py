@@ -182,7 +182,7 @@ class ActingPolicy:
                 f"has {', '.join(arrays) or 'nothing'}."
             )
         batches = {
-            name: batch_of(arrays[name], tuple(leaf["shape"]), leaf["dtype"], name)
+            name: batch_of(arrays[name], tuple(leaf["shape"]), leaf["dtype"], name, leaf.get("choices"))
             for name, leaf in self._leaves.items()
         }
         if len({(len(array), is_batch) for array, is_batch in batches.values()}) > 1:
@@ -215,11 +215,19 @@ def flat_leaves(observation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]
         yield prefix or "observation", observation
 
 
-def batch_of(value: Any, shape: tuple[int, ...], dtype: str, name: str) -> tuple[NDArray[Any], bool]:
+def batch_of(
+    value: Any, shape: tuple[int, ...], dtype: str, name: str, choices: Sequence[int] | None = None
+) -> tuple[NDArray[Any], bool]:
     """Returns an array as rows of a shape, and False if it was a single row.
 
+    Args:
+        value: array, or what becomes one.
+        shape: shape of a row.
+        dtype: type of the numbers.
+        name: name of the leaf, for errors.
+        choices: of categories, how many values each entry of a row can have, in C order; None for numbers.
     Raises:
-        ValueError: it has another shape or kind of numbers, or one that is not finite.
+        ValueError: it has another shape or kind of numbers, one that is not finite, or no such category.
     """
     array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     is_vector, size = len(shape) == 1, math.prod(shape)
@@ -234,6 +242,8 @@ def batch_of(value: Any, shape: tuple[int, ...], dtype: str, name: str) -> tuple
         raise ValueError(f"{name} holds {array.dtype}; the policy takes {dtype}.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{name} holds a number that is not finite.")
+    if choices is not None and not ((rows >= 0) & (rows < np.reshape(choices, shape))).all():
+        raise ValueError(f"{name} is {array.tolist()}; categories are counted from 0, and there are {list(choices)}.")
     return np.ascontiguousarray(rows, dtype=dtype), is_batch
 
 

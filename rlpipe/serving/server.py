@@ -181,13 +181,19 @@ class PolicyServer:
         self._server.shutdown()
 
     def _serve_client(self, connection: ServerConnection) -> None:
-        """Answers one client until it leaves or something fails, which ends its connection alone."""
+        """Answers one client until it leaves or something fails, which ends its connection alone.
+
+        A connection begins an episode, and so does what says so in either protocol.
+        """
         client = f"client {next(self._clients)} at {connection.remote_address[0]}"
+        policy = self._policy.fresh(next(self._episodes))
         try:
             if self._is_openpi:
-                self._serve_openpi(connection)
-            else:
-                self._serve_vla_eval(connection)
+                connection.send(pack_openpi(self.metadata))
+            answer = self._answer_openpi if self._is_openpi else self._answer_vla_eval
+            for message in connection:
+                if (reply := answer(policy, message)) is not None:
+                    connection.send(reply)
         except ConnectionClosed:
             pass
         except BaseException as error:  # a policy's plug-in may raise anything
@@ -201,51 +207,42 @@ class PolicyServer:
                     connection.send(reason)
             connection.close(INTERNAL_ERROR, reason.encode()[:LONGEST_REASON].decode(errors="ignore"))
 
-    def _serve_openpi(self, connection: ServerConnection) -> None:
-        """Speaks openpi's protocol: metadata, then an answer to each request.
+    def _answer_openpi(self, policy: ActingPolicy, message: Any) -> bytes:
+        """Answers a request with all actions of a decision.
 
-        A connection begins an episode, and so does a request with ``reset: true`` or a ``seed``, which ours may have.
+        One with ``reset: true`` or a ``seed``, which only clients that know us have, begins an episode.
         """
-        policy, is_new = self._policy.fresh(), True
-        connection.send(pack_openpi(self.metadata))
-        for message in connection:
-            request = mapping(message)
-            seed, begins = _seed(request.pop("seed", None)), request.pop("reset", False)
-            if is_new or begins or seed is not None:
-                policy.reset(seed=next(self._episodes) if seed is None else seed)
-                is_new = False
-            before = time.perf_counter()
-            with self._lock:
-                actions = policy.act_chunk(self._observation(request))
-            timing = {"infer_ms": 1e3 * (time.perf_counter() - before)}
-            answer = {"actions": actions.reshape(len(actions), -1), "policy_timing": timing, "server_timing": timing}
-            connection.send(pack_openpi(answer))
+        request = mapping(message)
+        seed, begins = _seed(request.pop("seed", None)), request.pop("reset", False)
+        if begins or seed is not None:
+            policy.reset(seed=next(self._episodes) if seed is None else seed)
+        before = time.perf_counter()
+        with self._lock:
+            actions = policy.act_chunk(self._observation(request))
+        timing = {"infer_ms": 1e3 * (time.perf_counter() - before)}
+        answer = {"actions": actions.reshape(len(actions), -1), "policy_timing": timing, "server_timing": timing}
+        return pack_openpi(answer)
 
-    def _serve_vla_eval(self, connection: ServerConnection) -> None:
-        """Speaks vla-eval's protocol: one action per observation; chunks are planned here. Never sends unasked."""
-        policy, is_running = self._policy.fresh(), False
-        for message in connection:
-            frame = Frame.read(message)
-            if frame.type == "hello":
-                ours = {"harness_version": f"rlpipe {self.metadata['rlpipe']}", "protocol_version": PROTOCOL_VERSION}
-                reply = {**ours, "model_server": "rlpipe", "capabilities": {}, **self.metadata}
-                connection.send(Frame("hello", reply, frame.seq).packed())
-            elif frame.type == "episode_start":
-                policy.reset(seed=self._seed_of_task(frame.payload.get("task")))
-                is_running = True
-            elif frame.type == "observation":
-                try:
-                    if not is_running:
-                        raise ValueError("an observation came before the first episode_start of its connection.")
-                    reply, kind = {"actions": self._action(policy, frame.payload)}, "action"
-                except ValueError as error:
-                    log.warning("an observation was refused: %s", error)
-                    reply, kind = {"error": f"observation_failed: {error}"}, "error"
-                connection.send(Frame(kind, reply, frame.seq).packed())
-            elif frame.type == "error":
-                log.warning("a client reports: %s", frame.payload.get("error"))
-            elif frame.type != "episode_end":
-                raise WireError(f"a frame has the type {frame.type!r}, which vla-eval's protocol does not have.")
+    def _answer_vla_eval(self, policy: ActingPolicy, message: Any) -> bytes | None:
+        """Answers an observation with one action, because chunks are planned here; None where no answer is expected."""
+        frame = Frame.read(message)
+        if frame.type == "hello":
+            ours = {"harness_version": f"rlpipe {self.metadata['rlpipe']}", "protocol_version": PROTOCOL_VERSION}
+            hello = {**ours, "model_server": "rlpipe", "capabilities": {}, **self.metadata}
+            return Frame("hello", hello, frame.seq).packed()
+        if frame.type == "observation":
+            try:
+                return Frame("action", {"actions": self._action(policy, frame.payload)}, frame.seq).packed()
+            except ValueError as error:
+                log.warning("an observation was refused: %s", error)
+                return Frame("error", {"error": f"observation_failed: {error}"}, frame.seq).packed()
+        if frame.type == "episode_start":
+            policy.reset(seed=self._seed_of_task(frame.payload.get("task")))
+        elif frame.type == "error":
+            log.warning("a client reports: %s", frame.payload.get("error"))
+        elif frame.type != "episode_end":
+            raise WireError(f"a frame has the type {frame.type!r}, which vla-eval's protocol does not have.")
+        return None
 
     def _action(self, policy: ActingPolicy, request: Mapping[str, Any]) -> NDArray[Any]:
         """Returns the next action of a client, [A]."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 PROTOCOLS = ("openpi", "vla-eval")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Names of this machine, which no other one reaches."""
 LARGEST_MESSAGE = 64 * 2**20
 """Bytes of a message, and of all that it becomes: two cameras of 1080p are 12 MB."""
 OPENPI_KINDS = "biufU"

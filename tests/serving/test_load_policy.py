@@ -13,6 +13,7 @@ import pytest
 import rlpipe
 from rlpipe.errors import ConfigError
 from rlpipe.run import checkpoint
+from rlpipe.serving.runner import batch_of
 from tests.helpers.acting import trained
 
 KINDS = {
@@ -88,6 +89,13 @@ def test_what_is_no_observation_is_refused_by_what_is_wrong_with_it(cartpole):
     policy.act(np.zeros((2, 4)))
     with pytest.raises(ValueError, match="call reset"):
         policy.act(np.zeros(4))
+
+
+@pytest.mark.parametrize("word", [[3, 0], [0, -1], [[0, 0], [0, 5]]])
+def test_a_category_that_does_not_exist_is_refused(word):
+    assert batch_of([2, 4], (2,), "int64", "word", (3, 5))[0].tolist() == [[2, 4]]
+    with pytest.raises(ValueError, match=r"counted from 0, and there are \[3, 5\]"):
+        batch_of(word, (2,), "int64", "word", (3, 5))
 
 
 def test_a_checkpoint_of_an_earlier_version_says_how_to_get_a_newer_one(cartpole, tmp_path):

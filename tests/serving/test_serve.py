@@ -24,6 +24,7 @@ from rlpipe.serving.server import PolicyServer, metadata_of, request_keys
 from rlpipe.serving.wire import Frame, pack_openpi, unpack
 from tests.helpers.acting import trained
 from tests.helpers.commands import command
+from tests.helpers.gym_trees import Signs
 from tests.helpers.serving import listening, served
 
 
@@ -170,8 +171,8 @@ def test_vla_eval_is_answered_by_the_number_of_its_request_and_never_unasked(vla
     with connect(vla_eval) as connection:
         hello = ask(connection, "hello", {"harness_version": "0.8.0", "protocol_version": 1, "benchmark": "x"}, 1)
         assert (hello.type, hello.seq, hello.payload["model_server"]) == ("hello", 1, "rlpipe")
-        early = ask(connection, "observation", {"state": np.zeros(3)}, 2)
-        assert (early.type, early.seq) == ("error", 2)
+        early = ask(connection, "observation", {"state": np.zeros(3)}, 2)  # the connection begins an episode
+        assert (early.type, early.seq) == ("action", 2)
         connection.send(Frame("episode_start", {"task": {"name": "a", "seed": "of another kind"}}, 3).packed())
         for seq, payload, kind in (
             (4, {"state": np.zeros(3), "task_description": "swing up", "images": {}}, "action"),
@@ -245,6 +246,28 @@ def test_pictures_are_found_by_the_names_of_either_protocol(camera):
             assert client.metadata["bounds"] == {"low": [-np.inf], "high": [1.0]}
     with camera("openpi", ["wrist=camera/rgb"]) as url, PolicyClient(url) as client:
         assert client.ask({"wrist": picture, "agent": agent}).tolist() == [[-8.0]]
+
+
+def test_a_camera_policy_answers_pictures_over_the_socket_as_in_this_process(tmp_path):
+    """A convolutional policy that was trained on uint8 pictures, over two episodes of its task."""
+    folder = trained(tmp_path, "tests.helpers.gym_trees:Signs-v0", {"name": "mlp"}).directory
+    policy = rlpipe.load_policy(folder)
+    answers = []
+    with served(folder) as url, PolicyClient(url) as client, closing(Signs()) as env:
+        assert client.metadata["leaves"]["camera/rgb"] == {"dtype": "uint8", "shape": [20, 20, 3]}
+        for seed in (3, 4):
+            observation, _ = env.reset(seed=seed)
+            policy.reset(seed=seed)
+            client.begin(seed)
+            ended = False
+            while not ended:
+                observation["sign"] -= 5  # categories are counted from 0
+                assert observation["camera"]["rgb"].dtype == np.uint8
+                action = policy.act(observation)
+                answers.append(client.ask(observation).reshape(action.shape))
+                assert np.array_equal(answers[-1], action)
+                observation, _, _, ended, _ = env.step(action.reshape(1, 1))
+    assert (len(answers), len(np.unique(answers)) > 2) == (16, True)  # which depend on what is seen
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import BASELINE_NAMES
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError
-from rlpipe.plugins import nearest
+from rlpipe.plugins import nearest, require
 from rlpipe.serving.external.base import ExternalPolicy
 from rlpipe.trajectory import SpaceSpec
 
@@ -41,9 +41,11 @@ def _class_of(name: str, option: str) -> Callable[[str, SpaceSpec, ExternalConfi
     """Returns the class of the policy that an option names.
 
     Raises:
-        ConfigError: there is nothing of that name.
+        ConfigError: there is nothing of that name, or a package is missing that asks it.
     """
     if name.startswith(("ws://", "wss://")):
+        for module in ("msgpack", "websockets"):
+            require(module, "serve", f"{option} {name}")
         from rlpipe.serving.external.sockets import SocketPolicy
 
         return SocketPolicy

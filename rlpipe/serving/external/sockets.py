@@ -7,7 +7,6 @@ from typing import Any
 from rlpipe.collection.actions import RunningEpisode
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
-from rlpipe.plugins import require
 from rlpipe.serving.client import PolicyClient, ServerError
 from rlpipe.serving.external.base import ExternalPolicy
 from rlpipe.trajectory import SpaceSpec
@@ -23,8 +22,6 @@ class SocketPolicy(ExternalPolicy):
             ConfigError: there is no such server, or it speaks another protocol.
         """
         super().__init__(name, spec, config, option)
-        for module in ("msgpack", "websockets"):
-            require(module, "serve", self.argument)
         try:
             self._connected().close()
         except ServerError as error:
