@@ -4,12 +4,12 @@
     python benchmarks/interop.py --envs ~/interop   # keeps the environments there, for the next time
 
 Each package gets a virtual environment of its own: openpi-client without its dependencies, because it asks for NumPy
-below 2, and vla-eval. A short run of Pendulum-v1 is trained, whose policy has a memory and chunks and samples its
-actions, so that state that leaks from one client into another shows. Printed is what passed:
+below 2, and vla-eval. A short run of Pendulum-v1 is trained, on the moon and on the earth, whose policy has a memory
+and chunks and samples its actions, so that state that leaks from one client into another shows. Printed is what passed:
 
 - openpi's client asks ``rlpipe serve``;
 - vla-eval evaluates our policy on a trivial benchmark of its own;
-- vla-eval evaluates our policy on our task, and every episode equals that of ``rlpipe evaluate``;
+- vla-eval evaluates our policy on our tasks, and every episode equals that of ``rlpipe evaluate``;
 - the trivial model server of vla-eval answers our client.
 
 The exit code is 1 if anything fails.
@@ -28,7 +28,7 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def main() -> int:
         checks: list[Callable[[], str]] = [
             lambda: openpi_asks_us(openpi_env(envs), run),
             lambda: vla_eval_tries_us(vla_eval_env(envs), run, work),
-            lambda: vla_eval_runs_our_task(vla_eval_env(envs), run, episodes, work),
+            lambda: vla_eval_runs_our_tasks(vla_eval_env(envs), run, episodes, work),
             lambda: vla_eval_answers_us(vla_eval_env(envs)),
         ]
         for check in checks:
@@ -70,13 +70,19 @@ def main() -> int:
 # --- what is tried
 
 
-def trained(folder: Path) -> tuple[Path, dict[int, tuple[float, int]]]:
-    """Trains for a moment. Returns the run, and return and length of its evaluated episodes by seed."""
+Outcomes: TypeAlias = dict[tuple[str | None, int | None], tuple[float, int]]
+"""Return and length of episodes, by task and seed."""
+
+
+def trained(folder: Path) -> tuple[Path, Outcomes]:
+    """Trains for a moment. Returns the run, and its evaluated episodes."""
     import rlpipe
 
     config = {
-        "env": {"train": {"name": "gymnasium", "id": "Pendulum-v1", "total_num_envs": 2,
-                          "max_episode_steps": TIME_LIMIT}},
+        "env": {"train": {"name": "gymnasium", "total_num_envs": 2, "max_episode_steps": TIME_LIMIT,
+                          "observe_task": False,
+                          "tasks": [{"id": "Pendulum-v1", "label": "moon", "kwargs": {"g": 1.6}},
+                                    {"id": "Pendulum-v1", "label": "earth", "kwargs": {"g": 9.8}}]}},
         "policy": {"name": "gru", "hidden_sizes": [16], "memory_size": 6, "chunk_size": 3, "execute": 2},
         "algorithm": {"name": "ppo", "update_epochs": 1, "num_minibatches": 1},
         "learner": {"num_threads": 1},
@@ -88,9 +94,7 @@ def trained(folder: Path) -> tuple[Path, dict[int, tuple[float, int]]]:
     result = rlpipe.train(rlpipe.load_config(config), local=True)
     report = rlpipe.evaluate(result.directory, local=True)
     return result.directory, {
-        episode.seed: (episode.episode_return, episode.length)
-        for episode in report.episodes
-        if episode.seed is not None
+        (episode.task, episode.seed): (episode.episode_return, episode.length) for episode in report.episodes
     }
 
 
@@ -117,20 +121,21 @@ def vla_eval_tries_us(python: Path, run: Path, work: Path) -> str:
     return f"{VLA_EVAL} evaluates our policy on a benchmark of its own: {len(seen['episodes'])} episodes, no errors"
 
 
-def vla_eval_runs_our_task(python: Path, run: Path, episodes: dict[int, tuple[float, int]], work: Path) -> str:
-    """Has vla-eval evaluate our policy on our task, and compares every episode with our evaluation."""
+def vla_eval_runs_our_tasks(python: Path, run: Path, episodes: Outcomes, work: Path) -> str:
+    """Has vla-eval evaluate our policy on our tasks, and compares every episode with our evaluation."""
     entry = {
         "benchmark": "rlpipe.serving.vla_eval:RlpipeBenchmark",
-        "episodes_per_task": len(episodes),
+        "episodes_per_task": len(episodes) // 2,
         "params": {"config": str(run)},
     }
     packages = [str(REPOSITORY), *{sysconfig.get_path(name) for name in ("purelib", "platlib")}]
     with served(run, "vla-eval") as url:
         seen = program(python, "run_vla_eval.py", url, json.dumps({"benchmarks": [entry]}), str(work), *packages)
     assert seen["errors"] == 0, seen
-    results = [episode["metrics"] for episode in seen["episodes"]]
-    assert {one["seed"]: (one["episode_return"], one["length"]) for one in results} == episodes, (results, episodes)
-    return f"{VLA_EVAL} runs our task: {len(results)} episodes, each equal to that of rlpipe evaluate"
+    results = [(episode["task"], episode["metrics"]) for episode in seen["episodes"]]
+    found = {(task, one["seed"]): (one["episode_return"], one["length"]) for task, one in results}
+    assert found == episodes, (results, episodes)
+    return f"{VLA_EVAL} runs our two tasks: {len(results)} episodes, each equal to that of rlpipe evaluate"
 
 
 def vla_eval_answers_us(python: Path) -> str:

@@ -62,18 +62,13 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
     def _open(self, task: str) -> None:
         """Makes the simulator of a task."""
         allotment = evaluation_allotment(self._env.eval, self._env.train, [list(self._tasks).index(task)])
-        self._task, self._simulator = (
-            task,
-            make_simulator(
-                self._env.eval,
-                1,
-                lambda _: self._seeds.popleft() if self._seeds else None,
-                key=KEY,
-                allotment=allotment,
-            ),
-        )
+        self._simulated_task = task
+        self._simulator = make_simulator(self._env.eval, 1, self._next_seed, key=KEY, allotment=allotment)
         if any(leaf.shape[2:] == (1,) for leaf in (self._simulator.spec.leaves or {}).values()):
             set_image_format("raw")  # Pillow, which vla-eval compresses pictures with, takes no single channel
+
+    def _next_seed(self, _: int) -> int | None:
+        return self._seeds.popleft() if self._seeds else None
 
     @classmethod
     def configure_render(cls, mode: str) -> dict[str, str]:  # noqa: ARG003 - the configuration says how it renders
@@ -95,7 +90,7 @@ class RlpipeBenchmark(StepBenchmark):  # type: ignore[misc]
 
     def reset(self, task: dict[str, Any]) -> Observations:
         """Begins an episode, and leaves its seed in the task, with which the server of the model is told of it."""
-        if task["name"] != self._task:
+        if task["name"] != self._simulated_task:
             self._simulator.close()
             self._open(task["name"])
         self._seed = task["seed"] = self._first_seed + task["episode_idx"]

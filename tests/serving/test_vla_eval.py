@@ -85,6 +85,13 @@ def test_each_of_several_tasks_is_a_task_of_vla_eval_with_the_episodes_of_the_ev
     benchmark.cleanup()
 
 
+def test_what_the_base_class_keeps_for_itself_is_left_alone(pendulum, make_benchmark):
+    """Attributes of ``StepBenchmark`` of vla-eval 0.8.0."""
+    benchmark = make_benchmark(str(pendulum[0]))
+    assert not vars(benchmark).keys() & {"_task", "_last_result", "_recorder"}
+    benchmark.cleanup()
+
+
 def test_what_is_no_single_action_and_no_whole_episode_is_an_error(pendulum, make_benchmark):
     benchmark = make_benchmark(str(pendulum[0]), first_seed=7)
     benchmark.reset({**benchmark.get_tasks()[0], "episode_idx": 0})
